@@ -1,0 +1,1 @@
+"""The memory: which block is on which worker, on which tier."""

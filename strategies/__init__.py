@@ -1,0 +1,1 @@
+"""The choice: prompt + workers + now → the order in which to try them. Pure."""
