@@ -1,0 +1,136 @@
+"""The words every strategy speaks, and the protocol it follows.
+
+A strategy is pure: it is told the time, it is told what happened, and it answers at once. It
+never reads a clock, opens a socket or waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NewType, Protocol
+
+from strategies.load import Load
+from strategies.pace import Pace
+
+#: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
+Bytes = NewType("Bytes", int)
+#: Marks an option as a duration: the YAML reads `30s`, the strategy gets seconds.
+Seconds = NewType("Seconds", float)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a strategy may know of a request: sizes and keys, never the text."""
+
+    model: str
+    """The model's name as the client wrote it."""
+    tokens: int
+    """Length of the prompt; an estimate where it was not tokenized."""
+    keys: Sequence[int] = ()
+    """Chained key of each full block from the start; equal keys mean equal prefixes."""
+    block_tokens: float = 16.0
+    """Tokens that one key stands for."""
+    answer_tokens: int = 256
+    """Tokens the answer may take in the KV cache; an estimate where the client set no limit."""
+    stream: bool = False
+    """Whether the first byte tells the first token (else it tells the last one)."""
+
+
+class WorkerView(Protocol):
+    """What a strategy may see of a worker."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its pool, stable over reloads."""
+
+    @property
+    def load(self) -> Load:
+        """What this router has booked on it."""
+
+    @property
+    def pace(self) -> Pace:
+        """How fast it computes."""
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Tokens its KV cache holds; None while unknown."""
+
+
+class Cost(NamedTuple):
+    """Seconds until this request's first token on one worker, and what that costs the others."""
+
+    wait: float = 0.0
+    """Prefill booked there and not yet done."""
+    prefill: float = 0.0
+    """Computing the tokens of the prompt that the worker does not hold."""
+    crowd: float = 0.0
+    """Delay of the requests that decode there meanwhile."""
+    pressure: float = 0.0
+    """Shortage of KV blocks once this request is admitted."""
+
+    @property
+    def total(self) -> float:
+        """The number that is minimised, in seconds."""
+        return self.wait + self.prefill + self.crowd + self.pressure
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker that could take the request."""
+
+    worker: WorkerView
+    cost: Cost
+    held_tokens: int = 0
+    """Tokens at the start of the prompt that the worker is believed to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """All eligible workers, best first: failing over is taking the next one."""
+
+    candidates: Sequence[Candidate]
+    reason: str
+    """One word for metrics and headers: why the first is first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a request on one worker."""
+
+    ok: bool
+    """The worker answered to the end, and not with an error of its own."""
+    first_byte_s: float | None = None
+    """Seconds from booking to the first byte of the answer; None if none came."""
+    prompt_tokens: int | None = None
+    """As the worker reported it."""
+    cached_tokens: int | None = None
+    """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """For a strategy that has none."""
+
+
+class Strategy(Protocol):
+    """Three methods a request, one for a worker that lost its cache.
+
+    Third-party strategies are found by the entry point group `warmroute.strategies`; the class
+    is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults.
+    """
+
+    Options: ClassVar[type[Any]]
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Order the eligible `workers` (at least one), best first. Changes nothing."""
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """The request is being sent to `worker`: count it from now on."""
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """The request has ended on `candidate.worker`, well or not."""
+
+    def forget(self, worker: str) -> None:
+        """That worker restarted or left: it holds nothing any more."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Sizes worth watching, by name, for the metrics."""

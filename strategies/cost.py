@@ -1,0 +1,42 @@
+"""The cost in seconds: one number a worker, and every strategy that compares workers uses it."""
+
+from collections.abc import Iterable
+
+from strategies.base import Candidate, Cost, Prompt, WorkerView
+
+#: Share of its prefill seconds that one more request decoding there is worth.
+CROWD = 0.02
+#: Seconds that a half-full KV cache is worth; grows as used / free.
+PRESSURE_S = 0.05
+#: Beyond this share of use the cache counts as this full: the cost stays finite and comparable.
+FULLEST = 0.98
+
+
+def cost(prompt: Prompt, worker: WorkerView, held_tokens: float, now: float) -> Cost:
+    """Price `prompt` on `worker`, which holds the first `held_tokens` tokens of it."""
+    load = worker.load
+    prefill = worker.pace.prefill(prompt.tokens - held_tokens, held_tokens)
+    pressure = 0.0
+    if worker.kv_tokens:
+        used = load.kv_tokens + prompt.tokens + prompt.answer_tokens
+        share = min(FULLEST, used / worker.kv_tokens)
+        pressure = PRESSURE_S * share / (1.0 - share)
+    return Cost(load.wait(now), prefill, CROWD * load.decoding * prefill, pressure)
+
+
+def held_tokens(prompt: Prompt, blocks: int) -> int:
+    """Tokens of `blocks` held blocks; the last token of a prompt is always computed.
+
+    Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`.
+    """
+    return min(int(blocks * prompt.block_tokens), max(0, prompt.tokens - 1))
+
+
+def cheapest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Sort by cost; ties go to the least booked, then to the least recently chosen."""
+    return sorted(candidates, key=_rank)
+
+
+def _rank(candidate: Candidate) -> tuple[float, float, int]:
+    total = candidate.cost.total
+    return (total, candidate.cost.wait, candidate.worker.load.turn)

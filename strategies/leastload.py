@@ -1,0 +1,34 @@
+"""`leastload`: the worker with the least to do, whatever it remembers."""
+
+from collections.abc import Mapping, Sequence
+
+from strategies.base import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.cost import cheapest_first, cost
+
+
+class LeastLoad:
+    """Compares workers by booked seconds, as if every cache were empty."""
+
+    Options = NoOptions
+
+    def __init__(self, options: NoOptions) -> None:
+        del options
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Cheapest worker first, none credited with anything."""
+        return Decision(
+            cheapest_first(Candidate(w, cost(prompt, w, 0, now)) for w in workers), "load"
+        )
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """The booking itself is all there is to know."""
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """The booking itself is all there is to know."""
+
+    def forget(self, worker: str) -> None:
+        """Nothing is remembered."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Nothing is kept."""
+        return {}

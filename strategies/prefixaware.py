@@ -1,0 +1,61 @@
+"""`prefixaware`: a prompt goes where its prefix went before, unless waiting there costs more."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.cost import cheapest_first, cost, held_tokens
+from strategies.prefixtree import PrefixTree
+
+
+@dataclass(frozen=True)
+class PrefixAwareOptions:
+    """What an operator may set."""
+
+    memory: Bytes = field(
+        default=Bytes(64 << 20),
+        metadata={"doc": "Bound of the prefix tree in memory; the oldest prefixes go first."},
+    )
+
+
+class PrefixAware:
+    """The default strategy. Believes that a worker holds what this router sent it."""
+
+    Options = PrefixAwareOptions
+
+    def __init__(self, options: PrefixAwareOptions) -> None:
+        self._tree = PrefixTree(options.memory)
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Cheapest worker first, each credited with the blocks it was sent."""
+        held = self._tree.held(prompt.keys)
+        candidates = []
+        for worker in workers:
+            tokens = held_tokens(prompt, held.get(worker.name, 0))
+            candidates.append(Candidate(worker, cost(prompt, worker, tokens, now), tokens))
+        candidates = cheapest_first(candidates)
+        return Decision(candidates, _reason(candidates))
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Count the placement at once: a burst of siblings finds its first."""
+        del now
+        self._tree.insert(prompt.keys, worker.name)
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Nothing to learn yet: the tree keeps what was placed."""
+
+    def forget(self, worker: str) -> None:
+        """Drop the worker's prefixes."""
+        self._tree.forget(worker)
+
+    def gauges(self) -> Mapping[str, float]:
+        """Size of the tree."""
+        return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
+
+
+def _reason(candidates: Sequence[Candidate]) -> str:
+    """`cold`: nobody holds any. `prefix`: the best holder won. `spill`: load outweighed it."""
+    most = max(candidate.held_tokens for candidate in candidates)
+    if most == 0:
+        return "cold"
+    return "prefix" if candidates[0].held_tokens == most else "spill"

@@ -1,0 +1,37 @@
+"""`roundrobin`: everyone in turn, even while workers come and go."""
+
+from collections.abc import Mapping, Sequence
+
+from strategies.base import Candidate, Cost, Decision, NoOptions, Outcome, Prompt, WorkerView
+
+
+class RoundRobin:
+    """The worker whose turn is longest ago is next; no index into a list that may change."""
+
+    Options = NoOptions
+
+    def __init__(self, options: NoOptions) -> None:
+        del options
+        self._turns: dict[str, int] = {}
+        self._clock = 0
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Least recently placed first; a newcomer counts as longest ago."""
+        turns = self._turns
+        order = sorted(workers, key=lambda worker: turns.get(worker.name, 0))
+        return Decision([Candidate(worker, Cost()) for worker in order], "turn")
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """It has had its turn."""
+        self._clock += 1
+        self._turns[worker.name] = self._clock
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Outcomes do not matter here."""
+
+    def forget(self, worker: str) -> None:
+        """A worker that lost its cache keeps its place in the round."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Nothing is kept that grows."""
+        return {}
