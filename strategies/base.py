@@ -31,6 +31,8 @@ class Prompt:
     """Tokens that one key stands for."""
     answer_tokens: int = 256
     """Tokens the answer may take in the KV cache; an estimate where the client set no limit."""
+    exact: bool = False
+    """`tokens` is a count, not an estimate."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
 

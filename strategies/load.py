@@ -20,6 +20,8 @@ class Booking:
     """Whether its first byte will tell that the prefill is done."""
     waited_s: float
     """Seconds of other prefill that were booked before it."""
+    pace_factor: float = 1.0
+    """The worker's learned factor by which both were predicted."""
 
 
 class Load:
@@ -38,10 +40,16 @@ class Load:
         """Larger than every other worker's when chosen last; breaks ties."""
 
     def book(
-        self, now: float, prefill_s: float, kv_tokens: int = 0, *, stream: bool = True
+        self,
+        now: float,
+        prefill_s: float,
+        kv_tokens: int = 0,
+        *,
+        stream: bool = True,
+        pace_factor: float = 1.0,
     ) -> Booking:
         """Charge a request to this worker."""
-        booking = Booking(prefill_s, kv_tokens, stream, self.wait(now))
+        booking = Booking(prefill_s, kv_tokens, stream, self.wait(now), pace_factor)
         if not self._pending:
             self._head_since = now
         self._open.add(booking)

@@ -9,7 +9,7 @@ believing a worker twice too slow costs nothing and twice too fast costs dearly.
 RATE = 10_000.0
 #: Context, in tokens, at which attention has doubled the work of one more token.
 GROWTH = 30_000.0
-#: Below this prediction, fixed overheads (network, one decode step) drown what is to be learned.
+#: Below this guess, fixed overheads (network, one decode step) drown what is to be learned.
 SHORTEST_S = 0.05
 #: No single answer may move the factor by more than this, however odd it was.
 LARGEST_STEP = 4.0
@@ -22,25 +22,30 @@ class Pace:
 
     def __init__(self) -> None:
         self.factor = 1.0
-        """Measured over predicted seconds; above one is slower than the guess."""
+        """Measured over guessed seconds; above one is slower than the guess."""
         self._seen = 0
 
-    def prefill(self, uncached: float, cached: float) -> float:
-        """Seconds to compute `uncached` tokens that follow `cached` ones."""
-        return self.factor * uncached / RATE * (1.0 + (cached + uncached / 2.0) / GROWTH)
+    @staticmethod
+    def guess(uncached: float, cached: float) -> float:
+        """Seconds to compute `uncached` tokens that follow `cached` ones, before any learning."""
+        return uncached / RATE * (1.0 + (cached + uncached / 2.0) / GROWTH)
 
-    def observe(self, predicted_s: float, actual_s: float) -> None:
-        """Learn from one first byte: `predicted_s` is the wait and the prefill as booked.
+    def prefill(self, uncached: float, cached: float) -> float:
+        """Seconds to compute `uncached` tokens that follow `cached` ones, as learned."""
+        return self.factor * self.guess(uncached, cached)
+
+    def observe(self, guessed_s: float, actual_s: float) -> None:
+        """Learn from one first byte, which was guessed to take `guessed_s`, waiting included.
 
         The first answers count in full, later ones as a moving average in the logarithm; slower
         is believed three times as fast as faster.
         """
-        if predicted_s < SHORTEST_S or actual_s <= 0.0:
+        if guessed_s < SHORTEST_S or actual_s <= 0.0:
             return
-        ratio = min(LARGEST_STEP, max(1.0 / LARGEST_STEP, actual_s / predicted_s))
+        step = actual_s / guessed_s / self.factor
+        step = min(LARGEST_STEP, max(1.0 / LARGEST_STEP, step))
         self._seen += 1
-        weight = max(0.15 if ratio > 1.0 else 0.05, 1.0 / self._seen)
-        self.factor *= ratio**weight
+        self.factor *= step ** max(0.15 if step > 1.0 else 0.05, 1.0 / self._seen)
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self._seen}>"

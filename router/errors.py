@@ -1,0 +1,168 @@
+"""Every error a client can see, and the one place that renders them.
+
+Two families. `DoorError` is answered to the client as it is. `WorkerError` happened between us
+and a worker, and says whether the worker may have begun to work: only what surely did not begin
+is tried elsewhere.
+"""
+
+import msgspec
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class DoorError(Exception):
+    """An answer of our own making, in OpenAI's error shape."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self, message: str, *, param: str | None = None, headers: Headers | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.headers = headers or []
+
+    def body(self) -> bytes:
+        """Render as `{"error": {"message", "type", "param", "code"}}`."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode({"error": error})
+
+
+class BadRequest(DoorError):
+    """The request cannot be understood; `param` names the field."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class UnknownPath(DoorError):
+    """Not a path that is served here."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "unknown_url"
+
+
+class UnknownModel(DoorError):
+    """No worker serves that model."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        shown = model if len(model) <= 200 else model[:200] + "…"
+        super().__init__(f"The model {shown!r} does not exist.", param="model")
+
+
+class WrongMethod(DoorError):
+    """The path is served, by another method."""
+
+    status = 405
+    type = "invalid_request_error"
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(
+            f"{method} is not allowed here; use {allowed}.",
+            headers=[(b"allow", allowed.encode())],
+        )
+
+
+class BodyTooLarge(DoorError):
+    """The body is over `limits.body`."""
+
+    status = 413
+    type = "invalid_request_error"
+
+    def __init__(self, limit: int) -> None:
+        # The rest of the body is not read, so the connection cannot be used again.
+        super().__init__(
+            f"The request body is over this server's limit of {limit} bytes.",
+            headers=[(b"connection", b"close")],
+        )
+
+
+class NoWorker(DoorError):
+    """Nobody can take the request now; somebody may soon."""
+
+    status = 503
+    code = "no_worker"
+
+    def __init__(self, message: str, retry_after_s: int = 2) -> None:
+        super().__init__(message, headers=[(b"retry-after", str(retry_after_s).encode())])
+
+
+class WorkerFailed(DoorError):
+    """The worker failed after it may have begun; asking another could do the work twice."""
+
+    status = 502
+    code = "worker_failed"
+
+
+class WorkerTooSlow(DoorError):
+    """The worker took the request and did not answer in time."""
+
+    status = 504
+    code = "worker_timeout"
+
+
+class WorkerError(Exception):
+    """Something went wrong between us and a worker."""
+
+    kind = "error"
+    """Metric label."""
+    safe = False
+    """Surely not begun there, so another worker may be asked."""
+
+
+class Refused(WorkerError):
+    """No connection could be made: nothing was sent."""
+
+    kind = "connect"
+    safe = True
+
+
+class Stale(WorkerError):
+    """A kept-alive connection was closed before any byte of an answer.
+
+    The worker closed it as idle while the request was on its way (RFC 9112 section 9.5); should
+    it have begun after all, the close has made it stop.
+    """
+
+    kind = "stale"
+    safe = True
+
+
+class Gone(WorkerError):
+    """The worker closed a connection in the middle of a request."""
+
+    kind = "closed"
+
+
+class Garbled(WorkerError):
+    """The worker's answer is not HTTP."""
+
+    kind = "garbled"
+
+
+class Silent(WorkerError):
+    """The worker sent nothing for longer than the timeout."""
+
+    kind = "timeout"
+
+
+def answer_for(error: WorkerError, worker: str) -> DoorError:
+    """Translate to what the client is told, once."""
+    if isinstance(error, Refused):
+        return NoWorker("No worker could be reached; please try again.")
+    if isinstance(error, Silent):
+        return WorkerTooSlow(f"Worker {worker} did not answer in time.")
+    return WorkerFailed(f"Worker {worker} failed before it answered: {error}")

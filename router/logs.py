@@ -1,0 +1,47 @@
+"""Log lines for people or for machines, on standard error. Never a word of a prompt."""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+from router.settings import LogSettings
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+class _CutOnPurpose(logging.Filter):
+    """Drops uvicorn's complaint about answers without an end.
+
+    That is how the proxy cuts a client off when a worker died in mid-answer; it is logged with
+    its reason where it happens.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "without completing response" not in record.msg
+
+
+def set_up(settings: LogSettings) -> None:
+    """Send every log line to standard error in the form asked for."""
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.format == "json":
+        handler.setFormatter(_Json())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a probe
+    logging.getLogger("uvicorn.error").addFilter(_CutOnPurpose())

@@ -1,0 +1,123 @@
+"""The inference endpoints we speak, and what we read of a request: as little as possible."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+import python_multipart
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field
+
+from router.errors import BadRequest
+
+
+class Prompted(Enum):
+    """Where a request keeps its prompt, if it has one that a KV cache could hold."""
+
+    CHAT = auto()
+    COMPLETION = auto()
+    INPUT = auto()
+    RESPONSES = auto()
+    MESSAGES = auto()
+    NOTHING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path that is relayed to workers."""
+
+    path: str
+    prompted: Prompted
+    answers: bool
+    """Whether the answer is generated token by token, and so takes room in the KV cache."""
+    form: bool = False
+    """The body is a multipart form, not JSON."""
+
+
+#: Everything vLLM serves for inference (vllm/entrypoints), by path.
+ENDPOINTS = {
+    endpoint.path: endpoint
+    for endpoint in (
+        Endpoint("/v1/chat/completions", Prompted.CHAT, answers=True),
+        Endpoint("/v1/completions", Prompted.COMPLETION, answers=True),
+        Endpoint("/v1/responses", Prompted.RESPONSES, answers=True),
+        Endpoint("/v1/messages", Prompted.MESSAGES, answers=True),
+        Endpoint("/v1/embeddings", Prompted.INPUT, answers=False),
+        Endpoint("/v1/rerank", Prompted.NOTHING, answers=False),
+        Endpoint("/rerank", Prompted.NOTHING, answers=False),
+        Endpoint("/v1/score", Prompted.NOTHING, answers=False),
+        Endpoint("/score", Prompted.NOTHING, answers=False),
+        Endpoint("/pooling", Prompted.INPUT, answers=False),
+        Endpoint("/classify", Prompted.INPUT, answers=False),
+        Endpoint("/tokenize", Prompted.NOTHING, answers=False),
+        Endpoint("/detokenize", Prompted.NOTHING, answers=False),
+        Endpoint("/v1/audio/transcriptions", Prompted.NOTHING, answers=True, form=True),
+        Endpoint("/v1/audio/translations", Prompted.NOTHING, answers=True, form=True),
+    )
+}
+
+
+class Request(msgspec.Struct):
+    """The fields routing needs. Only `model` is checked: the rest is for the worker to judge."""
+
+    model: str | None = None
+    stream: Any = None
+    cache_salt: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    tools: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def answer_limit(self) -> int | None:
+        """Tokens the client allows for the answer, if it says."""
+        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
+            if isinstance(limit, int) and limit > 0:
+                return limit
+        return None
+
+
+_decode = msgspec.json.Decoder(Request).decode
+
+
+def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
+    """Read what routing needs from `body`. Raises BadRequest."""
+    if endpoint.form:
+        return Request(model=_form_model(body, content_type))
+    try:
+        return _decode(body)
+    except msgspec.ValidationError as error:
+        param = "model" if "$.model" in str(error) else None
+        raise BadRequest(f"The request body is not as expected: {error}.", param=param) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+
+
+def _form_model(body: bytes, content_type: bytes) -> str | None:
+    """Return the form field `model` of an upload."""
+    found: list[str] = []
+
+    def on_field(field: Field) -> None:
+        if field.field_name == b"model" and field.value is not None:
+            found.append(field.value.decode(errors="replace"))
+
+    ignore: Callable[[Any], None] = lambda _: None  # noqa: E731
+    try:
+        form = python_multipart.create_form_parser(
+            {"Content-Type": content_type},
+            on_field,
+            ignore,
+            config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # the body is in memory already
+        )
+        form.write(body)
+        form.finalize()
+    except (FormParserError, ValueError) as error:
+        raise BadRequest(f"The request body is not a valid form: {error}.") from None
+    return found[0] if found else None

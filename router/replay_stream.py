@@ -1,0 +1,158 @@
+"""Reading a streamed answer with little work: when it began, how it ended, what it cost.
+
+Pure. A chunk of bytes costs one concatenation with a short tail until the end, when the tail is
+parsed. Events are parsed one by one only until the first that carries a token, and where the
+text of the answer is wanted.
+"""
+
+import msgspec
+
+_TAIL = 8 * 1024  # holds the usage event and [DONE] many times over
+_LONGEST_HEAD = 64 * 1024
+_LONGEST_ANSWER = 64 * 1024 * 1024
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Why a request did not end well."""
+
+    kind: str
+    message: str
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """What the worker says it read and wrote."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens it had at hand; None where it does not say."""
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+
+class _Delta(msgspec.Struct):
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+
+    def speaks(self) -> bool:
+        if self.delta is None:
+            return self.text is not None
+        said = (self.delta.role, self.delta.content, self.delta.reasoning)
+        return any(part is not None for part in (*said, self.delta.reasoning_content))
+
+    def words(self) -> str:
+        return (self.delta.content if self.delta else self.text) or ""
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a stream ended: what it cost and said, or what was wrong with it."""
+
+    usage: Usage | None = None
+    text: str = ""
+    fault: Fault | None = None
+
+
+class Answer:
+    """A streamed answer as it comes in; `collect` keeps all of it, for its text."""
+
+    def __init__(self, *, collect: bool = False) -> None:
+        self.first_at: float | None = None
+        self._collect = collect
+        self._head = b""
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._tail = b""
+        self._cut = False
+
+    def feed(self, chunk: bytes, now: float) -> None:
+        """Take the next bytes, which came at `now`."""
+        if self.first_at is None:
+            self._look_for_a_token(chunk, now)
+        if self._collect and self._kept_bytes < _LONGEST_ANSWER:
+            self._kept.append(chunk)
+            self._kept_bytes += len(chunk)
+        elif len(self._tail) > _TAIL:
+            self._tail = self._tail[-_TAIL:] + chunk
+            self._cut = True
+        else:
+            self._tail += chunk
+
+    def finish(self) -> Ending:
+        """Judge the whole, once no more will come."""
+        usage: Usage | None = None
+        words: list[str] = []
+        closed = False
+        for line in self._lines():
+            data = line[5:].strip()
+            closed = data == b"[DONE]"
+            if closed or not data:
+                continue
+            try:
+                event = _decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return Ending(fault=Fault("broken stream", f"{error}: {_shown(data)}"))
+            if event.error not in (None, b"null"):
+                return Ending(fault=Fault("error event", error_message(data)))
+            usage = event.usage or usage
+            if self._collect:
+                words.extend(choice.words() for choice in event.choices)
+        if not closed:
+            return Ending(fault=Fault("broken stream", "it ended without [DONE]"))
+        return Ending(usage, "".join(words))
+
+    def _lines(self) -> list[bytes]:
+        lines = (b"".join(self._kept) + self._tail).splitlines()
+        return [line for line in lines[self._cut :] if line.startswith(b"data:")]
+
+    def _look_for_a_token(self, chunk: bytes, now: float) -> None:
+        *lines, self._head = (self._head + chunk).split(b"\n")
+        self._head = self._head[-_LONGEST_HEAD:]
+        if any(_speaks(line) for line in lines):
+            self.first_at = now
+            self._head = b""
+
+
+def error_message(body: bytes) -> str:
+    """Return the message of an OpenAI-shaped error, or the start of whatever this is."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _shown(body)
+    error = said.get("error", said) if isinstance(said, dict) else said
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:200] if isinstance(message, str) else _shown(body)
+
+
+def _speaks(line: bytes) -> bool:
+    if not line.startswith(b"data:"):
+        return False
+    try:
+        return any(choice.speaks() for choice in _decode(line[5:]).choices)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False  # [DONE], or garbage, which the end will tell
+
+
+def _shown(data: bytes) -> str:
+    return data[:200].decode(errors="replace") or "(nothing)"

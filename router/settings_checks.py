@@ -1,0 +1,95 @@
+"""Mistakes that only show when two values are seen together.
+
+They are looked for in the values as given, so that they are found beside other mistakes and not
+one correction later. What cannot be read here is passed over: the field's own check names it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic_core import InitErrorDetails
+
+from router.settings_errors import KeyPath, dotted, refusal
+from router.settings_types import url_address
+from router.units import shown
+
+
+class _Worker(NamedTuple):
+    path: KeyPath
+    pool: KeyPath
+    name: str | None
+    named: bool
+    """The name was given and is not the address."""
+    address: str | None
+
+
+def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    """Find everything that contradicts something else."""
+    if "workers" in given and "pools" in given:
+        yield refusal(("pools",), 'cannot stand beside "workers": give one of the two')
+    if "workers" not in given and "pools" not in given:
+        yield refusal(("workers",), 'required key is missing; give "workers" or "pools"')
+    pools = list(_items(given, "pools"))
+    workers = list(_workers(given, ()))
+    workers += [worker for path, pool in pools for worker in _workers(pool, path)]
+    yield from _repeated_workers(workers)
+    yield from _repeated_pools(pools)
+    yield from _repeated_models(pools)
+
+
+def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
+    names: dict[str, KeyPath] = {}
+    addresses: dict[tuple[KeyPath, str], KeyPath] = {}
+    for worker in workers:
+        first = addresses.setdefault((worker.pool, worker.address or ""), worker.path)
+        if worker.address and first != worker.path:
+            message = f"the same address as {dotted(first)}: {worker.address}"
+            yield refusal((*worker.path, "url"), message)
+            if not worker.named:
+                continue  # then the names are equal too: said once is enough
+        first = names.setdefault(worker.name or "", worker.path)
+        if worker.name and first != worker.path:
+            message = f"{shown(worker.name)} is already the name of {dotted(first)}"
+            yield refusal((*worker.path, "name"), message)
+
+
+def _repeated_pools(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorDetails]:
+    names: dict[str, KeyPath] = {}
+    for path, pool in pools:
+        name = _get(pool, "name")
+        if isinstance(name, str) and (first := names.setdefault(name, path)) != path:
+            message = f"{shown(name)} is already the name of {dotted(first)}"
+            yield refusal((*path, "name"), message)
+
+
+def _repeated_models(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorDetails]:
+    owners: dict[str, KeyPath] = {}
+    for path, pool in pools:
+        models = list(_items(pool, "models", path)) or [((*path, "models"), "*")]
+        for place, model in models:
+            if isinstance(model, str) and (first := owners.setdefault(model, path)) != path:
+                message = f"{shown(model)} is already routed to {dotted(first)}"
+                yield refusal(place, message)
+
+
+def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
+    for path, worker in _items(owner, "workers", pool):
+        url = worker if isinstance(worker, str) else _get(worker, "url")
+        name = _get(worker, "name")
+        try:
+            address = str(url_address(url)).lower()
+        except ValueError:
+            address = None
+        named = isinstance(name, str) and name != address
+        yield _Worker(path, pool, name if isinstance(name, str) else address, named, address)
+
+
+def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    values = _get(owner, key)
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        for number, value in enumerate(values):
+            yield (*path, key, number), value
+
+
+def _get(owner: object, key: str) -> object:
+    return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)

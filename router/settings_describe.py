@@ -1,0 +1,57 @@
+"""Every value that would be used, for `warmroute check`."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+from pydantic import BaseModel
+
+from router.settings import Settings
+from router.settings_strategy import StrategySettings
+
+
+class Row(NamedTuple):
+    """One value."""
+
+    path: str
+    """As in `workers[0].url`."""
+    value: str
+    """As the file would say it; a secret is `***`."""
+    source: str
+    """`set` in the file, or `default`."""
+
+
+def describe(settings: Settings) -> list[Row]:
+    """List all settings in the order of the file, defaults included."""
+    return list(_rows("", settings, settings.model_dump(mode="json"), given=True))
+
+
+def _rows(path: str, value: object, written: object, *, given: bool) -> Iterator[Row]:
+    """Walk a value together with how it is written."""
+    if isinstance(value, BaseModel):
+        said = cast("dict[str, object]", written)
+        for key in type(value).model_fields:
+            below, known = f"{path}.{key}".removeprefix("."), key in value.model_fields_set
+            yield from _rows(below, getattr(value, key), said[key], given=given and known)
+    elif isinstance(value, StrategySettings):
+        yield _row(path, value.name, given=given)
+        for key, option in value.written().items():
+            if key != "name":
+                yield _row(f"{path}.{key}", option, given=given and key in value.options)
+    elif isinstance(value, tuple) and all(isinstance(inner, BaseModel) for inner in value):
+        for number, inner in enumerate(value):
+            item = cast("list[object]", written)[number]
+            yield from _rows(f"{path}[{number}]", inner, item, given=given)
+    else:
+        yield _row(path, written, given=given)
+
+
+def _row(path: str, written: object, *, given: bool) -> Row:
+    return Row(path, _text(written), "set" if given else "default")
+
+
+def _text(written: object) -> str:
+    if isinstance(written, bool):
+        return str(written).lower()
+    if isinstance(written, list):
+        return ", ".join(map(_text, written))
+    return "none" if written is None else str(written)

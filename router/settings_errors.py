@@ -1,0 +1,76 @@
+"""What is wrong with a settings file, as an operator reads it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+from router.units import shown
+
+KeyPath = tuple[str | int, ...]
+"""Where a value is: ("workers", 1, "api_key")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake and where it is."""
+
+    file: str
+    line: int | None
+    """From 1; None if the whole file is meant."""
+    column: int | None
+    field: str
+    """As in `workers[1].api_key`; empty for the whole file."""
+    message: str
+    suggestion: str | None = None
+    """What was probably meant."""
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        field = f"{self.field}: " if self.field else ""
+        hint = f'; did you mean "{self.suggestion}"?' if self.suggestion else ""
+        return f"{where}: {field}{self.message}{hint}"
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; all problems at once, one line each."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def dotted(path: KeyPath) -> str:
+    """("workers", 1, "url") → `workers[1].url`, on one line whatever the keys hold."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if part.isidentifier() else f".{shown(part)}"
+    return text.removeprefix(".")
+
+
+def refusal(path: KeyPath, message: str, suggestion: str | None = None) -> InitErrorDetails:
+    """Make one mistake found by our own checks, at `path` below the value being validated."""
+    context = {"message": message, "suggestion": suggestion}
+    return InitErrorDetails(
+        type=PydanticCustomError("refused", "{message}", context), loc=path, input=None
+    )
+
+
+def refuse(title: str, refusals: list[InitErrorDetails]) -> ValidationError:
+    """Make the error to raise inside a validator; pydantic puts each path in its place."""
+    return ValidationError.from_exception_data(title, refusals, hide_input=True)
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """Return the known word that was probably meant."""
+    plain = {_plain(name): name for name in known}
+    close = get_close_matches(_plain(str(word)[:100]), plain, n=1, cutoff=0.6)
+    return plain[close[0]] if close else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")

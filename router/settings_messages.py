@@ -1,0 +1,79 @@
+"""Pydantic's findings as an operator reads them: where in the file, and what is allowed."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from router.settings import Settings
+from router.settings_errors import KeyPath, Problem, nearest
+from router.settings_strategy import StrategySettings, options_of
+from router.settings_yaml import Document
+
+_SENTENCES = {
+    "missing": "required key is missing",
+    "extra_forbidden": "unknown key",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "too_short": "must not be empty",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "refused": "{message}",
+    "value_error": "{error}",
+}
+
+
+def translate(error: ValidationError, document: Document) -> Iterator[Problem]:
+    """Turn each finding into a problem in the file; what is there may be secret: it stays there."""
+    for found in error.errors(include_url=False):
+        # The first only follows from another finding; the second is among the problems already.
+        if found["type"] != "default_factory_not_called" and found["loc"] not in document.empty:
+            yield _problem(found, document)
+
+
+def _problem(found: ErrorDetails, document: Document) -> Problem:
+    kind, path, context = found["type"], found["loc"], found.get("ctx", {})
+    message = _SENTENCES.get(kind, "{said}").format(**{"said": found["msg"], **context})
+    suggestion = context.get("suggestion")
+    if kind == "extra_forbidden":
+        suggestion = nearest(path[-1], keys_of(path[:-1], document.data))
+    elif kind == "literal_error":
+        message = message.replace("'", "")
+        allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        suggestion = nearest(found["input"], allowed) if len(allowed) > 1 else None
+    elif kind == "missing":
+        return document.missing(path, message)
+    return document.problem(path, message, suggestion)
+
+
+def keys_of(path: KeyPath, data: object) -> list[str]:
+    """Return the keys that the mapping at `path` may have."""
+    model: type[BaseModel] = Settings
+    for part in path:
+        data = data[part] if isinstance(data, dict | list) else None
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        if annotation is StrategySettings:
+            name = data.get("name") if isinstance(data, dict) else data
+            return ["name", *options_of(name).model_fields]
+        model = _model(annotation)
+    return list(model.model_fields)
+
+
+def _model(annotation: object) -> type[BaseModel]:
+    """Return the model in a field's type, as `X` in `tuple[X, ...]`."""
+    return next(
+        inner
+        for inner in (annotation, *get_args(annotation))
+        if isinstance(inner, type) and issubclass(inner, BaseModel)
+    )

@@ -1,0 +1,123 @@
+"""The JSON schema of the settings file, for editors. Made from the models, the same everywhere:
+strategies of other installed packages are allowed in it, but not named."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import CoreSchemaOrField, GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from router.settings import PoolSettings, Settings, WorkerSettings
+from router.settings_strategy import StrategySettings, options_model
+from router.settings_types import URL_PATTERN
+from router.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    Address,
+    format_duration,
+    format_size,
+)
+from strategies.leastload import LeastLoad
+from strategies.prefixaware import PrefixAware
+from strategies.roundrobin import RoundRobin
+
+BUILT_IN: dict[str, type[Any]] = {
+    "leastload": LeastLoad,
+    "prefixaware": PrefixAware,
+    "roundrobin": RoundRobin,
+}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Build the schema of the whole file."""
+    return {"$schema": _DIALECT, **Settings.model_json_schema(schema_generator=_Generator)}
+
+
+def schema_text() -> str:
+    """Return the schema as config/schema.json holds it."""
+    return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+class _Generator(GenerateJsonSchema):
+    """Writes defaults as the file would, and both shapes of workers and strategies."""
+
+    def field_title_should_be_set(self, schema: CoreSchemaOrField) -> bool:  # noqa: ARG002
+        """Keys need no second name."""
+        return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Allow a bare URL for a worker; demand one of `workers` and `pools`."""
+        result = super().model_schema(schema)
+        result.pop("title", None)
+        if schema["cls"] is WorkerSettings:
+            url = {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."}
+            return {"anyOf": [url, result]}
+        if schema["cls"] is PoolSettings:
+            del result["properties"]["strategy"]["default"]  # the one at the top of the file
+        if schema["cls"] is Settings:
+            result["oneOf"] = [{"required": ["workers"]}, {"required": ["pools"]}]
+        return result
+
+    def function_plain_schema(
+        self,
+        schema: core_schema.PlainValidatorFunctionSchema,  # noqa: ARG002
+    ) -> JsonSchemaValue:
+        """Only `StrategySettings` is read by a plain function without a schema of its own."""
+        return _strategy()
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """None is what is left out, never what is written."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Write durations and sizes with their units; what defaults to nothing has no default."""
+        result = super().default_schema(schema)
+        default = schema.get("default")
+        if default is None or default == ():
+            result.pop("default", None)
+        elif result.get("pattern") == DURATION_PATTERN:
+            result["default"] = format_duration(default)
+        elif result.get("pattern") == SIZE_PATTERN:
+            result["default"] = format_size(default)
+        return result
+
+    def encode_default(self, dft: object) -> object:
+        """Write everything else as the file would."""
+        if isinstance(dft, BaseModel):
+            return dft.model_dump(mode="json")
+        if isinstance(dft, Address):
+            return str(dft)
+        if isinstance(dft, StrategySettings):
+            return dft.name
+        return super().encode_default(dft)
+
+
+def _strategy() -> JsonSchemaValue:
+    """A name or a mapping; those of ours with their options, any other one freely."""
+    names = sorted(BUILT_IN)
+    other = {
+        "type": "object",
+        "description": "A strategy of another installed package, with its options.",
+        "properties": {"name": {"type": "string", "not": {"enum": names}}},
+        "required": ["name"],
+    }
+    return {
+        "anyOf": [
+            {"type": "string", "enum": names},
+            {"type": "string", "description": "A strategy of another installed package."},
+            *(_with_options(name) for name in names),
+            other,
+        ]
+    }
+
+
+def _with_options(name: str) -> JsonSchemaValue:
+    options = options_model(BUILT_IN[name].Options).model_json_schema(schema_generator=_Generator)
+    described = {key: value for key, value in options.items() if key != "description"}
+    return {
+        **described,
+        "properties": {"name": {"const": name}, **options.get("properties", {})},
+        "required": ["name", *options.get("required", [])],
+    }

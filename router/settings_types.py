@@ -1,0 +1,110 @@
+"""The texts that settings are made of: worker URLs, names, model patterns; and the base model."""
+
+import re
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    WithJsonSchema,
+)
+
+from router.units import Address, Duration, Size, shown
+
+NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,64}$"
+URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
+MODEL_PATTERN = r"^[^*\s]*\*?$"
+
+
+class Model(BaseModel):
+    """Settings never change once read; a key nobody knows is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def parse_url(value: object) -> str:
+    """Check the base URL of a worker and return it without a trailing slash."""
+    url_address(value)
+    return str(value).removesuffix("/")
+
+
+def url_address(value: object) -> Address:
+    """Return the host and port that a worker's URL leads to. Raises ValueError with a sentence."""
+    text = value if isinstance(value, str) else ""
+    if "@" in text:  # not echoed: it may hold a password
+        raise ValueError("a worker's URL holds no user name or password; use api_key")
+    found = re.fullmatch(r"(https?)://([^/?#\s]+)([^\s]*)", text)
+    if found is None:
+        raise ValueError(f"{shown(value)} is not a worker's URL: write http://host:port")
+    scheme, authority, rest = found.groups()
+    if rest not in {"", "/"}:
+        raise ValueError(
+            f"{shown(value)} has a path or a query: write only http://host:port,"
+            " requests bring their own path"
+        )
+    if re.search(r":[0-9]+$", authority.rpartition("]")[2]) is None:
+        authority += ":443" if scheme == "https" else ":80"
+    try:
+        address = Address.parse(authority)
+    except ValueError:
+        address = Address("", 0)
+    if not address.port:
+        raise ValueError(f"{shown(value)} is not a worker's URL: write http://host:port")
+    return address
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(NAME_PATTERN[1:-1], value):
+        raise ValueError(
+            f"{shown(value)} is not a name: write 1 to 64 letters, digits and . _ : - [ ]"
+        )
+    return value
+
+
+def _model_name(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    if not text or not re.fullmatch(MODEL_PATTERN[1:-1], text) or not text.isprintable():
+        raise ValueError(
+            f"{shown(value)} is not a model pattern: write an exact name,"
+            " or how it begins with one * at the end"
+        )
+    return text
+
+
+def _positive_duration(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be longer than 0s")
+    return value
+
+
+def _positive_size(value: int) -> int:
+    if value <= 0:
+        raise ValueError("must be more than 0B")
+    return value
+
+
+WorkerUrl = Annotated[
+    str,
+    BeforeValidator(parse_url),
+    WithJsonSchema({"type": "string", "pattern": URL_PATTERN}),
+]
+Name = Annotated[
+    str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})
+]
+ModelPattern = Annotated[
+    str,
+    BeforeValidator(_model_name),
+    WithJsonSchema({"type": "string", "pattern": MODEL_PATTERN, "minLength": 1}),
+]
+Count = Annotated[StrictInt, Field(ge=1)]
+Wait = Annotated[Duration, AfterValidator(_positive_duration)]
+Capacity = Annotated[Size, AfterValidator(_positive_size)]

@@ -1,0 +1,219 @@
+"""YAML 1.2 to plain data, with the place of every value. Only plain data: no tags of any kind.
+
+The composed nodes are read instead of the constructed objects: they know the place of every
+value, also inside lists, flow mappings and aliases, and nothing in them is ever constructed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from router.settings_errors import KeyPath, Problem, SettingsError, dotted
+
+MAX_VALUES = 100_000
+"""Values in one file, aliases expanded: a few lines of aliases can stand for billions."""
+_PREFIX = "tag:yaml.org,2002:"
+_TEXT = {_PREFIX + name for name in ("str", "timestamp", "value", "merge")} | {"!"}
+_UNCLOSED = ("end of stream", "expected ',' or", "while scanning a quoted")
+# What ruamel says → what an operator can do. Its own words are not passed on: they quote the file,
+# and what they quote may be a secret.
+_SENTENCES = {
+    "'\\t' that cannot start": "a tab cannot indent or start a value; use spaces",
+    "cannot start any token": "this character cannot start a value; put the value in quotes",
+    "undefined alias": "an alias (*) refers to an anchor (&) that does not exist above",
+    "another document": "a second document starts here (---); give only one",
+    "mapping values are not allowed": 'a ":" is not expected here; check the indentation, or put'
+    " the value in quotes",
+    "expected <block end>": "the indentation does not fit the lines above",
+    "unexpected end of stream": "a quoted text is never closed",
+    "expected ',' or": "a list or mapping in brackets is not closed, or a comma is missing",
+    "could not find expected ':'": 'a ":" is missing after this key',
+    "version 1.* is required": "only YAML 1.2 is read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file holds and where."""
+
+    file: str
+    data: object
+    places: dict[KeyPath, tuple[int, int]]
+    """Line and column of each value, from 1: that of its key, or of the item in a list."""
+    problems: list[Problem]
+    empty: set[KeyPath]
+    """Keys without a value, already among the problems."""
+
+    def problem(self, path: KeyPath, message: str, suggestion: str | None = None) -> Problem:
+        """Place a mistake; a path that is not in the file falls back to what holds it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        line, column = self.places.get(path, (1, 1))
+        return Problem(self.file, line, column, dotted(path), message, suggestion)
+
+    def missing(self, path: KeyPath, message: str) -> Problem:
+        """Place a key that is not there: where the mapping is that lacks it."""
+        line, column = self.places.get(path[:-1], (1, 1))
+        return Problem(self.file, line, column, dotted(path), message)
+
+
+def parse(text: str, file: str) -> Document:
+    """Read one document. Raises SettingsError if it is no YAML at all."""
+    node = _compose(text, file)
+    if node is None:
+        raise SettingsError([Problem(file, None, None, "", "is empty; it needs at least workers")])
+    reader = _Reader(Document(file, None, {}, [], set()))
+    try:
+        data = reader.value(node, (), node)
+    except _TooMuchError as error:
+        raise SettingsError([Problem(file, None, None, "", str(error))]) from None
+    if not isinstance(data, dict):
+        reader.refuse((), "must be a mapping of settings, such as workers: [...]")
+        raise SettingsError(reader.document.problems)
+    found = reader.document
+    return Document(file, data, found.places, found.problems, found.empty)
+
+
+def _compose(text: str, file: str) -> Node | None:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False
+    try:
+        node: Node | None = yaml.compose(text)  # type: ignore[no-untyped-call]
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"the character U+{error.character:04X} is not allowed"
+        raise SettingsError([Problem(file, line, None, "", message)]) from None
+    except MarkedYAMLError as error:
+        raise SettingsError([_syntax(error, file)]) from None
+    except RecursionError:
+        raise SettingsError([Problem(file, None, None, "", "is nested too deeply")]) from None
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, AssertionError):
+        raise SettingsError([Problem(file, None, None, "", "is not valid YAML")]) from None
+    return node
+
+
+def _syntax(error: MarkedYAMLError, file: str) -> Problem:
+    said = f"{error.problem} {error.context}"
+    opened = any(words in said for words in _UNCLOSED) and error.context_mark
+    mark = opened or error.problem_mark or error.context_mark
+    message = next((plain for words, plain in _SENTENCES.items() if words in said), None)
+    line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+    return Problem(file, line, column, "", message or "this is not valid YAML")
+
+
+class _TooMuchError(Exception):
+    """The document cannot be expanded."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    document: Document
+    inside: list[Node] = field(default_factory=list)
+    """The collections being read, outermost first: an alias must not lead back to them."""
+    count: int = 0
+
+    def value(self, node: Node, path: KeyPath, place: Node) -> object:
+        """Read a node; `place` is where to point to, its key if it has one."""
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise _TooMuchError(f"holds more than {MAX_VALUES} values")
+        self.document.places[path] = (place.start_mark.line + 1, place.start_mark.column + 1)
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if node.tag not in {_PREFIX + "map", _PREFIX + "seq"}:
+            return self._tagged(path)
+        self._enter(node)
+        try:
+            return self._collection(node, path)
+        except RecursionError:
+            raise _TooMuchError("is nested too deeply") from None
+        finally:
+            self.inside.pop()
+
+    def refuse(self, path: KeyPath, message: str) -> None:
+        """Note a problem and go on."""
+        self.document.problems.append(self.document.problem(path, message))
+
+    def _enter(self, node: Node) -> None:
+        if any(node is outer for outer in self.inside):
+            line = node.start_mark.line + 1
+            raise _TooMuchError(f"an alias refers to what contains it, the anchor on line {line}")
+        self.inside.append(node)
+
+    def _collection(self, node: Node, path: KeyPath) -> object:
+        if isinstance(node, SequenceNode):
+            items = enumerate(node.value)
+            return [self.value(item, (*path, number), item) for number, item in items]
+        return {
+            key.value: self.value(value, (*path, key.value), key)
+            for key, value in self._pairs(node, path)
+        }
+
+    def _pairs(self, node: Node, path: KeyPath) -> Iterator[tuple[Node, Node]]:
+        """Keys and values, merged ones (`<<`) first where nothing overrides them."""
+        own: dict[str, tuple[Node, Node]] = {}
+        merged: dict[str, tuple[Node, Node]] = {}
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode) or not _is_plain(key):
+                self.refuse(path, "a key must be plain text")
+            elif key.tag == _PREFIX + "merge":
+                for name, pair in self._merge(value, path):
+                    merged.setdefault(name, pair)
+            elif key.value in own:
+                first = own[key.value][0].start_mark.line + 1
+                mark = (key.start_mark.line + 1, key.start_mark.column + 1)
+                name = dotted((*path, key.value))
+                message = f"duplicate key; the first is on line {first}"
+                self.document.problems.append(Problem(self.document.file, *mark, name, message))
+            else:
+                own[key.value] = (key, value)
+        return iter({**merged, **own}.values())
+
+    def _merge(self, node: Node, path: KeyPath) -> Iterator[tuple[str, tuple[Node, Node]]]:
+        sources = node.value if isinstance(node, SequenceNode) else [node]
+        for source in sources:
+            if not isinstance(source, MappingNode):
+                self.refuse(path, "<< merges only mappings")
+                continue
+            self._enter(source)
+            for pair in self._pairs(source, path):
+                yield pair[0].value, pair
+            self.inside.pop()
+
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> object:
+        if node.tag in _TEXT:
+            return str(node.value)
+        if node.tag == _PREFIX + "null":
+            self.document.empty.add(path)
+            if path:
+                self.refuse(path, "has no value; give it one or remove it")
+            return None
+        if node.tag not in _CONSTRUCT:
+            return self._tagged(path)
+        try:
+            return _CONSTRUCT[node.tag](node)
+        except (ValueError, LookupError, OverflowError):
+            self.refuse(path, "cannot be read as a number or as true or false")
+            self.document.empty.add(path)
+            return None
+
+    def _tagged(self, path: KeyPath) -> None:
+        self.refuse(path, "a tag (!) is not allowed; only plain text, numbers, lists and mappings")
+        self.document.empty.add(path)
+
+
+def _is_plain(key: ScalarNode) -> bool:
+    return key.tag in _TEXT or key.tag in _CONSTRUCT or key.tag == _PREFIX + "null"
+
+
+_scalars: Any = YAML(typ="safe", pure=True).constructor
+_CONSTRUCT = {
+    _PREFIX + "int": _scalars.construct_yaml_int,
+    _PREFIX + "float": _scalars.construct_yaml_float,
+    _PREFIX + "bool": _scalars.construct_yaml_bool,
+}

@@ -1,0 +1,203 @@
+"""What an operator writes in the YAML, and what the program gets: durations, sizes, addresses,
+secrets. Each is read strictly, so that a forgotten unit is an error and not a surprise."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    SecretStr,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+DURATION_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_MILLISECONDS)})$"
+SIZE_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_BYTES)})$"
+_SECRET_FILE_BYTES = 64 << 10
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: short, on one line, named as YAML names it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value if len(value) <= 60 else value[:60] + "…", ensure_ascii=False)
+    if isinstance(value, int | float):
+        return format(value, ".17g")
+    return "a list" if isinstance(value, list | tuple) else "a mapping" if value else "nothing"
+
+
+def parse_duration(value: object) -> float:
+    """`30s` → 30.0 seconds."""
+    return _quantity(value, _MILLISECONDS, "duration", "30s") / 1000
+
+
+def parse_size(value: object) -> int:
+    """`16MiB` → 16777216 bytes."""
+    return _quantity(value, _BYTES, "size", "16MiB")
+
+
+def format_duration(seconds: float) -> str:
+    """30.0 → `30s`; the inverse of `parse_duration`."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds / 1000 != seconds:
+        return f"{seconds:g}s"  # finer than a duration can be written: a strategy's own default
+    return _shortest(milliseconds, _MILLISECONDS)
+
+
+def format_size(size: int) -> str:
+    """16777216 → `16MiB`; the inverse of `parse_size`."""
+    return _shortest(size, _BYTES)
+
+
+def _quantity(value: object, units: dict[str, int], what: str, example: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,9})([A-Za-z]+)", value) if isinstance(value, str) else None
+    if found is None or found[2] not in units:
+        raise ValueError(
+            f"{shown(value)} is not a {what}: write a whole number and a unit"
+            f" ({', '.join(units)}), such as {example}"
+        )
+    return int(found[1]) * units[found[2]]
+
+
+def _shortest(amount: int, units: dict[str, int]) -> str:
+    """Return the exact way to write it with the smallest number."""
+    if amount == 0:
+        return "0" + min(units, key=lambda unit: (len(unit), unit != "s"))
+    exact = [(amount // factor, unit) for unit, factor in units.items() if amount % factor == 0]
+    number, unit = min(exact)
+    return f"{number}{unit}"
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
+]
+"""Seconds, written with a unit."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
+]
+"""Bytes, written with a unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host and port of a socket; an IPv6 host is written in brackets and kept without them."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read `host:port` or `[::1]:port`. Raises ValueError with a sentence."""
+        if isinstance(value, cls):
+            return value
+        found = re.fullmatch(r"(\[.+\]|[^\[\]:]+):([0-9]{1,5})", str(value))
+        if not isinstance(value, str) or not found or not _is_host(found[1]):
+            raise ValueError(
+                f"{shown(value)} is not an address: write host:port,"
+                ' such as 127.0.0.1:8080 or "[::1]:8080"'
+            )
+        if int(found[2]) > 65535:
+            raise ValueError(f"{shown(value)} is not an address: a port is at most 65535")
+        return cls(found[1].strip("[]"), int(found[2]))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.to_string_ser_schema(when_used="json")
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"}
+
+
+def _is_host(text: str) -> bool:
+    try:
+        if text.startswith("["):
+            return "%" not in text and bool(IPv6Address(text[1:-1]).packed)
+        if re.fullmatch(r"[0-9.]+", text):
+            return bool(IPv4Address(text).packed)
+    except ValueError:
+        return False
+    return re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", text) is not None
+
+
+def resolve_secret(value: object) -> str:
+    """Fetch what `${NAME}` or `file:/path` stands for. No message ever holds the secret."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    text = value if isinstance(value, str) else ""
+    if found := re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text):
+        origin = f"environment variable {found[1]}"
+        secret = os.environ.get(found[1])
+        if secret is None:
+            raise ValueError(f"{origin} is not set")
+    elif text.startswith("file:/"):
+        origin = f"file {shown(text.removeprefix('file:'))}"
+        secret = _read_secret(text.removeprefix("file:"), origin)
+    else:
+        raise ValueError(
+            "a secret is never written here: give ${NAME} for an environment variable,"
+            " or file:/path for a file that holds it"
+        )
+    if not secret:
+        raise ValueError(f"{origin} is empty")
+    if re.fullmatch(r"[\x20-\x7e]+", secret) is None:
+        raise ValueError(f"{origin} holds characters other than printable ASCII")
+    return secret
+
+
+def _read_secret(path: str, origin: str) -> str:
+    try:
+        if not Path(path).is_file():  # a pipe would block, a device never end
+            raise ValueError(f"{origin} does not exist or is not a plain file")
+        with Path(path).open("rb") as file:
+            return file.read(_SECRET_FILE_BYTES).decode("latin-1").strip()
+    except OSError as error:
+        raise ValueError(f"{origin} cannot be read: {error.strerror}") from None
+
+
+def _hide(_: object) -> str:
+    return "***"
+
+
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(resolve_secret),
+    PlainSerializer(_hide, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"}),
+]
+"""`SecretStr` read from where it is kept; `get_secret_value()` tells it."""

@@ -1,0 +1,73 @@
+"""Reads `usage` from the end of an answer as it passes, without changing a byte of it."""
+
+import json
+from collections import deque
+from typing import Any, NamedTuple
+
+#: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
+TAIL = 4096
+
+_scan = json.JSONDecoder().raw_decode
+
+
+class Usage(NamedTuple):
+    """Tokens as the worker counted them; None where it did not say."""
+
+    prompt: int | None = None
+    cached: int | None = None
+    completion: int | None = None
+
+
+class UsageTail:
+    """Keeps references to the last chunks of one answer."""
+
+    __slots__ = ("_chunks", "_size")
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Another chunk has passed."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        while self._size - len(self._chunks[0]) >= TAIL:
+            self._size -= len(self._chunks.popleft())
+
+    def read(self) -> Usage:
+        """Return the last `usage` object in the tail."""
+        tail = b"".join(self._chunks)[-TAIL:].decode("utf-8", errors="replace")
+        at = tail.rfind('"usage"')
+        while at >= 0:
+            usage = _object_after(tail, at + len('"usage"'))
+            if usage is not None:
+                return _usage(usage)
+            at = tail.rfind('"usage"', 0, at)
+        return Usage()
+
+
+def _object_after(text: str, at: int) -> dict[str, Any] | None:
+    """Return the JSON object that is the value of the key ending at `at`, if it is one."""
+    at = text.find("{", at, at + 16)
+    if at < 0:
+        return None  # null, or not a key at all
+    try:
+        value, _ = _scan(text, at)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    """OpenAI's names, and those of `/v1/responses` and `/v1/messages`."""
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if cached is None:
+        cached = usage.get("cache_read_input_tokens")
+    prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+    completion = usage.get("completion_tokens", usage.get("output_tokens"))
+    return Usage(_count(prompt), _count(cached), _count(completion))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
