@@ -71,7 +71,7 @@ def _worker(settings: WorkerSettings, patience: Patience) -> Worker:
         settings.name,
         settings.url,
         Upstream(address.host, address.port, tls=tls, patience=patience),
-        models=settings.models,
+        models=[m for m in settings.models if m != "*"],
         kv_tokens=settings.kv_tokens,
         api_key=key.get_secret_value() if key else None,
     )

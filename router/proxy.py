@@ -232,8 +232,8 @@ class Proxy:
             raise
         finally:
             attempt.settle(usage)
-        if self._log_requests:
-            attempt.log()
+            if self._log_requests:
+                attempt.log()
         return True
 
     async def _ask(self, job: _Job, worker: Worker) -> Connection:

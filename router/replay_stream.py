@@ -5,6 +5,8 @@ parsed. Events are parsed one by one only until the first that carries a token, 
 text of the answer is wanted.
 """
 
+from typing import Any
+
 import msgspec
 
 _TAIL = 8 * 1024  # holds the usage event and [DONE] many times over
@@ -60,7 +62,8 @@ class _Choice(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
+    object: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -113,7 +116,7 @@ class Answer:
                 event = _decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return Ending(fault=Fault("broken stream", f"{error}: {_shown(data)}"))
-            if event.error not in (None, b"null"):
+            if event.error is not None or event.object == "error":
                 return Ending(fault=Fault("error event", error_message(data)))
             usage = event.usage or usage
             if self._collect:

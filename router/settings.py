@@ -24,6 +24,7 @@ from router.settings_types import (
     Model,
     ModelPattern,
     Name,
+    Some,
     Wait,
     WorkerUrl,
     url_address,
@@ -42,7 +43,7 @@ class WorkerSettings(Model):
         default_factory=lambda data: str(url_address(data.get("url"))), validate_default=True
     )
     """Label in metrics, logs and headers, unique in the whole file. Default: host:port."""
-    models: tuple[ModelPattern, ...] = Field(default=("*",), min_length=1)
+    models: Some[ModelPattern] = ("*",)
     """Models it serves: exact names, or beginnings followed by `*`. Default: all (`*`)."""
     api_key: Secret | None = None
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
@@ -69,11 +70,11 @@ class PoolSettings(Model):
 
     name: Name
     """Label in metrics and logs, unique. Required."""
-    models: tuple[ModelPattern, ...] = Field(default=("*",), min_length=1)
+    models: Some[ModelPattern] = ("*",)
     """Models routed here: exact names, or beginnings followed by `*`. Default: all (`*`)."""
     strategy: StrategySettings = StrategySettings("prefixaware")
     """How a worker is chosen. Default: the strategy at the top of the file."""
-    workers: tuple[WorkerSettings, ...] = Field(min_length=1)
+    workers: Some[WorkerSettings]
     """The vLLM servers, at least one. Required."""
 
 
@@ -142,9 +143,9 @@ class Settings(Model):
     """How a worker is chosen: a name, or a mapping of `name` and options. Default: prefixaware."""
     tokenizer: Literal["bytes"] = "bytes"
     """What prompts are compared by: `bytes`, the text as sent. Default: bytes."""
-    workers: tuple[WorkerSettings, ...] = Field(default=(), min_length=1)
+    workers: Some[WorkerSettings] = ()
     """The vLLM servers, as URLs or mappings. Instead of `pools`."""
-    pools: tuple[PoolSettings, ...] = Field(default=(), min_length=1)
+    pools: Some[PoolSettings] = ()
     """Groups of workers, by model. Instead of `workers`."""
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long the router waits for a worker."""

@@ -28,7 +28,7 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     if "workers" in given and "pools" in given:
         yield refusal(("pools",), 'cannot stand beside "workers": give one of the two')
     if "workers" not in given and "pools" not in given:
-        yield refusal(("workers",), 'required key is missing; give "workers" or "pools"')
+        yield refusal((), 'no workers: give "workers" or "pools"')
     pools = list(_items(given, "pools"))
     workers = list(_workers(given, ()))
     workers += [worker for path, pool in pools for worker in _workers(pool, path)]
@@ -50,6 +50,7 @@ def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
         first = names.setdefault(worker.name or "", worker.path)
         if worker.name and first != worker.path:
             message = f"{shown(worker.name)} is already the name of {dotted(first)}"
+            message += "" if worker.named else "; give one of them another name"
             yield refusal((*worker.path, "name"), message)
 
 

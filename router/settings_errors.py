@@ -1,5 +1,6 @@
 """What is wrong with a settings file, as an operator reads it."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -48,7 +49,7 @@ def dotted(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{part}" if part.isidentifier() else f".{shown(part)}"
+            text += f".{part}" if re.fullmatch(r"[\w-]{1,60}", part) else f".{shown(part)}"
     return text.removeprefix(".")
 
 

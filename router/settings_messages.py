@@ -23,7 +23,6 @@ _SENTENCES = {
     "list_type": "must be a list",
     "model_type": "must be a mapping",
     "dict_type": "must be a mapping",
-    "too_short": "must not be empty",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "literal_error": "must be {expected}",

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import CoreSchemaOrField, GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from router.settings import PoolSettings, Settings, WorkerSettings
@@ -43,7 +43,7 @@ def schema_text() -> str:
 class _Generator(GenerateJsonSchema):
     """Writes defaults as the file would, and both shapes of workers and strategies."""
 
-    def field_title_should_be_set(self, schema: CoreSchemaOrField) -> bool:  # noqa: ARG002
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002
         """Keys need no second name."""
         return False
 

@@ -1,7 +1,7 @@
 """The texts that settings are made of: worker URLs, names, model patterns; and the base model."""
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -80,6 +80,12 @@ def _model_name(value: object) -> str:
     return text
 
 
+def _not_empty(value: object) -> object:
+    if isinstance(value, list | tuple) and not value:
+        raise ValueError("must not be empty")
+    return value
+
+
 def _positive_duration(value: float) -> float:
     if value <= 0:
         raise ValueError("must be longer than 0s")
@@ -105,6 +111,11 @@ ModelPattern = Annotated[
     BeforeValidator(_model_name),
     WithJsonSchema({"type": "string", "pattern": MODEL_PATTERN, "minLength": 1}),
 ]
+T = TypeVar("T")
+Some = Annotated[
+    tuple[T, ...], BeforeValidator(_not_empty), Field(json_schema_extra={"minItems": 1})
+]
+"""At least one. (pydantic's own check also fails where the only item is wrong.)"""
 Count = Annotated[StrictInt, Field(ge=1)]
 Wait = Annotated[Duration, AfterValidator(_positive_duration)]
 Capacity = Annotated[Size, AfterValidator(_positive_size)]

@@ -19,7 +19,7 @@ MAX_VALUES = 100_000
 """Values in one file, aliases expanded: a few lines of aliases can stand for billions."""
 _PREFIX = "tag:yaml.org,2002:"
 _TEXT = {_PREFIX + name for name in ("str", "timestamp", "value", "merge")} | {"!"}
-_UNCLOSED = ("end of stream", "expected ',' or", "while scanning a quoted")
+_UNCLOSED = ("end of stream", "expected ',' or", "quoted scalar", "simple key")
 # What ruamel says → what an operator can do. Its own words are not passed on: they quote the file,
 # and what they quote may be a secret.
 _SENTENCES = {
@@ -29,7 +29,7 @@ _SENTENCES = {
     "another document": "a second document starts here (---); give only one",
     "mapping values are not allowed": 'a ":" is not expected here; check the indentation, or put'
     " the value in quotes",
-    "expected <block end>": "the indentation does not fit the lines above",
+    "expected <block end>": "this does not fit the lines above; check indentation and quotes",
     "unexpected end of stream": "a quoted text is never closed",
     "expected ',' or": "a list or mapping in brackets is not closed, or a comma is missing",
     "could not find expected ':'": 'a ":" is missing after this key',
@@ -71,7 +71,7 @@ def parse(text: str, file: str) -> Document:
     try:
         data = reader.value(node, (), node)
     except _TooMuchError as error:
-        raise SettingsError([Problem(file, None, None, "", str(error))]) from None
+        raise SettingsError([Problem(file, error.line, None, "", str(error))]) from None
     if not isinstance(data, dict):
         reader.refuse((), "must be a mapping of settings, such as workers: [...]")
         raise SettingsError(reader.document.problems)
@@ -109,6 +109,10 @@ def _syntax(error: MarkedYAMLError, file: str) -> Problem:
 class _TooMuchError(Exception):
     """The document cannot be expanded."""
 
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
 
 @dataclass(slots=True)
 class _Reader:
@@ -135,14 +139,18 @@ class _Reader:
         finally:
             self.inside.pop()
 
-    def refuse(self, path: KeyPath, message: str) -> None:
-        """Note a problem and go on."""
-        self.document.problems.append(self.document.problem(path, message))
+    def refuse(self, path: KeyPath, message: str, node: Node | None = None) -> None:
+        """Note a problem, at the node if it has no place of its own, and go on."""
+        problem = self.document.problem(path, message)
+        if node is not None:
+            line, column = node.start_mark.line + 1, node.start_mark.column + 1
+            problem = Problem(problem.file, line, column, dotted(path), message)
+        self.document.problems.append(problem)
 
     def _enter(self, node: Node) -> None:
         if any(node is outer for outer in self.inside):
             line = node.start_mark.line + 1
-            raise _TooMuchError(f"an alias refers to what contains it, the anchor on line {line}")
+            raise _TooMuchError("an alias leads back to this, which contains it", line)
         self.inside.append(node)
 
     def _collection(self, node: Node, path: KeyPath) -> object:
@@ -160,16 +168,14 @@ class _Reader:
         merged: dict[str, tuple[Node, Node]] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode) or not _is_plain(key):
-                self.refuse(path, "a key must be plain text")
+                self.refuse(path, "a key must be plain text", key)
             elif key.tag == _PREFIX + "merge":
                 for name, pair in self._merge(value, path):
                     merged.setdefault(name, pair)
             elif key.value in own:
                 first = own[key.value][0].start_mark.line + 1
-                mark = (key.start_mark.line + 1, key.start_mark.column + 1)
-                name = dotted((*path, key.value))
                 message = f"duplicate key; the first is on line {first}"
-                self.document.problems.append(Problem(self.document.file, *mark, name, message))
+                self.refuse((*path, key.value), message, key)
             else:
                 own[key.value] = (key, value)
         return iter({**merged, **own}.values())
@@ -178,7 +184,7 @@ class _Reader:
         sources = node.value if isinstance(node, SequenceNode) else [node]
         for source in sources:
             if not isinstance(source, MappingNode):
-                self.refuse(path, "<< merges only mappings")
+                self.refuse(path, "<< merges only mappings", source)
                 continue
             self._enter(source)
             for pair in self._pairs(source, path):

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -81,10 +82,8 @@ def _quantity(value: object, units: dict[str, int], what: str, example: str) -> 
 
 def _shortest(amount: int, units: dict[str, int]) -> str:
     """Return the exact way to write it with the smallest number."""
-    if amount == 0:
-        return "0" + min(units, key=lambda unit: (len(unit), unit != "s"))
     exact = [(amount // factor, unit) for unit, factor in units.items() if amount % factor == 0]
-    number, unit = min(exact)
+    number, unit = min(exact, key=itemgetter(0))
     return f"{number}{unit}"
 
 

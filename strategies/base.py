@@ -65,7 +65,7 @@ class Cost(NamedTuple):
     prefill: float = 0.0
     """Computing the tokens of the prompt that the worker does not hold."""
     crowd: float = 0.0
-    """Delay of the requests that decode there meanwhile."""
+    """What this prefill costs the others: those that decode there, those that come later."""
     pressure: float = 0.0
     """Shortage of KV blocks once this request is admitted."""
 

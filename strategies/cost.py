@@ -4,8 +4,11 @@ from collections.abc import Iterable
 
 from strategies.base import Candidate, Cost, Prompt, WorkerView
 
-#: Share of its prefill seconds that one more request decoding there is worth.
+#: Share of its prefill seconds that each request decoding there is delayed by, as it counts here.
 CROWD = 0.02
+#: Share of its prefill seconds that those who come later wait for it. So of two equally early
+#: answers the one that computes less is taken, and siblings of a burst wait for their first.
+LATER = 0.1
 #: Seconds that a half-full KV cache is worth; grows as used / free.
 PRESSURE_S = 0.05
 #: Beyond this share of use the cache counts as this full: the cost stays finite and comparable.
@@ -21,7 +24,7 @@ def cost(prompt: Prompt, worker: WorkerView, held_tokens: float, now: float) -> 
         used = load.kv_tokens + prompt.tokens + prompt.answer_tokens
         share = min(FULLEST, used / worker.kv_tokens)
         pressure = PRESSURE_S * share / (1.0 - share)
-    return Cost(load.wait(now), prefill, CROWD * load.decoding * prefill, pressure)
+    return Cost(load.wait(now), prefill, (LATER + CROWD * load.decoding) * prefill, pressure)
 
 
 def held_tokens(prompt: Prompt, blocks: int) -> int:

@@ -1,0 +1,178 @@
+"""What each strategy chooses."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.base import Candidate, Cost, Outcome, Prompt, Strategy
+from strategies.blocks import chain
+from strategies.load import Load
+from strategies.pace import Pace
+from strategies.registry import find, make, names
+
+
+@dataclass(eq=False)
+class Stand:
+    """A worker as a strategy sees it."""
+
+    name: str
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = 400_000
+
+
+def fleet(count: int) -> list[Stand]:
+    """Workers w0, w1, …"""
+    return [Stand(f"w{number}") for number in range(count)]
+
+
+def prompt(text: str, answer_tokens: int = 100) -> Prompt:
+    """A prompt of this text at four bytes a token, 64 tokens a block."""
+    data = text.encode()
+    return Prompt("m", len(data) // 4, chain(0, data), 64.0, answer_tokens, stream=True)
+
+
+class Run:
+    """Places prompts as the router does; time stands still unless told."""
+
+    def __init__(self, strategy: str, workers: list[Stand]) -> None:
+        self.strategy: Strategy = make(strategy, {})
+        self.workers = workers
+        self.turn = 0
+
+    def place(self, asked: Prompt, now: float = 0.0, *, book: bool = True) -> Stand:
+        choice = self.strategy.rank(asked, self.workers, now).candidates[0]
+        worker = next(w for w in self.workers if w.name == choice.worker.name)
+        self.turn += 1
+        worker.load.turn = self.turn
+        if book:
+            worker.load.book(now, choice.cost.prefill, asked.tokens + asked.answer_tokens)
+        self.strategy.placed(asked, worker, now)
+        return worker
+
+
+LONG = "the same long document " * 2000
+
+
+def test_the_built_in_strategies_are_found_by_name() -> None:
+    """Entry points name them, and an unknown name lists them."""
+    assert {"roundrobin", "leastload", "prefixaware"} <= set(names())
+    with pytest.raises(KeyError, match="leastload, prefixaware, roundrobin"):
+        find("nearest")
+
+
+@given(st.lists(st.sets(st.integers(0, 5), min_size=1), max_size=60))
+def test_round_robin_is_even_under_joins_and_leaves(present: list[set[int]]) -> None:
+    """Among workers that are there throughout, the counts never differ by more than one."""
+    everyone = fleet(6)
+    run = Run("roundrobin", everyone)
+    steady = {0, 1}
+    counts: Counter[str] = Counter()
+    for here in present:
+        run.workers = [everyone[number] for number in sorted(here | steady)]
+        counts[run.place(prompt("x"), book=False).name] += 1
+        assert abs(counts["w0"] - counts["w1"]) <= 1
+
+
+def test_round_robin_gives_a_newcomer_one_turn_at_a_time() -> None:
+    """A worker that joins late is not flooded to catch up."""
+    run = Run("roundrobin", fleet(2))
+    for _ in range(10):
+        run.place(prompt("x"), book=False)
+    run.workers.append(Stand("late"))
+    placed = [run.place(prompt("x"), book=False).name for _ in range(6)]
+    assert Counter(placed) == {"w0": 2, "w1": 2, "late": 2}
+
+
+def test_a_prefix_returns_to_its_worker() -> None:
+    """The next turn of a conversation goes where the first went, even when others are idle."""
+    run = Run("prefixaware", fleet(8))
+    first = run.place(prompt(LONG), book=False)
+    for _ in range(20):
+        run.place(prompt(f"other {_} " + LONG[: _ * 100]), book=False)
+    decision = run.strategy.rank(prompt(LONG + "and one more question"), run.workers, 0.0)
+    assert decision.candidates[0].worker.name == first.name
+    assert decision.reason == "prefix"
+    assert decision.candidates[0].held_tokens > 11_000
+
+
+def test_a_burst_of_siblings_finds_its_first() -> None:
+    """Placements count at once: identical cold prompts wait for the first, they do not scatter."""
+    run = Run("prefixaware", fleet(8))
+    placed = {run.place(prompt(LONG + str(number))).name for number in range(3)}
+    assert len(placed) == 1
+
+
+def test_a_hot_prefix_spills_when_waiting_costs_more() -> None:
+    """A short shared system prompt does not pin the fleet's traffic to one worker."""
+    run = Run("prefixaware", fleet(4))
+    system = "You are a helpful assistant. " * 40
+    placed = Counter(
+        run.place(prompt(system + f"question {number} " * 400)).name for number in range(200)
+    )
+    assert len(placed) == 4
+    assert max(placed.values()) < 1.3 * 200 / 4
+
+
+def test_without_reuse_prefixaware_is_leastload() -> None:
+    """Prompts that share nothing are placed just as by load."""
+    texts = [f"{number} " * (number * 37 % 900) for number in range(100)]
+    aware, plain = Run("prefixaware", fleet(4)), Run("leastload", fleet(4))
+    assert [aware.place(prompt(t)).name for t in texts] == [
+        plain.place(prompt(t)).name for t in texts
+    ]
+
+
+def test_ties_go_round() -> None:
+    """An idle fleet is used evenly, not from the front of a list."""
+    run = Run("leastload", fleet(4))
+    counts = Counter(run.place(prompt(""), book=False).name for _ in range(40))
+    assert set(counts.values()) == {10}
+
+
+def test_a_slow_worker_gets_less() -> None:
+    """Cost is in seconds, so a worker four times slower takes a quarter of the work."""
+    run = Run("leastload", fleet(2))
+    run.workers[1].pace.factor = 4.0
+    counts = Counter(run.place(prompt(f"{n} " * 4000)).name for n in range(100))
+    assert counts["w0"] == pytest.approx(80, abs=3)
+
+
+def test_a_full_cache_repels() -> None:
+    """With all else equal the worker with free KV blocks is taken."""
+    run = Run("leastload", fleet(2))
+    booking = run.workers[0].load.book(0.0, 0.0, 390_000)
+    run.workers[0].load.first_byte(booking, 0.0)
+    run.workers[1].load.turn = 9
+    assert run.place(prompt("x" * 4000)).name == "w1"
+
+
+def test_a_restarted_worker_is_credited_with_nothing() -> None:
+    """After `forget` the prefix is cold everywhere."""
+    run = Run("prefixaware", fleet(2))
+    first = run.place(prompt(LONG), book=False)
+    run.strategy.forget(first.name)
+    assert run.strategy.rank(prompt(LONG), run.workers, 0.0).reason == "cold"
+
+
+@pytest.mark.parametrize("name", ["roundrobin", "leastload", "prefixaware"])
+def test_every_worker_is_a_candidate(name: str) -> None:
+    """Failing over is taking the next one, so nobody is left out and nobody is twice there."""
+    run = Run(name, fleet(5))
+    run.place(prompt(LONG))
+    decision = run.strategy.rank(prompt(LONG), run.workers, 0.0)
+    assert sorted(c.worker.name for c in decision.candidates) == [w.name for w in run.workers]
+    candidate = Candidate(run.workers[0], Cost())
+    run.strategy.settled(prompt(LONG), candidate, Outcome(ok=True), 1.0)
+
+
+def test_the_last_token_is_never_taken_as_held() -> None:
+    """A prompt that was sent before still computes its last token."""
+    run = Run("prefixaware", fleet(1))
+    whole = prompt("y" * 1024)
+    run.place(whole)
+    held = run.strategy.rank(whole, run.workers, 0.0).candidates[0].held_tokens
+    assert held == whole.tokens - 1

@@ -1,0 +1,76 @@
+"""Booking and settling."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.load import Booking, Load
+
+_seconds = st.floats(0, 100)
+_actions = st.lists(
+    st.tuples(st.sampled_from(["book", "byte", "release"]), st.integers(0, 9), _seconds),
+    max_size=60,
+)
+
+
+@given(_actions, st.booleans())
+def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], stream: bool) -> None:
+    """Whatever the order, with doubles and omissions: once all is released, nothing is booked."""
+    load, now = Load(), 0.0
+    bookings: list[Booking] = []
+    for what, which, seconds in actions:
+        now += seconds / 10
+        if what == "book":
+            bookings.append(load.book(now, seconds, int(seconds), stream=stream))
+        elif bookings and what == "byte":
+            load.first_byte(bookings[which % len(bookings)], now)
+        elif bookings:
+            load.release(bookings[which % len(bookings)], now)
+        assert load.wait(now) >= 0
+        assert 0 <= load.decoding <= load.in_flight
+    for booking in bookings:
+        load.release(booking, now)
+    assert (load.wait(now), load.in_flight, load.kv_tokens, load.decoding) == (0, 0, 0, 0)
+
+
+def test_a_burst_is_seen_at_once() -> None:
+    """Every booking adds to the wait before any byte is sent."""
+    load = Load()
+    waits = [load.book(0.0, 1.0).waited_s for _ in range(4)]
+    assert waits == [0.0, 1.0, 2.0, 3.0]
+    assert load.wait(0.0) == pytest.approx(4.0)
+
+
+def test_a_nearly_finished_prefill_scares_nobody() -> None:
+    """The oldest booking shrinks as time passes."""
+    load = Load()
+    load.book(0.0, 10.0)
+    assert load.wait(9.0) == pytest.approx(1.0)
+
+
+def test_a_late_prefill_keeps_delaying_those_behind_it() -> None:
+    """Running over its prediction, it stands for nothing itself but does not cancel others."""
+    load = Load()
+    load.book(0.0, 1.0)
+    load.book(0.0, 2.0)
+    assert load.wait(50.0) == pytest.approx(2.0)
+
+
+def test_the_next_one_starts_when_the_first_byte_is_seen() -> None:
+    """Time only counts for the oldest."""
+    load = Load()
+    first = load.book(0.0, 1.0)
+    load.book(0.0, 2.0)
+    load.first_byte(first, 5.0)
+    assert load.wait(5.0) == pytest.approx(2.0)
+    assert load.wait(6.0) == pytest.approx(1.0)
+
+
+def test_answers_in_one_piece_expire_by_themselves() -> None:
+    """Their first byte comes with their last, so their prefill is gone when predicted."""
+    load = Load()
+    load.book(0.0, 1.0, stream=False)
+    load.book(0.0, 2.0, stream=False)
+    assert load.wait(2.0) == pytest.approx(1.0)
+    assert load.wait(4.0) == 0
+    assert load.in_flight == load.decoding == 2
