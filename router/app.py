@@ -1,5 +1,7 @@
 """The door: inference paths straight to the proxy, everything else to FastAPI."""
 
+import asyncio
+
 from fastapi import FastAPI
 
 from router.admin import admin
@@ -47,6 +49,7 @@ class Door:
         await self._health.stop()
         for worker in self.fleet.workers:
             worker.upstream.close()
+        await asyncio.sleep(0)  # closing takes a turn of the loop
         await send({"type": "lifespan.shutdown.complete"})
 
 

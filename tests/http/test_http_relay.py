@@ -1,0 +1,227 @@
+"""Bytes in, bytes out."""
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def answer(body: bytes, *headers: bytes) -> list[Any]:
+    """A whole answer with a length."""
+    lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", b""]
+    return [b"\r\n".join(lines) + body]
+
+
+def test_body_passes_byte_for_byte(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """A megabyte of random bytes arrives with the same hash, and its length is announced."""
+    body = os.urandom(1 << 20)
+    router = route(stub(answer(body)).url)
+    reply = router.http.post("/v1/chat/completions", json=CHAT)
+    assert hashlib.sha256(reply.content).digest() == hashlib.sha256(body).digest()
+    assert reply.headers["content-length"] == str(len(body))
+
+
+def test_request_body_passes_byte_for_byte(
+    stub: Callable[..., Any], route: Callable[..., Any]
+) -> None:
+    """The worker gets the very bytes of the client, odd spacing included."""
+    worker = stub()
+    router = route(worker.url)
+    raw = b'{ "model":"m",\n  "messages": [ {"role":"user", "content":"\\u00e9"} ], "x":  1e3}'
+    assert router.http.post("/v1/chat/completions", content=raw).status_code == 200
+    assert worker.requests[0].endswith(b"\r\n\r\n" + raw)
+
+
+def test_chunked_request_is_given_a_length(
+    stub: Callable[..., Any], route: Callable[..., Any]
+) -> None:
+    """A body sent in chunks reaches the worker whole, framed by its length alone."""
+    worker = stub()
+    router = route(worker.url)
+    pieces = iter([b'{"model":"m",', b'"prompt":"hi"}'])
+    assert router.http.post("/v1/completions", content=pieces).status_code == 200
+    head, _, body = worker.requests[0].partition(b"\r\n\r\n")
+    assert body == b'{"model":"m","prompt":"hi"}'
+    assert b"content-length: 27" in head
+    assert b"transfer-encoding" not in head
+
+
+@pytest.mark.parametrize("end", ["length", "chunks", "close"])
+def test_every_framing_of_an_answer(
+    stub: Callable[..., Any], route: Callable[..., Any], end: str
+) -> None:
+    """Bodies ended by length, by chunks or by the close of the connection all arrive whole."""
+    script = {
+        "length": answer(b"hello"),
+        "chunks": [
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(b"hel"),
+            0.01,
+            chunked(b"lo") + b"0\r\n\r\n",
+        ],
+        "close": [b"HTTP/1.1 200 OK\r\n\r\nhel", 0.01, b"lo", "close"],
+    }[end]
+    router = route(stub(script).url)
+    assert router.http.post("/v1/chat/completions", json=CHAT).content == b"hello"
+    assert router.idle()
+
+
+def test_events_pass_as_they_come(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """The first event is with the client long before the worker sends the second."""
+    script = [SSE + chunked(b"data: 1\n\n"), 0.5, chunked(b"data: 2\n\n") + b"0\r\n\r\n"]
+    router = route(stub(script).url)
+    with router.http.stream("POST", "/v1/chat/completions", json=CHAT) as reply:
+        seen = []
+        for piece in reply.iter_raw():
+            seen.append((piece, time.monotonic()))
+    assert [piece for piece, _ in seen] == [b"data: 1\n\n", b"data: 2\n\n"]
+    assert seen[1][1] - seen[0][1] > 0.2
+
+
+def test_hop_by_hop_headers_stay_behind(
+    stub: Callable[..., Any], route: Callable[..., Any]
+) -> None:
+    """Fields of this hop, and those that Connection names, do not pass in either direction."""
+    worker = stub(
+        answer(b"x", b"keep-alive: timeout=5", b"connection: x-hop", b"x-hop: 1", b"x-end: 2")
+    )
+    router = route(worker.url)
+    sent = {
+        "connection": "x-private, keep-alive",
+        "x-private": "1",
+        "te": "trailers",
+        "proxy-authorization": "Basic eA==",
+        "authorization": "Bearer client",
+        "x-custom": "kept",
+    }
+    reply = router.http.post("/v1/chat/completions", json=CHAT, headers=sent)
+    got = worker.requests[0].lower()
+    for gone in (b"x-private", b"\r\nte:", b"proxy-authorization", b"keep-alive"):
+        assert gone not in got
+    assert b"x-custom: kept" in got
+    assert b"authorization: bearer client" in got
+    assert b"via: 1.1 warmroute" in got
+    assert "x-hop" not in reply.headers
+    assert reply.headers["x-end"] == "2"
+
+
+def test_worker_key_replaces_the_clients(
+    stub: Callable[..., Any], route: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configured key is what the worker sees; the client's own does not reach it."""
+    monkeypatch.setenv("WORKER_KEY", "s3cret")
+    worker = stub()
+    router = route({"url": worker.url, "api_key": "${WORKER_KEY}"})
+    router.http.post("/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer mine"})
+    assert b"authorization: Bearer s3cret" in worker.requests[0]
+    assert b"mine" not in worker.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [("abc-1.2_3", True), ("a b", False), ("x" * 200, False), ("é", False)]
+)
+def test_request_id_in_out_and_upstream(
+    stub: Callable[..., Any], route: Callable[..., Any], sent: str, kept: bool
+) -> None:
+    """A harmless id is kept, another is replaced, and both sides see the same one."""
+    worker = stub()
+    reply = route(worker.url).http.post(
+        "/v1/chat/completions", json=CHAT, headers={"x-request-id": sent.encode("latin-1")}
+    )
+    identity = reply.headers["x-request-id"]
+    assert (identity == sent) is kept
+    assert f"x-request-id: {identity}\r\n".encode() in worker.requests[0]
+
+
+def test_decision_is_told(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """Headers name the worker, the reason and the predicted seconds."""
+    router = route({"url": stub().url, "name": "gpu-1"})
+    long = {"model": "m", "messages": [{"role": "user", "content": "word " * 1000}]}
+    first = router.http.post("/v1/chat/completions", json=long)
+    again = router.http.post("/v1/chat/completions", json=long)
+    assert first.headers["x-warmroute-worker"] == "gpu-1"
+    assert first.headers["x-warmroute-decision"].startswith("cold; held=0; wait=")
+    assert again.headers["x-warmroute-decision"].startswith("prefix; held=1")
+
+
+def test_query_string_passes(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """What follows the question mark reaches the worker."""
+    worker = stub()
+    route(worker.url).http.post("/v1/embeddings?a=1&b=%20", json={"model": "m", "input": "x"})
+    assert worker.requests[0].startswith(b"POST /v1/embeddings?a=1&b=%20 HTTP/1.1\r\n")
+
+
+def test_connections_to_workers_are_reused(
+    stub: Callable[..., Any], route: Callable[..., Any]
+) -> None:
+    """Ten requests in a row need one connection."""
+    worker = stub()
+    router = route(worker.url, health={"interval": "1h"})
+    before = worker.connections
+    for _ in range(10):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert worker.connections == before + 1
+
+
+def test_interim_answers_are_dropped(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """103 Early Hints before the answer does not confuse it."""
+    script = [b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *answer(b"real")]
+    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
+    assert (reply.status_code, reply.content) == (200, b"real")
+
+
+def test_error_answers_pass_unchanged(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+    """A worker's own 400 is the client's 400, to the byte."""
+    body = b'{"error":{"message":"too long"}}'
+    script = [b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
+    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
+    assert (reply.status_code, reply.content) == (400, body)
+
+
+def test_slow_reader_holds_back_the_worker(
+    stub: Callable[..., Any], route: Callable[..., Any]
+) -> None:
+    """A client that does not read stops the flow; nothing piles up in the router."""
+    piece = chunked(b"x" * 65536)
+    worker = stub([SSE, *[piece] * 2000, b"0\r\n\r\n"])  # 125 MiB
+    router = route(worker.url)
+    body = b'{"model":"m","prompt":"x"}'
+    with socket.create_connection(("127.0.0.1", router.port)) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+            + body
+        )
+        held = []
+        for _ in range(20):
+            time.sleep(0.05)
+            held.append(_unread(router))
+        assert max(held) < 2 << 20
+        assert router.worker().load.in_flight == 1  # still waiting for the client
+    _until_idle(router)
+
+
+def _unread(router: Any) -> int:
+    """Bytes taken from the worker and not yet passed on."""
+    import gc
+
+    from router.upstream import Connection
+
+    return sum(c._unread for c in gc.get_objects() if isinstance(c, Connection))
+
+
+def _until_idle(router: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not router.idle():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
