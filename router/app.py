@@ -74,7 +74,7 @@ def _worker(settings: WorkerSettings, patience: Patience) -> Worker:
         settings.name,
         settings.url,
         Upstream(address.host, address.port, tls=tls, patience=patience),
-        models=[m for m in settings.models if m != "*"],
+        models=settings.models,
         kv_tokens=settings.kv_tokens,
         api_key=key.get_secret_value() if key else None,
     )

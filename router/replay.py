@@ -13,14 +13,9 @@ from router.replay_drive import Drive
 from router.replay_plan import Endpoint, Options, Plan, ReplayError
 from router.replay_progress import shown
 from router.replay_report import Report, report_of
-from simulator.traces import (
-    CHARS_PER_TOKEN,
-    TraceError,
-    read_trace,
-    spread,
-)
+from simulator.traces import CHARS_PER_TOKEN, TraceError, read_trace, spread
 
-__all__ = ["Options", "Plan", "ReplayError", "replay", "replay_trace", "run"]
+__all__ = ["Options", "Plan", "ReplayError", "replay", "replay_trace", "run", "trace_plan"]
 
 
 async def replay(
@@ -85,10 +80,7 @@ def replay_trace(
     as_recorded: bool = False,
     quiet: bool = False,
 ) -> Report:
-    """Replay a trace file, as `warmroute replay` does; ReplayError says what hinders it.
-
-    Requests of one time stamp are spread over the gap to the next, unless `as_recorded`.
-    """
+    """Replay a trace file, as `warmroute replay` does; ReplayError says what hinders it."""
     options = Options(
         url=url,
         rate=rate,
@@ -104,11 +96,19 @@ def replay_trace(
         ignore_eos=ignore_eos,
         api_key=api_key,
     )
+    plan = trace_plan(trace, seed=seed, as_recorded=as_recorded)
+    return run(plan, options, console=None if quiet else Console(stderr=True))
+
+
+def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> Plan:
+    """Read a trace file into a plan; ReplayError says what is wrong with it.
+
+    Requests of one time stamp are spread over the gap to the next, unless `as_recorded`.
+    """
     try:
         requests = list(read_trace(trace))
     except TraceError as error:
         raise ReplayError(str(error)) from error
     if not requests:
         raise ReplayError(f"{trace}: no requests in it")
-    plan = Plan(trace.name, requests if as_recorded else spread(requests, seed))
-    return run(plan, options, console=None if quiet else Console(stderr=True))
+    return Plan(trace.name, requests if as_recorded else spread(requests, seed))

@@ -101,13 +101,13 @@ def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
     """Sum up a run."""
     answered = [sample for sample in run.samples if sample.fault is None]
     used = [sample.usage for sample in answered if sample.usage]
-    told = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]
+    told = [use.cached_tokens for use in used if use.cached_tokens is not None]
     prompt = sum(usage.prompt_tokens for usage in used)
     output = sum(usage.completion_tokens for usage in used)
     firsts = [s.first_at - s.sent_at for s in answered if s.first_at is not None]
-    duration = run.wall_s * options.speed
-    per_s = 1 / duration if duration > 0 else 0.0
     ttft, lag = spread_of(firsts, options.speed), spread_of(run.lags, options.speed)
+    duration = run.wall_s * options.speed
+    per_s = 1 / duration if duration else 0.0
     return Report(
         name=plan.name,
         url=options.url,
@@ -121,8 +121,7 @@ def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
         duration_s=duration,
         ttft_s=ttft,
         e2e_s=spread_of([s.ended_at - s.sent_at for s in answered], options.speed),
-        # Workers leave the field out when nothing was cached: silence counts as none, once
-        # anyone has told anything.
+        # Workers leave it out when nothing was cached: silence is zero, once anyone has told.
         hit_rate=sum(told) / prompt if told and prompt else None,
         ideal_hit_rate=plan.ideal_hit_rate,
         cached_reported=len(told),

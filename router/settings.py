@@ -22,6 +22,7 @@ from router.settings_types import (
     Capacity,
     Count,
     Model,
+    ModelName,
     ModelPattern,
     Name,
     Some,
@@ -43,8 +44,8 @@ class WorkerSettings(Model):
         default_factory=lambda data: str(url_address(data.get("url"))), validate_default=True
     )
     """Label in metrics, logs and headers, unique in the whole file. Default: host:port."""
-    models: Some[ModelPattern] = ("*",)
-    """Models it serves: exact names, or beginnings followed by `*`. Default: all (`*`)."""
+    models: Some[ModelName] = ()
+    """Models it serves, by their whole names. Default: what the worker reports."""
     api_key: Secret | None = None
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None

@@ -53,5 +53,5 @@ def _text(written: object) -> str:
     if isinstance(written, bool):
         return str(written).lower()
     if isinstance(written, list):
-        return ", ".join(map(_text, written))
+        return ", ".join(map(_text, written)) or "none"
     return "none" if written is None else str(written)

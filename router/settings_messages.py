@@ -1,7 +1,7 @@
 """Pydantic's findings as an operator reads them: where in the file, and what is allowed."""
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -48,7 +48,8 @@ def _problem(found: ErrorDetails, document: Document) -> Problem:
     elif kind == "literal_error":
         message = message.replace("'", "")
         allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        suggestion = nearest(found["input"], allowed) if len(allowed) > 1 else None
+        if isinstance(found["input"], str) and len(allowed) > 1:
+            suggestion = nearest(found["input"], allowed)
     elif kind == "missing":
         return document.missing(path, message)
     return document.problem(path, message, suggestion)
@@ -58,7 +59,7 @@ def keys_of(path: KeyPath, data: object) -> list[str]:
     """Return the keys that the mapping at `path` may have."""
     model: type[BaseModel] = Settings
     for part in path:
-        data = data[part] if isinstance(data, dict | list) else None
+        data = cast("dict[int | str, object]", data)[part]  # or a list: pydantic was there
         if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation

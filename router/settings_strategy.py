@@ -48,7 +48,7 @@ class StrategySettings:
 
     def written(self) -> dict[str, object]:
         """Return the name and every option, defaults included, as the YAML would say them."""
-        options = options_of(self.name).model_construct(**self.options)
+        options = options_of(self.name).model_construct(None, **self.options)
         return {"name": self.name, **options.model_dump(mode="json")}
 
     @classmethod

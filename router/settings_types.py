@@ -70,14 +70,24 @@ def _name(value: object) -> str:
     return value
 
 
+def _is_model(text: str) -> bool:
+    return bool(text and re.fullmatch(MODEL_PATTERN[1:-1], text) and text.isprintable())
+
+
 def _model_name(value: object) -> str:
     text = value if isinstance(value, str) else ""
-    if not text or not re.fullmatch(MODEL_PATTERN[1:-1], text) or not text.isprintable():
+    if not _is_model(text):
         raise ValueError(
             f"{shown(value)} is not a model pattern: write an exact name,"
             " or how it begins with one * at the end"
         )
     return text
+
+
+def _whole_model_name(value: object) -> str:
+    if not isinstance(value, str) or "*" in value or not _is_model(value):
+        raise ValueError(f"{shown(value)} is not the name of a model: write it in full, without *")
+    return value
 
 
 def _not_empty(value: object) -> object:
@@ -105,6 +115,11 @@ WorkerUrl = Annotated[
 ]
 Name = Annotated[
     str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})
+]
+ModelName = Annotated[
+    str,
+    BeforeValidator(_whole_model_name),
+    WithJsonSchema({"type": "string", "pattern": r"^[^*\s]+$"}),
 ]
 ModelPattern = Annotated[
     str,

@@ -5,11 +5,11 @@ value, also inside lists, flow mappings and aliases, and nothing in them is ever
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -18,7 +18,7 @@ from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 MAX_VALUES = 100_000
 """Values in one file, aliases expanded: a few lines of aliases can stand for billions."""
 _PREFIX = "tag:yaml.org,2002:"
-_TEXT = {_PREFIX + name for name in ("str", "timestamp", "value", "merge")} | {"!"}
+_TEXT = {_PREFIX + name for name in ("str", "timestamp", "value", "merge")}
 _UNCLOSED = ("end of stream", "expected ',' or", "quoted scalar", "simple key")
 # What ruamel says → what an operator can do. Its own words are not passed on: they quote the file,
 # and what they quote may be a secret.
@@ -65,7 +65,7 @@ class Document:
 def parse(text: str, file: str) -> Document:
     """Read one document. Raises SettingsError if it is no YAML at all."""
     node = _compose(text, file)
-    if node is None:
+    if node is None or node.tag == _PREFIX + "null":
         raise SettingsError([Problem(file, None, None, "", "is empty; it needs at least workers")])
     reader = _Reader(Document(file, None, {}, [], set()))
     try:
@@ -75,15 +75,14 @@ def parse(text: str, file: str) -> Document:
     if not isinstance(data, dict):
         reader.refuse((), "must be a mapping of settings, such as workers: [...]")
         raise SettingsError(reader.document.problems)
-    found = reader.document
-    return Document(file, data, found.places, found.problems, found.empty)
+    return replace(reader.document, data=data)
 
 
 def _compose(text: str, file: str) -> Node | None:
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False
     try:
-        node: Node | None = yaml.compose(text)  # type: ignore[no-untyped-call]
+        node: Node | None = yaml.compose(text)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character U+{error.character:04X} is not allowed"
@@ -92,7 +91,7 @@ def _compose(text: str, file: str) -> Node | None:
         raise SettingsError([_syntax(error, file)]) from None
     except RecursionError:
         raise SettingsError([Problem(file, None, None, "", "is nested too deeply")]) from None
-    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, AssertionError):
+    except Exception:  # noqa: BLE001  # on odd documents ruamel raises whatever it stumbled over
         raise SettingsError([Problem(file, None, None, "", "is not valid YAML")]) from None
     return node
 
@@ -123,14 +122,13 @@ class _Reader:
 
     def value(self, node: Node, path: KeyPath, place: Node) -> object:
         """Read a node; `place` is where to point to, its key if it has one."""
-        self.count += 1
-        if self.count > MAX_VALUES:
-            raise _TooMuchError(f"holds more than {MAX_VALUES} values")
+        self._count()
         self.document.places[path] = (place.start_mark.line + 1, place.start_mark.column + 1)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if node.tag not in {_PREFIX + "map", _PREFIX + "seq"}:
-            return self._tagged(path)
+            self._tagged(path)
+            return None
         self._enter(node)
         try:
             return self._collection(node, path)
@@ -146,6 +144,11 @@ class _Reader:
             line, column = node.start_mark.line + 1, node.start_mark.column + 1
             problem = Problem(problem.file, line, column, dotted(path), message)
         self.document.problems.append(problem)
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise _TooMuchError(f"holds more than {MAX_VALUES} values")
 
     def _enter(self, node: Node) -> None:
         if any(node is outer for outer in self.inside):
@@ -186,21 +189,27 @@ class _Reader:
             if not isinstance(source, MappingNode):
                 self.refuse(path, "<< merges only mappings", source)
                 continue
+            self._count()
             self._enter(source)
             for pair in self._pairs(source, path):
+                self._count()
                 yield pair[0].value, pair
             self.inside.pop()
 
     def _scalar(self, node: ScalarNode, path: KeyPath) -> object:
+        if not _is_text(node.value):
+            self.refuse(path, "holds half a character (a lone surrogate)")
+            self.document.empty.add(path)
+            return None
         if node.tag in _TEXT:
             return str(node.value)
         if node.tag == _PREFIX + "null":
             self.document.empty.add(path)
-            if path:
-                self.refuse(path, "has no value; give it one or remove it")
+            self.refuse(path, "has no value; give it one or remove it")
             return None
         if node.tag not in _CONSTRUCT:
-            return self._tagged(path)
+            self._tagged(path)
+            return None
         try:
             return _CONSTRUCT[node.tag](node)
         except (ValueError, LookupError, OverflowError):
@@ -214,7 +223,17 @@ class _Reader:
 
 
 def _is_plain(key: ScalarNode) -> bool:
-    return key.tag in _TEXT or key.tag in _CONSTRUCT or key.tag == _PREFIX + "null"
+    known = key.tag in _TEXT or key.tag in _CONSTRUCT or key.tag == _PREFIX + "null"
+    return known and _is_text(key.value)
+
+
+def _is_text(value: str) -> bool:
+    """Tell text from what `"\\ud800"` makes of it, which no file and no terminal can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _scalars: Any = YAML(typ="safe", pure=True).constructor

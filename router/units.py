@@ -44,7 +44,9 @@ def shown(value: object) -> str:
         return json.dumps(value if len(value) <= 60 else value[:60] + "…", ensure_ascii=False)
     if isinstance(value, int | float):
         return format(value, ".17g")
-    return "a list" if isinstance(value, list | tuple) else "a mapping" if value else "nothing"
+    if value is None:
+        return "nothing"
+    return "a list" if isinstance(value, list | tuple) else "a mapping"
 
 
 def parse_duration(value: object) -> float:

@@ -1,177 +1,13 @@
-"""A router over real sockets, and workers that misbehave on demand."""
+"""Fixtures every test may use."""
 
-import asyncio
 import socket
-import struct
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import pytest
-import uvloop
 
-from router.app import Door, create_app
-from router.server import bind, server
-from router.settings import Settings
-from router.units import Address
-
-
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something to become true; fail if it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
-class Router:
-    """The product in a thread of its own, on a free port."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        parsed = Settings.model_validate(settings)
-        listener = bind(Address("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.port = int(listener.getsockname()[1])
-        self.door: Door = create_app(parsed)
-        self._server = server(self.door, parsed)
-        self._thread = threading.Thread(
-            target=lambda: uvloop.run(self._server.serve(sockets=[listener])), daemon=True
-        )
-        self._thread.start()
-        until(lambda: self._server.started)
-        self.http = httpx.Client(base_url=self.url, timeout=20)
-
-    def stop(self) -> None:
-        self.http.close()
-        self._server.should_exit = True
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def worker(self, place: int = 0) -> Any:
-        """One of the fleet's workers, to look at."""
-        return list(self.door.fleet.workers)[place]
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The value of one series; 0 if it is not there."""
-        return self.door.metrics.registry.get_sample_value(name, labels) or 0.0
-
-    def idle(self) -> bool:
-        """Nothing is booked on any worker."""
-        loads = [worker.load for worker in self.door.fleet.workers]
-        return all(load.in_flight == 0 and load.kv_tokens == 0 for load in loads)
-
-
-Action = bytes | float | str
-"""What a stub does next: write bytes, sleep seconds, `close`, `reset`, or `stall` for good."""
-
-JSON = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
-OK: list[Action] = [
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(JSON)
-    + JSON
-]
-
-
-class Stub:
-    """A worker that answers probes as it should and everything else by a script."""
-
-    def __init__(self, script: list[Action] | None = None, model: str = "m") -> None:
-        self.script: list[Action] = OK if script is None else script
-        self.requests: list[bytes] = []
-        self.closed_by_peer = 0
-        self.connections = 0
-        models = b'{"object":"list","data":[{"id":"%b"}]}' % model.encode()
-        self._fixed = {
-            b"/health": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            b"/v1/models": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models,
-            b"/metrics": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
-        }
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = "http://127.0.0.1:%d" % self._listener.getsockname()[1]
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
-        self._ready.wait(10)
-
-    async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        accepting = await asyncio.start_server(self._accept, sock=self._listener)
-        self._ready.set()
-        await self._over.wait()
-        accepting.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                path = head.split(b" ")[1]
-                if path in self._fixed:
-                    writer.write(self._fixed[path])
-                    continue
-                length = next(
-                    int(line[15:])
-                    for line in head.lower().split(b"\r\n")
-                    if line.startswith(b"content-length:")
-                )
-                self.requests.append(head + await reader.readexactly(length))
-                gone = asyncio.create_task(self._notice(reader))
-                try:
-                    for action in list(self.script):
-                        if not await self._act(action, writer):
-                            return
-                finally:
-                    gone.cancel()
-                    await asyncio.gather(gone, return_exceptions=True)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    async def _notice(self, reader: asyncio.StreamReader) -> None:
-        """Count a peer that closes while it is being answered."""
-        while not reader.at_eof():
-            if reader.exception():
-                break
-            await asyncio.sleep(0.005)
-        self.closed_by_peer += 1
-
-    @staticmethod
-    async def _act(action: Action, writer: asyncio.StreamWriter) -> bool:
-        if isinstance(action, bytes):
-            writer.write(action)
-            await writer.drain()
-        elif isinstance(action, float):
-            await asyncio.sleep(action)
-        elif action == "stall":
-            await asyncio.Event().wait()
-        elif action == "reset":
-            raw = writer.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
-            return False
-        else:
-            return False
-        return True
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
-        self._listener.close()
+from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
 
 @pytest.fixture
@@ -182,7 +18,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def stub(stack: ExitStack) -> Callable[..., Stub]:
+def stub(stack: ExitStack) -> MakeStub:
     """Make a worker that answers by a script."""
 
     def make(script: list[Action] | None = None, model: str = "m") -> Stub:
@@ -194,7 +30,7 @@ def stub(stack: ExitStack) -> Callable[..., Stub]:
 
 
 @pytest.fixture
-def route(stack: ExitStack) -> Callable[..., Router]:
+def route(stack: ExitStack) -> MakeRouter:
     """Start a router in front of workers or with whole settings."""
 
     def make(*workers: str | dict[str, Any], **settings: Any) -> Router:
@@ -211,4 +47,4 @@ def route(stack: ExitStack) -> Callable[..., Router]:
 def dead_url() -> str:
     """A URL on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        return "http://127.0.0.1:%d" % taken.getsockname()[1]
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"

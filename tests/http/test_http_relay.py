@@ -1,13 +1,15 @@
 """Bytes in, bytes out."""
 
+import gc
 import hashlib
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+
+from router.upstream import Connection
+from tests.support import Action, MakeRouter, MakeStub, Router, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -18,13 +20,13 @@ def chunked(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def answer(body: bytes, *headers: bytes) -> list[Any]:
+def answer(body: bytes, *headers: bytes) -> list[Action]:
     """A whole answer with a length."""
     lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", b""]
     return [b"\r\n".join(lines) + body]
 
 
-def test_body_passes_byte_for_byte(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) -> None:
     """A megabyte of random bytes arrives with the same hash, and its length is announced."""
     body = os.urandom(1 << 20)
     router = route(stub(answer(body)).url)
@@ -33,9 +35,7 @@ def test_body_passes_byte_for_byte(stub: Callable[..., Any], route: Callable[...
     assert reply.headers["content-length"] == str(len(body))
 
 
-def test_request_body_passes_byte_for_byte(
-    stub: Callable[..., Any], route: Callable[..., Any]
-) -> None:
+def test_request_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) -> None:
     """The worker gets the very bytes of the client, odd spacing included."""
     worker = stub()
     router = route(worker.url)
@@ -44,9 +44,7 @@ def test_request_body_passes_byte_for_byte(
     assert worker.requests[0].endswith(b"\r\n\r\n" + raw)
 
 
-def test_chunked_request_is_given_a_length(
-    stub: Callable[..., Any], route: Callable[..., Any]
-) -> None:
+def test_chunked_request_is_given_a_length(stub: MakeStub, route: MakeRouter) -> None:
     """A body sent in chunks reaches the worker whole, framed by its length alone."""
     worker = stub()
     router = route(worker.url)
@@ -59,11 +57,9 @@ def test_chunked_request_is_given_a_length(
 
 
 @pytest.mark.parametrize("end", ["length", "chunks", "close"])
-def test_every_framing_of_an_answer(
-    stub: Callable[..., Any], route: Callable[..., Any], end: str
-) -> None:
+def test_every_framing_of_an_answer(stub: MakeStub, route: MakeRouter, end: str) -> None:
     """Bodies ended by length, by chunks or by the close of the connection all arrive whole."""
-    script = {
+    scripts: dict[str, list[Action]] = {
         "length": answer(b"hello"),
         "chunks": [
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(b"hel"),
@@ -71,27 +67,27 @@ def test_every_framing_of_an_answer(
             chunked(b"lo") + b"0\r\n\r\n",
         ],
         "close": [b"HTTP/1.1 200 OK\r\n\r\nhel", 0.01, b"lo", "close"],
-    }[end]
-    router = route(stub(script).url)
+    }
+    router = route(stub(scripts[end]).url)
     assert router.http.post("/v1/chat/completions", json=CHAT).content == b"hello"
     assert router.idle()
 
 
-def test_events_pass_as_they_come(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_events_pass_as_they_come(stub: MakeStub, route: MakeRouter) -> None:
     """The first event is with the client long before the worker sends the second."""
-    script = [SSE + chunked(b"data: 1\n\n"), 0.5, chunked(b"data: 2\n\n") + b"0\r\n\r\n"]
+    script: list[Action] = [
+        SSE + chunked(b"data: 1\n\n"),
+        0.5,
+        chunked(b"data: 2\n\n") + b"0\r\n\r\n",
+    ]
     router = route(stub(script).url)
     with router.http.stream("POST", "/v1/chat/completions", json=CHAT) as reply:
-        seen = []
-        for piece in reply.iter_raw():
-            seen.append((piece, time.monotonic()))
+        seen = [(piece, time.monotonic()) for piece in reply.iter_raw()]
     assert [piece for piece, _ in seen] == [b"data: 1\n\n", b"data: 2\n\n"]
     assert seen[1][1] - seen[0][1] > 0.2
 
 
-def test_hop_by_hop_headers_stay_behind(
-    stub: Callable[..., Any], route: Callable[..., Any]
-) -> None:
+def test_hop_by_hop_headers_stay_behind(stub: MakeStub, route: MakeRouter) -> None:
     """Fields of this hop, and those that Connection names, do not pass in either direction."""
     worker = stub(
         answer(b"x", b"keep-alive: timeout=5", b"connection: x-hop", b"x-hop: 1", b"x-end: 2")
@@ -117,7 +113,7 @@ def test_hop_by_hop_headers_stay_behind(
 
 
 def test_worker_key_replaces_the_clients(
-    stub: Callable[..., Any], route: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A configured key is what the worker sees; the client's own does not reach it."""
     monkeypatch.setenv("WORKER_KEY", "s3cret")
@@ -132,19 +128,19 @@ def test_worker_key_replaces_the_clients(
     ("sent", "kept"), [("abc-1.2_3", True), ("a b", False), ("x" * 200, False), ("é", False)]
 )
 def test_request_id_in_out_and_upstream(
-    stub: Callable[..., Any], route: Callable[..., Any], sent: str, kept: bool
+    stub: MakeStub, route: MakeRouter, sent: str, kept: bool
 ) -> None:
     """A harmless id is kept, another is replaced, and both sides see the same one."""
     worker = stub()
     reply = route(worker.url).http.post(
-        "/v1/chat/completions", json=CHAT, headers={"x-request-id": sent.encode("latin-1")}
+        "/v1/chat/completions", json=CHAT, headers={b"x-request-id": sent.encode("latin-1")}
     )
     identity = reply.headers["x-request-id"]
     assert (identity == sent) is kept
     assert f"x-request-id: {identity}\r\n".encode() in worker.requests[0]
 
 
-def test_decision_is_told(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_decision_is_told(stub: MakeStub, route: MakeRouter) -> None:
     """Headers name the worker, the reason and the predicted seconds."""
     router = route({"url": stub().url, "name": "gpu-1"})
     long = {"model": "m", "messages": [{"role": "user", "content": "word " * 1000}]}
@@ -155,16 +151,14 @@ def test_decision_is_told(stub: Callable[..., Any], route: Callable[..., Any]) -
     assert again.headers["x-warmroute-decision"].startswith("prefix; held=1")
 
 
-def test_query_string_passes(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_query_string_passes(stub: MakeStub, route: MakeRouter) -> None:
     """What follows the question mark reaches the worker."""
     worker = stub()
     route(worker.url).http.post("/v1/embeddings?a=1&b=%20", json={"model": "m", "input": "x"})
     assert worker.requests[0].startswith(b"POST /v1/embeddings?a=1&b=%20 HTTP/1.1\r\n")
 
 
-def test_connections_to_workers_are_reused(
-    stub: Callable[..., Any], route: Callable[..., Any]
-) -> None:
+def test_connections_to_workers_are_reused(stub: MakeStub, route: MakeRouter) -> None:
     """Ten requests in a row need one connection."""
     worker = stub()
     router = route(worker.url, health={"interval": "1h"})
@@ -174,24 +168,24 @@ def test_connections_to_workers_are_reused(
     assert worker.connections == before + 1
 
 
-def test_interim_answers_are_dropped(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_interim_answers_are_dropped(stub: MakeStub, route: MakeRouter) -> None:
     """103 Early Hints before the answer does not confuse it."""
     script = [b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *answer(b"real")]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (200, b"real")
 
 
-def test_error_answers_pass_unchanged(stub: Callable[..., Any], route: Callable[..., Any]) -> None:
+def test_error_answers_pass_unchanged(stub: MakeStub, route: MakeRouter) -> None:
     """A worker's own 400 is the client's 400, to the byte."""
     body = b'{"error":{"message":"too long"}}'
-    script = [b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
+    script: list[Action] = [
+        b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    ]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (400, body)
 
 
-def test_slow_reader_holds_back_the_worker(
-    stub: Callable[..., Any], route: Callable[..., Any]
-) -> None:
+def test_slow_reader_holds_back_the_worker(stub: MakeStub, route: MakeRouter) -> None:
     """A client that does not read stops the flow; nothing piles up in the router."""
     piece = chunked(b"x" * 65536)
     worker = stub([SSE, *[piece] * 2000, b"0\r\n\r\n"])  # 125 MiB
@@ -208,20 +202,9 @@ def test_slow_reader_holds_back_the_worker(
             held.append(_unread(router))
         assert max(held) < 2 << 20
         assert router.worker().load.in_flight == 1  # still waiting for the client
-    _until_idle(router)
+    until(router.idle)
 
 
-def _unread(router: Any) -> int:
+def _unread(router: Router) -> int:
     """Bytes taken from the worker and not yet passed on."""
-    import gc
-
-    from router.upstream import Connection
-
     return sum(c._unread for c in gc.get_objects() if isinstance(c, Connection))
-
-
-def _until_idle(router: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not router.idle():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -1,0 +1,175 @@
+"""Traces in Mooncake's form, and text that stands for what their hashes stood for.
+
+A line is a request: when it came, how long its prompt and its answer were, and one id for every
+block of 512 tokens of the prompt. Equal ids mean equal text from the start of the prompt on.
+"""
+
+import hashlib
+import io
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Annotated, BinaryIO
+
+import msgspec
+import zstandard
+
+BLOCK_TOKENS = 512
+CHARS_PER_TOKEN = 4
+
+_LONGEST_LINE = 16 * 1024 * 1024
+_EXPECTED = '{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [id, ...]}'
+
+# Common words of three letters on average: with the space after it, a word is four characters
+# and, to most tokenizers, one token. 256 of them: one for each value of a byte.
+_VOCABULARY = """
+    a i an as at be by do go he if in is it me my no of on or so to up us we the and for are but
+    not you all any can had her was one our out day get has him his how man new now old see two
+    way who boy did its let put say she too use air art ask bad bag bed big bit box bus buy car
+    cat cup cut dog dry due ear eat egg end eye far few fit fly fun gas gem gum guy hit hot ice
+    job key kid law lay led leg lie lot low map men met mix net nor oil pay per pop ran raw red
+    run sat sea set sew shy sir sit six sky son sun tax tea ten tie tip top toy try van via war
+    wet win yes yet ago aid aim arm bar bay cap cow dad die dot fan fee fix hat hill idea into
+    item join just keep kind kin know lack land last late lead left less life like line list
+    live long look lose love made main make many mean mind more most move much must name near
+    need next nice note once only open over own page part past path plan play poor pull push
+    rain rate read real rest rich ring rise road rock role room rule safe sail sale same add age
+    ant ape awe axe bee cab cob cub dew dim dip fig fog fur hay hen
+"""
+_WORDS = tuple(_VOCABULARY.split())
+
+
+def _words(drawn: bytes) -> str:
+    return " ".join(map(_WORDS.__getitem__, drawn))
+
+
+# Eight words at a time make text eight times as fast: prompts of 100,000 tokens are built between
+# two events of other requests, whose times that must not disturb.
+_PHRASES = tuple(_words(hashlib.shake_128(b"phrase %d" % n).digest(8)) for n in range(256))
+_SHORTEST = min(map(len, _PHRASES)) + 1
+_OPENING = 16  # words drawn one by one, so that texts part within their first few tokens
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; says where, and what was expected there."""
+
+
+class TraceRequest(msgspec.Struct, frozen=True, gc=False):
+    """One request of a trace: its prompt is known only by the ids of its blocks."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...]
+
+
+class _Line(msgspec.Struct, gc=False):
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Annotated[int, msgspec.Meta(ge=1)]
+    output_length: Annotated[int, msgspec.Meta(ge=0)]
+    hash_ids: tuple[int, ...]
+
+
+def read_trace(path: Path) -> Iterator[TraceRequest]:
+    """Yield the requests of a `.jsonl` or `.jsonl.zst` file, one line at a time."""
+    decode = msgspec.json.Decoder(_Line).decode
+    number = 0
+    try:
+        with _opened(path) as file:
+            while raw := file.readline(_LONGEST_LINE):
+                number += 1
+                if raw.strip():
+                    yield _request(decode(raw))
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    except zstandard.ZstdError as error:
+        raise TraceError(f"{path}, after line {number}: expected zstd data: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, TraceError) as error:
+        raise TraceError(f"{path}, line {number}: {error}; expected {_EXPECTED}") from error
+
+
+def spread(requests: Iterable[TraceRequest], seed: int) -> list[TraceRequest]:
+    """Spread requests of one time stamp over the gap to the next.
+
+    Recorded time stamps are often quantised (Mooncake's to about 3 s). Replayed as they are, they
+    make bursts that never were. Each of n takes its own n-th of the gap, at a place in it that the
+    seed draws; a request alone at its time stamp stays where it is.
+    """
+    chance = random.Random(seed)
+    ordered = sorted(requests, key=lambda request: request.at_s)
+    groups = [(at, list(group)) for at, group in groupby(ordered, key=lambda r: r.at_s)]
+    gaps = [later[0] - earlier[0] for earlier, later in pairwise(groups)]
+    gaps.append(median(gaps or [0.0]))  # nothing follows the last: take a usual gap
+    return [
+        msgspec.structs.replace(request, at_s=at + gap * (place + chance.random()) / len(group))
+        if len(group) > 1
+        else request
+        for (at, group), gap in zip(groups, gaps, strict=False)
+        for place, request in enumerate(group)
+    ]
+
+
+def prompt_text(request: TraceRequest, chars_per_token: int = CHARS_PER_TOKEN) -> str:
+    """Return text as long as the request's prompt, equal to others' where their ids are equal."""
+    blocks = [block_text(hash_id, BLOCK_TOKENS, chars_per_token) for hash_id in request.hash_ids]
+    return "".join(blocks)[: request.input_tokens * chars_per_token]
+
+
+@lru_cache(maxsize=8192)  # 16 MB of text at four characters a token
+def block_text(
+    hash_id: int, tokens: int = BLOCK_TOKENS, chars_per_token: int = CHARS_PER_TOKEN
+) -> str:
+    """Return the text of a block: the same for the same id, on any machine."""
+    return filler(f"block {hash_id}", tokens * chars_per_token)
+
+
+def filler(key: str, chars: int) -> str:
+    """Return exactly so many characters of short English words, drawn by the key."""
+    drawn = hashlib.shake_128(key.encode()).digest(_OPENING + chars // _SHORTEST + 1)
+    phrases = map(_PHRASES.__getitem__, drawn[_OPENING:])
+    text = " ".join((_words(drawn[:_OPENING]), *phrases))
+    return text[: chars - 1] + " " if chars else ""  # the next text starts with a word of its own
+
+
+def ideal_hit_rate(requests: Iterable[TraceRequest]) -> float:
+    """Return the share of prompt tokens that one cache that never forgets would have held."""
+    seen: set[int] = set()
+    held = total = 0
+    for request in requests:
+        total += request.input_tokens
+        held += min(_held_blocks(request.hash_ids, seen) * BLOCK_TOKENS, request.input_tokens)
+        seen.update(request.hash_ids)
+    return held / total if total else 0.0
+
+
+def _held_blocks(hash_ids: Sequence[int], seen: set[int]) -> int:
+    for place, hash_id in enumerate(hash_ids):
+        if hash_id not in seen:
+            return place
+    return len(hash_ids)
+
+
+def _request(line: _Line) -> TraceRequest:
+    blocks = -(-line.input_length // BLOCK_TOKENS)
+    if len(line.hash_ids) < blocks:
+        raise TraceError(
+            f"{len(line.hash_ids)} hash_ids for {line.input_length} tokens,"
+            f" which are {blocks} blocks of {BLOCK_TOKENS}"
+        )
+    return TraceRequest(
+        line.timestamp / 1000, line.input_length, line.output_length, line.hash_ids[:blocks]
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as file:
+        if path.suffix == ".zst":
+            plain = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            yield io.BufferedReader(plain)
+        else:
+            yield file

@@ -1,0 +1,133 @@
+"""Workloads to order: conversations and questions on documents, as plain data, the same by seed.
+
+They are closed loops: a turn follows the answer to the one before, which only the driver knows.
+"""
+
+import random
+
+import msgspec
+
+from simulator.traces import CHARS_PER_TOKEN, filler
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One thing a user says, after thinking about the answer before it."""
+
+    user: str
+    answer_tokens: int
+    think_s: float = 0.0
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """A user's turns after one system prompt, which others may share."""
+
+    name: str
+    start_s: float
+    system: str
+    turns: tuple[Turn, ...]
+
+
+def chats(
+    seed: int,
+    *,
+    conversations: int = 64,
+    turns: int = 5,
+    system_tokens: int = 400,
+    shared_systems: float = 0.25,
+    user_tokens: int = 60,
+    answer_tokens: int = 120,
+    think_s: float = 4.0,
+    over_s: float = 30.0,
+    chars_per_token: int = CHARS_PER_TOKEN,
+) -> list[Conversation]:
+    """Return conversations of about so many turns each, starting at random over `over_s`.
+
+    That share of them has one system prompt in common, the others each their own. Lengths, turns
+    and thinking vary around what is given: users in step, in one order, would flatter round robin,
+    which then sends each back to where it was.
+    """
+    chance = random.Random(f"chats {seed}")
+    made = []
+    for number in range(conversations):
+        owner = "all" if chance.random() < shared_systems else str(number)
+        system = filler(f"{seed} system {owner}", system_tokens * chars_per_token)
+        start_s = chance.uniform(0, over_s)
+        said = []
+        for turn in range(_around(turns, chance)):
+            length = _around(user_tokens, chance) * chars_per_token
+            user = filler(f"{seed} chat {number} turn {turn}", length)
+            answer = _around(answer_tokens, chance)
+            said.append(Turn(user, answer, _pause(think_s, chance) if turn else 0.0))
+        made.append(Conversation(f"chat-{number}", start_s, system, tuple(said)))
+    return _by_start(made)
+
+
+def document_questions(
+    seed: int,
+    *,
+    documents: int = 8,
+    questions: int = 8,
+    document_tokens: int = 6000,
+    question_tokens: int = 40,
+    answer_tokens: int = 80,
+    over_s: float = 30.0,
+    chars_per_token: int = CHARS_PER_TOKEN,
+) -> list[Conversation]:
+    """Return one-turn conversations: so many users ask about each document, all interleaved."""
+    chance = random.Random(f"documents {seed}")
+    made = []
+    for number in range(documents):
+        document = filler(f"{seed} document {number}", document_tokens * chars_per_token)
+        for user in range(questions):
+            length = _around(question_tokens, chance) * chars_per_token
+            question = filler(f"{seed} document {number} user {user}", length)
+            turn = Turn(question, _around(answer_tokens, chance))
+            name = f"document-{number}-user-{user}"
+            made.append(Conversation(name, chance.uniform(0, over_s), document, (turn,)))
+    return _by_start(made)
+
+
+def mixed(
+    seed: int,
+    *,
+    conversations: int = 64,
+    turns: int = 5,
+    documents: int = 8,
+    questions: int = 8,
+    document_tokens: int = 6000,
+    think_s: float = 4.0,
+    over_s: float = 30.0,
+    chars_per_token: int = CHARS_PER_TOKEN,
+) -> list[Conversation]:
+    """Return conversations and questions on documents together, over the same time."""
+    talk = chats(
+        seed,
+        conversations=conversations,
+        turns=turns,
+        think_s=think_s,
+        over_s=over_s,
+        chars_per_token=chars_per_token,
+    )
+    asked = document_questions(
+        seed,
+        documents=documents,
+        questions=questions,
+        document_tokens=document_tokens,
+        over_s=over_s,
+        chars_per_token=chars_per_token,
+    )
+    return _by_start([*talk, *asked])
+
+
+def _by_start(conversations: list[Conversation]) -> list[Conversation]:
+    return sorted(conversations, key=lambda conversation: conversation.start_s)
+
+
+def _around(mean: int, chance: random.Random) -> int:
+    """Draw a whole number of at least one within a third of the mean."""
+    return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
+
+
+def _pause(mean_s: float, chance: random.Random) -> float:
+    """Draw a time to think: mostly short, sometimes long, never beyond four times the mean."""
+    return min(4 * mean_s, chance.expovariate(1 / mean_s)) if mean_s > 0 else 0.0

@@ -1,0 +1,117 @@
+"""config/: the schema is the settings', and every example loads and fits it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from ruamel.yaml import YAML
+
+from router.settings_file import SettingsError, load, loads, schema, schema_text
+
+CONFIG = Path(__file__).parents[2] / "config"
+EXAMPLES = sorted(CONFIG.glob("*.yaml"))
+
+
+def fits(text: str) -> bool:
+    """Whether an editor with the schema would find nothing wrong."""
+    data: Any = YAML(typ="safe", pure=True).load(text)
+    return bool(jsonschema.Draft202012Validator(schema()).is_valid(data))
+
+
+def test_the_schema_file_is_up_to_date() -> None:
+    """`warmroute schema` prints what config/schema.json holds."""
+    assert (CONFIG / "schema.json").read_text(encoding="utf-8") == schema_text()
+    assert json.loads(schema_text()) == schema()
+
+
+def test_the_schema_is_a_schema() -> None:
+    """Of the dialect it says."""
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+def test_every_key_is_described() -> None:
+    """An editor shows what it is for."""
+    for definition in [schema(), *schema()["$defs"].values()]:
+        shape = definition["anyOf"][1] if "anyOf" in definition else definition
+        for name, field in shape["properties"].items():
+            assert "description" in field or "$ref" in field, name
+
+
+def test_there_is_an_example_for_each_strategy() -> None:
+    """And one with pools."""
+    assert [path.stem for path in EXAMPLES] == ["leastload", "pools", "prefixaware", "roundrobin"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_loads_and_fits_the_schema(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the strategy it is named for, on a port and with workers of this machine."""
+    monkeypatch.setenv("VLLM_API_KEY", "sk-test")
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n")
+    assert fits(text)
+    settings = load(path)
+    assert str(settings.listen) == "127.0.0.1:8080"
+    workers = [worker for pool in settings.all_pools() for worker in pool.workers]
+    assert [worker.url for worker in workers] == [
+        f"http://127.0.0.1:{9001 + number}" for number in range(len(workers))
+    ]
+    if path.stem != "pools":
+        assert settings.strategy.name == path.stem
+
+
+def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is named where it is used."""
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    with pytest.raises(SettingsError, match="environment variable VLLM_API_KEY is not set"):
+        load(CONFIG / "pools.yaml")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "strategy: roundrobin",
+        "strategy: someone-elses",
+        "strategy: {name: prefixaware, memory: 1GiB}",
+        "listen: '[::1]:0'",
+        "timeouts: {connect: 250ms}",
+        "limits: {body: 64kB, attempts: 10}",
+        "health: {fall: 1}",
+        "logs: {level: debug, format: json, requests: true}",
+    ],
+)
+def test_the_schema_allows_what_is_right(line: str) -> None:
+    """Both shapes of a strategy, also of another package."""
+    assert fits(f"workers: [http://a:1, {{url: http://b, models: ['x*']}}]\n{line}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listen: a:1",
+        "workers: []",
+        "workers: [http://a:1]\npools: [{name: a, workers: [http://b:1]}]",
+        "workers: [a:1]",
+        "workers: [http://a:1/v1]",
+        "workers: [http://u@a:1]",
+        "workers: [{name: x}]",
+        "workers: [{url: http://a:1, name: a b}]",
+        "workers: [{url: http://a:1, kay: 1}]",
+        "workers: [{url: http://a:1, api_key: sk-literal}]",
+        "workers: [{url: http://a:1, api_key: ~}]",
+        "workers: [{url: http://a:1, kv_tokens: 0}]",
+        "workers: [{url: http://a:1, models: ['a*b']}]",
+        "workers: [http://a:1]\nstrategy: {name: prefixaware, memmory: 1}",
+        "workers: [http://a:1]\nstrategy: {name: prefixaware, memory: 1}",
+        "workers: [http://a:1]\nstrategy: {memory: 1MiB}",
+        "workers: [http://a:1]\ntimeouts: {connect: 2}",
+        "workers: [http://a:1]\nlimits: {attempts: 11}",
+        "workers: [http://a:1]\nzebra: 1",
+    ],
+)
+def test_the_schema_refuses_what_loading_refuses(text: str) -> None:
+    """An editor says it first."""
+    assert not fits(text)
+    with pytest.raises(SettingsError):
+        loads(text)

@@ -1,0 +1,383 @@
+"""Replays over real sockets, against a front door that can misbehave."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from router.replay import Options, Plan, ReplayError, replay, replay_trace, run
+from router.replay_report import Report
+from simulator.traces import TraceRequest, prompt_text
+from simulator.workloads import Conversation, Turn
+
+USAGE = '{"prompt_tokens": 100, "completion_tokens": 2, "prompt_tokens_details": %s}'
+CACHED = '{"cached_tokens": 60}'
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+    b"X-Warmroute-Worker: gpu-0\r\n\r\n"
+)
+
+
+def event(data: str) -> bytes:
+    payload = f"data: {data}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(payload), payload)
+
+
+def good(details: str = CACHED, text: str = "hello") -> bytes:
+    delta = json.dumps({"choices": [{"delta": {"content": text}}]})
+    role = '{"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
+    usage = '{"choices": [], "usage": %s}' % (USAGE % details)
+    return HEAD + b"".join(map(event, (role, delta, usage, "[DONE]"))) + b"0\r\n\r\n"
+
+
+def whole(status: str, body: bytes, extra: bytes = b"") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n".encode()
+    return head + extra + b"\r\n" + body
+
+
+class Stub(ThreadingHTTPServer):
+    """Answers as told, byte for byte; an empty answer or one that is cut closes the connection."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer: Callable[[], bytes] = good
+        self.models = whole("200 OK", b'{"data": [{"id": "first"}, {"id": "second"}]}')
+        self.bodies: list[dict[str, Any]] = []
+        self.heads: list[dict[str, str]] = []
+        self.connections = 0
+        self.in_flight = self.most_in_flight = 0
+        self.lock = threading.Lock()
+        self.released = threading.Event()
+        self.reached = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def wait(self) -> bytes:
+        """Answer only once released, or when the test is over."""
+        self.reached.set()
+        self.released.wait(30)
+        return good()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Stub
+
+    def setup(self) -> None:
+        super().setup()
+        with self.server.lock:
+            self.server.connections += 1
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.server.models)
+
+    def do_POST(self) -> None:
+        stub = self.server
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with stub.lock:
+            stub.bodies.append({"path": self.path, **body})
+            stub.heads.append({name.lower(): value for name, value in self.headers.items()})
+            stub.in_flight += 1
+            stub.most_in_flight = max(stub.most_in_flight, stub.in_flight)
+        data = stub.answer()
+        with stub.lock:
+            stub.in_flight -= 1
+        try:
+            self.wfile.write(data)
+        except OSError:  # the client has gone, as some tests have it do
+            self.close_connection = True
+        if not data.endswith(b"0\r\n\r\n") and b"Content-Length" not in data:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        pass
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    server = Stub()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def requests(count: int, at_s: float = 0.0) -> list[TraceRequest]:
+    return [TraceRequest(at_s * n, 700, 5, (0, n + 1)) for n in range(count)]
+
+
+def replayed(stub: Stub, plan: Plan, **options: object) -> Report:
+    sent = msgspec.convert({"url": stub.url, **options}, Options)
+    return asyncio.run(replay(plan, sent))
+
+
+def test_a_trace_is_sent_and_summed_up(stub: Stub) -> None:
+    """Every request is answered, and tokens, hits and workers are counted."""
+    report = replayed(stub, Plan("t", requests(4)))
+    assert (report.answered, report.failed, report.model) == (4, 0, "first")
+    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (400, 240, 8)
+    assert (report.hit_rate, report.cached_reported) == (0.6, 4)
+    assert report.workers["gpu-0"].requests == 4
+    assert report.ttft_s is not None
+    assert report.e2e_s is not None
+    assert 0 < report.ttft_s.p50 <= report.e2e_s.p50
+
+
+def test_requests_ask_for_what_the_trace_says(stub: Stub) -> None:
+    """Length, determinism and usage are asked for; the prompt is the blocks' text."""
+    replayed(stub, Plan("t", requests(1)), stream_interval=8, api_key="sesame")
+    assert stub.bodies == [
+        {
+            "path": "/v1/chat/completions",
+            "model": "first",
+            "messages": [{"role": "user", "content": prompt_text(requests(1)[0])}],
+            "max_tokens": 5,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+            "stream_interval": 8,
+        }
+    ]
+    assert stub.heads[0]["authorization"] == "Bearer sesame"
+
+
+def test_completions_take_a_prompt(stub: Stub) -> None:
+    """The other endpoint, another model, other lengths, a url that ends in /v1."""
+    options = Options(
+        url=stub.url + "/v1/",
+        endpoint="completions",
+        model="mine",
+        max_tokens=9,
+        chars_per_token=1,
+        ignore_eos=False,
+    )
+    asyncio.run(replay(Plan("t", requests(1)), options))
+    (body,) = stub.bodies
+    assert (body["path"], body["model"], body["max_tokens"]) == ("/v1/completions", "mine", 9)
+    assert len(body["prompt"]) == 700
+    assert "ignore_eos" not in body
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        (whole("500 Oops", b'{"error": {"message": "full"}}'), "status 500", "full"),
+        (whole("404 No", b"nothing here"), "status 404", "nothing here"),
+        (whole("302 Found", b"", b"Location: /x\r\n"), "status 302", "(nothing)"),
+        (whole("200 OK", b'{"choices": []}'), "broken stream", "without [DONE]"),
+        (good().replace(event("[DONE]"), b""), "broken stream", "without [DONE]"),
+        (good()[:-40], "broken stream", "before the answer ended"),
+        (HEAD[:-2], "broken stream", "before an answer"),
+        (b"", "broken stream", "before an answer"),
+        (b"SSH-2.0-what\r\n", "broken stream", "not HTTP"),
+        (HEAD + b"zzz\r\n", "broken stream", "not HTTP"),
+        (HEAD + event("{garbage") + event("[DONE]") + b"0\r\n\r\n", "broken stream", "{garbage"),
+        (HEAD + event('{"error": {"message": "no"}}') + b"0\r\n\r\n", "error event", "no"),
+    ],
+)
+def test_bad_answers_are_counted_by_kind(stub: Stub, data: bytes, kind: str, message: str) -> None:
+    """Whatever comes back, the replay goes on and the report says what it was."""
+    stub.answer = lambda: data if len(stub.bodies) < 3 else good()
+    report = replayed(stub, Plan("t", requests(3)), concurrency=1)
+    assert report.answered == 1
+    assert report.errors[kind].count == 2
+    assert message in report.errors[kind].first
+
+
+def test_an_answer_without_usage_counts_and_is_told(stub: Stub) -> None:
+    """It has its times, but no tokens."""
+    role = '{"choices": [{"delta": {"role": "assistant"}}]}'
+    stub.answer = lambda: HEAD + event(role) + event("[DONE]") + b"0\r\n\r\n"
+    report = replayed(stub, Plan("t", requests(1)))
+    assert (report.answered, report.prompt_tokens, report.hit_rate) == (1, 0, None)
+    assert report.ttft_s is not None
+    assert "without usage" in report.warnings[-1]
+
+
+def test_a_body_that_ends_with_the_connection_is_whole(stub: Stub) -> None:
+    """Answers without length, and interim ones before them, are HTTP as well."""
+    plain = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'
+    stub.answer = lambda: b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + plain
+    report = replayed(stub, Plan("t", requests(2)))
+    assert (report.answered, report.errors) == (2, {})
+    assert [*report.workers] == ["-"]
+
+
+def test_nobody_there_is_an_error_of_its_own(stub: Stub) -> None:
+    """A refused connection is counted; without a model the replay cannot begin."""
+    stub.server_close()
+    report = replayed(stub, Plan("t", requests(2)), model="m")
+    assert report.errors["connect"].count == 2
+    with pytest.raises(ReplayError, match="/v1/models"):
+        replayed(stub, Plan("t", requests(1)))
+
+
+@pytest.mark.parametrize(
+    "models", [b'{"data": []}', b"<html>", b"[]", b'{"data": [{}]}', b'{"data": null}']
+)
+def test_no_model_to_find_is_said(stub: Stub, models: bytes) -> None:
+    """Garbage in the list of models is a clear error before anything is sent."""
+    stub.models = whole("200 OK", models)
+    with pytest.raises(ReplayError, match="names none"):
+        replayed(stub, Plan("t", requests(1)))
+
+
+def test_a_silent_server_times_out(stub: Stub) -> None:
+    """No answer in time is an error, and frees the client."""
+    stub.answer = stub.wait
+    report = replayed(stub, Plan("t", requests(1)), timeout_s=0.05)
+    assert report.errors["timeout"].count == 1
+
+
+def test_conversations_carry_the_answers_along(stub: Stub) -> None:
+    """A turn follows the real answer before it."""
+    stub.answer = lambda: good(text=f"answer {len(stub.bodies)}")
+    turns = (Turn("one?", 3), Turn("two?", 4, think_s=0.01))
+    report = replayed(stub, Plan("c", conversations=[Conversation("c", 0.0, "be", turns)]))
+    assert (report.answered, report.planned, report.ideal_hit_rate) == (2, 2, None)
+    first, second = (body["messages"] for body in stub.bodies)
+    assert [m["content"] for m in first] == ["be", "one?"]
+    assert [m["content"] for m in second] == ["be", "one?", "answer 1", "two?"]
+    assert [m["role"] for m in second] == ["system", "user", "assistant", "user"]
+    assert [body["max_tokens"] for body in stub.bodies] == [3, 4]
+
+
+def test_a_conversation_ends_with_its_first_error(stub: Stub) -> None:
+    """Without an answer there is nothing to follow it: the turns left are skipped."""
+    stub.answer = lambda: whole("500 Oops", b"no")
+    talk = Conversation("c", 0.0, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
+    report = replayed(stub, Plan("c", conversations=[talk]))
+    assert (report.failed, report.skipped, len(stub.bodies)) == (1, 2, 1)
+
+
+def test_connections_are_used_again(stub: Stub) -> None:
+    """One after the other goes over one connection, the list of models included or not."""
+    replayed(stub, Plan("t", requests(5)), concurrency=1)
+    assert stub.connections <= 2
+
+
+def test_the_cap_on_concurrency_holds_and_is_told(stub: Stub) -> None:
+    """No more than so many are in flight, and the report says that some waited."""
+    report = replayed(stub, Plan("t", requests(20)), concurrency=2)
+    assert stub.most_in_flight <= 2
+    assert report.answered == 20
+    assert report.waited_for_slot > 0
+    assert any("requests waited" in warning for warning in report.warnings)
+
+
+def test_the_limit_takes_the_first_by_time(stub: Stub) -> None:
+    """Requests and conversations are cut together, at the first so many requests."""
+    talk = Conversation("c", 0.5, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
+    plan = Plan("t", requests(5, at_s=1.0), [talk]).limited(3)
+    assert len(plan.requests) == 1
+    assert [turn.user for turn in plan.conversations[0].turns] == ["a", "b"]
+    assert plan.total == 3
+    assert replayed(stub, Plan("t", requests(5)), limit=2).planned == 2
+
+
+def test_stopping_reports_what_there_is(stub: Stub) -> None:
+    """What is in flight is given up, and nothing more is sent."""
+    stub.answer = lambda: good() if len(stub.bodies) == 1 else stub.wait()
+
+    async def stopped() -> Report:
+        stop = asyncio.Event()
+        plan = Plan("t", [*requests(2), TraceRequest(3600.0, 10, 1, (1,))])
+        task = asyncio.create_task(replay(plan, Options(url=stub.url, concurrency=1), stop=stop))
+        await asyncio.to_thread(stub.reached.wait, 30)
+        stop.set()
+        return await task
+
+    report = asyncio.run(stopped())
+    assert (report.interrupted, report.answered, report.planned) == (True, 1, 3)
+    assert len(stub.bodies) == 2
+
+
+def test_cancelling_a_replay_raises(stub: Stub) -> None:
+    """A caller that cancels gets its cancellation, not a report."""
+    stub.answer = stub.wait
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(replay(Plan("t", requests(1)), Options(url=stub.url)))
+        await asyncio.to_thread(stub.reached.wait, 30)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+
+
+def test_ctrl_c_ends_a_run_with_its_report(stub: Stub) -> None:
+    """The first interrupt is a wish to see what there is."""
+
+    def interrupting() -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        return stub.wait()
+
+    stub.answer = interrupting
+    report = run(Plan("t", requests(1)), Options(url=stub.url))
+    assert (report.interrupted, report.answered) == (True, 0)
+
+
+def test_progress_is_drawn_on_a_terminal_only(stub: Stub) -> None:
+    """A bar with the counts on a terminal; elsewhere nothing before the first line is due."""
+    terminal, plain = StringIO(), StringIO()
+    run(Plan("t", requests(3)), Options(url=stub.url), console=Console(file=plain))
+    bar = Console(file=terminal, force_terminal=True, width=100)
+    run(Plan("t", requests(3)), Options(url=stub.url), console=bar)
+    assert "in flight" in terminal.getvalue()
+    assert plain.getvalue() == ""
+
+
+def test_a_trace_file_is_replayed_with_plain_arguments(stub: Stub, tmp_path: Path) -> None:
+    """What the command line calls: a file, and numbers."""
+    line = '{"timestamp": %d, "input_length": 9, "output_length": 0, "hash_ids": [1]}\n'
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(line % at for at in (0, 0, 5)))
+    report = replay_trace(path, url=stub.url, speed=10, rate=2, quiet=True)
+    assert (report.answered, report.name) == (3, "trace.jsonl")
+    assert {body["max_tokens"] for body in stub.bodies} == {1}
+
+
+def test_a_bad_trace_is_a_replay_error(tmp_path: Path) -> None:
+    """A file that is missing or empty says so."""
+    with pytest.raises(ReplayError, match="No such file"):
+        replay_trace(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ReplayError, match="no requests"):
+        replay_trace(tmp_path / "empty.jsonl")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rate": 0},
+        {"speed": -1.0},
+        {"speed": float("inf")},
+        {"speed": float("nan")},
+        {"limit": 0},
+        {"concurrency": 0},
+        {"url": "localhost:8080"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    """The error names the option."""
+    with pytest.raises(ReplayError, match=next(iter(wrong))):
+        Options(**wrong)

@@ -1,0 +1,134 @@
+"""Reports: the sums, the JSON, the tables."""
+
+import json
+
+import pytest
+from rich.console import Console, RenderableType
+
+from router.replay_plan import Options, Plan
+from router.replay_report import Report, Run, Sample, report_of, spread_of, to_json
+from router.replay_stream import Fault, Usage, _Details
+from router.replay_tables import comparison, tables
+from simulator.traces import TraceRequest
+
+PLAN = Plan("trace", [TraceRequest(0.0, 512, 1, (1,))] * 3)
+
+
+def sample(first: float, *, cached: int | None = 0, worker: str = "a") -> Sample:
+    details = None if cached is None else _Details(cached)
+    return Sample(10.0, 12.0, 10.0 + first, worker, Usage(100, 5, details))
+
+
+def report(run: Run, **options: float) -> Report:
+    return report_of(run, PLAN, Options(**options), "m")  # type: ignore[arg-type]
+
+
+def shown(what: RenderableType) -> str:
+    console = Console(width=100, no_color=True)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def test_times_are_the_fleets_own() -> None:
+    """Behind a fleet ten times as fast, a tenth of a second is a second."""
+    run = Run([sample(0.1), sample(0.3)], [0.0], wall_s=4.0)
+    told = report(run, speed=10)
+    assert told.ttft_s is not None
+    assert told.e2e_s is not None
+    assert told.ttft_s.mean == pytest.approx(2.0)
+    assert told.e2e_s.p50 == pytest.approx(20.0)
+    assert (told.duration_s, told.requests_per_s) == (40.0, 0.05)
+    assert (told.input_tokens_per_s, told.output_tokens_per_s) == (5.0, 0.25)
+
+
+def test_silence_on_cached_tokens_is_zero_once_anyone_told() -> None:
+    """Workers leave the field out when nothing was cached."""
+    told = report(Run([sample(0.1, cached=50), sample(0.1, cached=None)]))
+    assert (told.hit_rate, told.cached_reported) == (0.25, 1)
+    silent = report(Run([sample(0.1, cached=None)]))
+    assert (silent.hit_rate, silent.cached_reported) == (None, 0)
+
+
+def test_workers_get_their_share_and_errors_their_first_message() -> None:
+    """Only answered requests count for workers; errors are counted by kind."""
+    bad = [Sample(0.0, 1.0, fault=Fault("connect", text)) for text in ("first", "second")]
+    told = report(Run([sample(0.1), sample(0.1, worker="b"), sample(0.1), *bad]))
+    assert {name: got.requests for name, got in told.workers.items()} == {"a": 2, "b": 1}
+    assert told.workers["a"].prompt_tokens == 200
+    assert (told.errors["connect"].count, told.errors["connect"].first) == (2, "first")
+    assert (told.answered, told.failed) == (3, 2)
+
+
+def test_quantiles_are_by_nearest_rank() -> None:
+    """A hundred times give themselves back; none give nothing."""
+    spread = spread_of([float(number) for number in range(100)])
+    assert spread is not None
+    assert (spread.p50, spread.p90, spread.p99, spread.max) == (50.0, 90.0, 99.0, 99.0)
+    assert spread_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (Run([sample(0.1)], [0.2]), "do not trust"),
+        (Run([sample(0.1)], [0.0], waited_for_slot=2), "2 requests waited"),
+        (Run([sample(0.1)], [0.0], interrupted=True), "interrupted"),
+        (Run([Sample(0.0, 1.0, 0.5)], [0.0]), "1 answers came without usage"),
+    ],
+)
+def test_what_spoils_the_numbers_is_said(run: Run, words: str) -> None:
+    """Lag, waiting, an early end and missing usage are warnings of the report."""
+    told = report(run)
+    assert len(told.warnings) == 1
+    assert words in told.warnings[0]
+    assert words in shown(tables(told)).replace("\n", " ")
+
+
+def test_an_idle_generator_is_trusted() -> None:
+    """Lag that is small against the times measured, or of a few milliseconds, is no matter."""
+    assert report(Run([sample(1.0)], [0.05])).warnings == []
+    assert report(Run([sample(0.001)], [0.005])).warnings == []
+
+
+def test_json_has_stable_keys_and_null_for_unknown() -> None:
+    """Scripts read it: every key is there even when nothing was answered."""
+    keys = [*json.loads(to_json(report(Run([sample(0.1)]))))]
+    empty = json.loads(to_json(report(Run())))
+    assert [*empty] == keys
+    assert empty["ttft_s"] is None
+    assert empty["requests_per_s"] == 0
+    assert keys[:5] == ["name", "url", "model", "rate", "speed"]
+
+
+def test_tables_show_what_came_as_it_came() -> None:
+    """Names and messages are text, never markup."""
+    told = report(Run([sample(0.1, worker="[::1]"), Sample(0, 1, fault=Fault("x", "[/DONE]"))]))
+    text = shown(tables(told))
+    assert "[::1]" in text
+    assert "[/DONE]" in text
+    assert "1 of 3" in text
+    assert "one endless cache: 66.7%" in text
+
+
+def test_nothing_answered_is_a_table_too() -> None:
+    """An empty report renders."""
+    assert "0 of 3" in shown(tables(report(Run())))
+
+
+def test_a_comparison_ends_with_last_against_first() -> None:
+    """The ratio column reads as a factor, and a dash where there is nothing to divide."""
+    slow = report(Run([sample(0.4, cached=10)], wall_s=1.0))
+    fast = report(Run([sample(0.1, cached=80)], wall_s=1.0))
+    text = shown(comparison({"roundrobin": slow, "prefixaware": fast}))
+    rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in text.splitlines()[4:-1]}
+    assert [cell.strip() for cell in rows["TTFT p50"]] == ["0.400", "0.100", "0.25x"]
+    assert [cell.strip() for cell in rows["Hit rate"]] == ["10.0%", "80.0%", "8.00x"]
+    assert [cell.strip() for cell in rows["Errors"]] == ["0", "0", "-"]
+    assert "prefixaware / roundrobin" in text
+
+
+def test_comparing_one_or_none_is_fine() -> None:
+    """The demo may be cut short."""
+    assert "1.00x" in shown(comparison({"only": report(Run([sample(0.1)]))}))
+    assert "TTFT p50" in shown(comparison({}))

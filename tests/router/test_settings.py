@@ -1,0 +1,145 @@
+"""What loaded settings hold, and how they are listed."""
+
+import pytest
+from pydantic import ValidationError
+
+from router.settings import PoolSettings, Settings, WorkerSettings
+from router.settings_file import describe, loads
+from router.settings_strategy import StrategySettings
+from router.units import Address
+
+POOLS = """
+strategy: leastload
+pools:
+  - name: llama
+    models: ["meta-llama/*", exact-name]
+    strategy: roundrobin
+    workers: [http://a:1]
+  - name: rest
+    workers: [{url: "https://[::1]", name: six}]
+"""
+
+
+def test_everything_but_the_workers_has_a_default() -> None:
+    """The documented ones, in seconds and bytes."""
+    settings = loads("workers: [http://10.0.0.11:8000/]")
+    assert settings.listen == Address("127.0.0.1", 8080)
+    assert settings.tokenizer == "bytes"
+    assert settings.strategy == StrategySettings("prefixaware")
+    assert settings.workers == (WorkerSettings(url="http://10.0.0.11:8000"),)
+    worker = settings.workers[0]
+    assert (worker.url, worker.name) == ("http://10.0.0.11:8000", "10.0.0.11:8000")
+    assert (worker.models, worker.api_key, worker.kv_tokens) == (("*",), None, None)
+    timeouts, limits, health, logs = (
+        settings.timeouts,
+        settings.limits,
+        settings.health,
+        settings.logs,
+    )
+    assert (timeouts.connect, timeouts.first_byte) == (2, 600)
+    assert (timeouts.idle, timeouts.keepalive) == (120, 3)
+    assert (limits.body, limits.attempts) == (16 << 20, 3)
+    assert (health.interval, health.timeout, health.fall, health.rise) == (2, 1, 2, 1)
+    assert (logs.level, logs.format, logs.requests) == ("info", "plain", False)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://a:1", Address("a", 1)),
+        ("http://a", Address("a", 80)),
+        ("https://a/", Address("a", 443)),
+        ("http://[::1]:8000", Address("::1", 8000)),
+        ("https://[::1]", Address("::1", 443)),
+    ],
+)
+def test_a_worker_knows_its_address(url: str, address: Address) -> None:
+    """The port of the scheme where none is given; the name is the same."""
+    worker = WorkerSettings(url=url)
+    assert worker.address == address
+    assert worker.name == str(address)
+
+
+def test_top_level_workers_are_the_default_pool() -> None:
+    """It serves every model, with the strategy at the top."""
+    settings = loads("strategy: roundrobin\nworkers: [http://a:1]")
+    (pool,) = settings.all_pools()
+    assert (pool.name, pool.models) == ("default", ("*",))
+    assert pool.strategy is settings.strategy
+    assert pool.workers == settings.workers
+
+
+def test_pools_inherit_the_strategy() -> None:
+    """Unless they name their own."""
+    pools = loads(POOLS).all_pools()
+    assert [pool.strategy.name for pool in pools] == ["roundrobin", "leastload"]
+    assert [pool.models for pool in pools] == [("meta-llama/*", "exact-name"), ("*",)]
+    assert [worker.name for pool in pools for worker in pool.workers] == ["a:1", "six"]
+
+
+def test_settings_never_change() -> None:
+    """A reload makes new ones."""
+    settings = loads("workers: [http://a:1]")
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.limits.attempts = 5  # type: ignore[misc]
+
+
+def test_settings_can_be_made_in_code() -> None:
+    """From models as from plain data, with the same checks."""
+    worker = WorkerSettings(url="http://a:1", name="x")
+    pool = PoolSettings(name="p", workers=(worker,), models=("m",))
+    assert Settings(pools=(pool,)).all_pools()[0].workers == (worker,)
+    assert Settings.model_validate(Settings(workers=(worker,))).workers == (worker,)
+    with pytest.raises(ValidationError, match=r"is already the name of workers\[0\]"):
+        Settings(workers=(worker, WorkerSettings(url="http://b:1", name="x")))
+
+
+def test_the_listing_tells_every_value_and_where_it_is_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the file would say it; secrets as asterisks."""
+    monkeypatch.setenv("SOME_KEY", "sk-sekret")
+    rows = describe(
+        loads(
+            "workers: [{url: http://a:1, api_key: '${SOME_KEY}'}, http://b:1]\n"
+            "timeouts: {idle: 90s}\n"
+        )
+    )
+    assert [tuple(row) for row in rows] == [
+        ("listen", "127.0.0.1:8080", "default"),
+        ("strategy", "prefixaware", "default"),
+        ("strategy.memory", "64MiB", "default"),
+        ("tokenizer", "bytes", "default"),
+        ("workers[0].url", "http://a:1", "set"),
+        ("workers[0].name", "a:1", "default"),
+        ("workers[0].models", "none", "default"),
+        ("workers[0].api_key", "***", "set"),
+        ("workers[0].kv_tokens", "none", "default"),
+        ("workers[1].url", "http://b:1", "set"),
+        ("workers[1].name", "b:1", "default"),
+        ("workers[1].models", "none", "default"),
+        ("workers[1].api_key", "none", "default"),
+        ("workers[1].kv_tokens", "none", "default"),
+        ("timeouts.connect", "2s", "default"),
+        ("timeouts.first_byte", "10m", "default"),
+        ("timeouts.idle", "90s", "set"),
+        ("timeouts.keepalive", "3s", "default"),
+        ("limits.body", "16MiB", "default"),
+        ("limits.attempts", "3", "default"),
+        ("health.interval", "2s", "default"),
+        ("health.timeout", "1s", "default"),
+        ("health.fall", "2", "default"),
+        ("health.rise", "1", "default"),
+        ("logs.level", "info", "default"),
+        ("logs.format", "plain", "default"),
+        ("logs.requests", "false", "default"),
+    ]
+
+
+def test_the_listing_tells_what_pools_inherit() -> None:
+    """The strategy of a pool without one is the top one, and a default there."""
+    rows = {row.path: (row.value, row.source) for row in describe(loads(POOLS))}
+    assert rows["pools[0].strategy"] == ("roundrobin", "set")
+    assert rows["pools[1].strategy"] == ("leastload", "default")
+    assert rows["pools[0].models"] == ("meta-llama/*, exact-name", "set")
+    assert rows["pools[1].workers[0].url"] == ("https://[::1]", "set")

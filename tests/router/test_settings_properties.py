@@ -1,0 +1,75 @@
+"""Whatever the text, it loads or it is refused with sentences; nothing else ever happens."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from router.settings import Settings
+from router.settings_file import SettingsError, describe, loads
+
+WORDS = [
+    "workers", "pools", "strategy", "name", "url", "models", "api_key", "timeouts", "connect",
+    "limits", "attempts", "logs", "level", "listen", "health", "kv_tokens", "http://a:1",
+    "http://b:2/x", "prefixaware", "roundrobin", "memory", "16MiB", "2s", "${HOME}", "${NO}",
+    "file:/dev/null", "info", "true", "~", "5", "1e9", "0x", ".nan", "2001-01-01", "*", "a*",
+]  # fmt: skip
+MARKS = [
+    ": ", ":\n", ":\n  ", "\n", "\n  ", "\n- ", "\n  - ", ", ", "{", "}", "[", "]", "&a ", "*a ",
+    "<<: *a", "!x ", "!!int ", "!!bool ", "!!float ", "!!null ", "! ", "'", '"', "|\n", ">-\n ",
+    "# ", "\t", "---\n", "...\n", "%YAML 1.1\n", "%TAG ! x\n", "? ", "\\", "\\ud800", "\0", "é",
+    "\ufeff", "`",
+]  # fmt: skip
+YAMLISH = st.lists(st.sampled_from([*WORDS, *MARKS, *MARKS]), max_size=30).map("".join)
+
+
+def check(text: str) -> None:
+    """The one property."""
+    problems = []
+    try:
+        loaded = loads(text, "f")
+    except SettingsError as error:
+        problems = error.problems
+        assert str(error)  # noqa: PT017  # a refusal always says something
+    else:
+        assert isinstance(loaded, Settings)
+        assert describe(loaded)
+    for problem in problems:
+        assert len(str(problem).splitlines()) == 1
+        assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(YAMLISH)
+def test_anything_like_yaml_loads_or_is_refused(text: str) -> None:
+    """Fragments of YAML and of settings, in any order."""
+    check(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_loads_or_is_refused(text: str) -> None:
+    """Any characters at all."""
+    check(text)
+    check(f"workers: [http://a:1]\n{text}")
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(WORDS).map(lambda word: f"'{word}'")
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(map(str, items))}]")
+        | st.dictionaries(st.sampled_from(WORDS[:16]), inner, max_size=4).map(
+            lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs.items()) + "}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(WORDS[:16]), VALUES, max_size=5))
+def test_any_structure_loads_or_is_refused(sections: dict[str, object]) -> None:
+    """Right keys with wrong values, in every place."""
+    check("".join(f"{key}: {value}\n" for key, value in sections.items()))

@@ -1,0 +1,174 @@
+"""Traces as they are read, text that stands for blocks, and workloads made to order."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.traces import (
+    TraceError,
+    TraceRequest,
+    block_text,
+    filler,
+    ideal_hit_rate,
+    prompt_text,
+    read_trace,
+    spread,
+)
+from simulator.workloads import chats, document_questions, mixed
+
+GOOD = '{"timestamp": 3000, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}\n'
+
+
+def request(at_s: float = 0.0, tokens: int = 512, ids: tuple[int, ...] = (1,)) -> TraceRequest:
+    return TraceRequest(at_s, tokens, 1, ids)
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
+def test_a_trace_reads_the_same_plain_and_compressed(tmp_path: Path, name: str) -> None:
+    """Time stamps come as seconds, blank lines count for nothing."""
+    data = (GOOD + "\n" + GOOD).encode()
+    path = tmp_path / name
+    path.write_bytes(zstandard.compress(data) if name.endswith("zst") else data)
+    assert list(read_trace(path)) == [TraceRequest(3.0, 600, 7, (1, 2))] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "truncated"),
+        (b"\xff\xfe".decode("latin-1"), "malformed"),
+        (GOOD.replace("600", '"600"'), "input_length"),
+        (GOOD.replace("600", "0"), ">= 1"),
+        (GOOD.replace("[1, 2]", "[1]"), "1 hash_ids for 600 tokens"),
+        ('{"timestamp": 1}', "input_length"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_was_expected(tmp_path: Path, line: str, reason: str) -> None:
+    """The error tells file, line, fault and form."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(GOOD + line, encoding="latin-1")
+    with pytest.raises(TraceError) as caught:
+        list(read_trace(path))
+    said = str(caught.value)
+    assert f"{path}, line 2: " in said
+    assert reason in said
+    assert '"hash_ids": [id, ...]' in said
+
+
+def test_what_is_no_file_or_no_zstd_is_a_trace_error(tmp_path: Path) -> None:
+    """A missing file and wrong compression are told like any other fault."""
+    with pytest.raises(TraceError, match="No such file"):
+        list(read_trace(tmp_path / "none.jsonl"))
+    path = tmp_path / "trace.jsonl.zst"
+    path.write_text(GOOD)
+    with pytest.raises(TraceError, match="expected zstd data"):
+        list(read_trace(path))
+
+
+@given(st.lists(st.integers(0, 20)), st.integers())
+def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed: int) -> None:
+    """Nobody passes the next time stamp, nobody is lost, and a seed always gives the same."""
+    before = [request(float(stamp), ids=(number,)) for number, stamp in enumerate(stamps)]
+    after = spread(before, seed)
+    assert after == spread(before, seed)
+    assert [r.at_s for r in after] == sorted(r.at_s for r in after)
+    ordered = sorted(before, key=lambda r: r.at_s)
+    assert [r.hash_ids for r in after] == [r.hash_ids for r in ordered]
+    for old, new in zip(ordered, after, strict=True):
+        later = [stamp for stamp in stamps if stamp > old.at_s]
+        assert old.at_s <= new.at_s
+        assert not later or new.at_s <= min(later)
+
+
+def test_spreading_is_even_and_leaves_lone_requests_alone() -> None:
+    """Three at one time stamp take a third of the gap each; one stays."""
+    after = spread([request(0.0), request(0.0), request(0.0), request(3.0)], seed=1)
+    assert [int(r.at_s) for r in after] == [0, 1, 2, 3]
+    assert after[-1].at_s == 3.0
+
+
+@given(st.integers(), st.integers(1, 64), st.integers(1, 8))
+def test_a_block_has_exactly_its_length(hash_id: int, tokens: int, chars: int) -> None:
+    """Blocks are ASCII of tokens times characters, whatever the id."""
+    text = block_text(hash_id, tokens, chars)
+    assert len(text) == tokens * chars
+    assert text.isascii()
+
+
+def test_blocks_are_the_same_on_every_machine_and_differ_by_id() -> None:
+    """The text of an id is fixed for good: results from two machines compare."""
+    assert block_text(7)[:24] == "are up bee many on war t"
+    assert len({block_text(hash_id)[:64] for hash_id in range(500)}) == 500
+
+
+def test_prompts_agree_as_far_as_their_blocks_do() -> None:
+    """Equal leading ids give an equal prefix, and the last block is cut to the length."""
+    one = prompt_text(request(tokens=1300, ids=(1, 2, 3)))
+    two = prompt_text(request(tokens=1100, ids=(1, 2, 4)))
+    assert (len(one), len(two)) == (5200, 4400)
+    assert one[:4096] == two[:4096]
+    assert one[4096:4400] != two[4096:]
+
+
+def test_filler_of_no_length_is_empty() -> None:
+    """No characters are no text."""
+    assert filler("key", 0) == ""
+
+
+def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
+    """A block seen before counts only when all blocks before it were seen, too."""
+    requests = [
+        request(tokens=1024, ids=(1, 2)),
+        request(tokens=700, ids=(1, 2)),
+        request(tokens=1024, ids=(3, 2)),
+    ]
+    assert ideal_hit_rate(requests) == 700 / (1024 + 700 + 1024)
+    assert ideal_hit_rate([]) == 0.0
+
+
+def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
+    """A seed names a workload."""
+    assert mixed(3) == mixed(3)
+    assert mixed(3) != mixed(4)
+
+
+def test_chats_vary_in_turns_thinking_and_order() -> None:
+    """Nothing is in step: that would flatter round robin."""
+    made = chats(1, conversations=40, turns=6)
+    assert len({len(talk.turns) for talk in made}) > 1
+    assert len({turn.think_s for talk in made for turn in talk.turns[1:]}) > 40
+    assert [talk.name for talk in made] != [f"chat-{number}" for number in range(40)]
+    assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
+    assert all(talk.turns[0].think_s == 0 for talk in made)
+
+
+def test_some_chats_share_their_system_prompt() -> None:
+    """The share given has one in common, and the others each their own."""
+    systems = [talk.system for talk in chats(1, conversations=200, shared_systems=0.25)]
+    shared = max(systems.count(system) for system in set(systems))
+    assert 25 <= shared <= 75
+    assert len(set(systems)) == 200 - shared + 1
+
+
+def test_questions_on_documents_interleave() -> None:
+    """Each document is asked about by all its users, with others in between."""
+    made = document_questions(1, documents=4, questions=5, document_tokens=100)
+    documents = [talk.system for talk in made]
+    assert all(documents.count(document) == 5 for document in documents)
+    assert all(len(document) == 400 for document in documents)
+    assert len({talk.turns[0].user for talk in made}) == 20
+    changes = sum(one != other for one, other in pairwise(documents))
+    assert changes > 4
+
+
+def test_a_mix_holds_both_kinds_in_order_of_arrival() -> None:
+    """The demo's workload is sized by its parameters."""
+    made = mixed(1, conversations=7, documents=3, questions=2, document_tokens=50, think_s=0)
+    assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
+    assert sum(talk.name.startswith("chat-") for talk in made) == 7
+    assert sum(talk.name.startswith("document-") for talk in made) == 6
+    assert not any(turn.think_s for talk in made for turn in talk.turns)
