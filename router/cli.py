@@ -1,7 +1,5 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
-import asyncio
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +64,8 @@ def serve(
     ] = None,
 ) -> None:
     """Open the front door and serve until told to stop."""
-    from router import app as door, logs, server
+    from router import app as door
+    from router import logs, server
 
     settings = _load(config)
     try:

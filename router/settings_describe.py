@@ -37,12 +37,16 @@ def _rows(path: str, value: object, written: object, *, given: bool) -> Iterator
         for key, option in value.written().items():
             if key != "name":
                 yield _row(f"{path}.{key}", option, given=given and key in value.options)
-    elif isinstance(value, tuple) and all(isinstance(inner, BaseModel) for inner in value):
-        for number, inner in enumerate(value):
+    elif path in {"workers", "pools"} or _are_models(value):
+        for number, inner in enumerate(cast("tuple[object, ...]", value)):
             item = cast("list[object]", written)[number]
             yield from _rows(f"{path}[{number}]", inner, item, given=given)
     else:
         yield _row(path, written, given=given)
+
+
+def _are_models(value: object) -> bool:
+    return isinstance(value, tuple) and any(isinstance(inner, BaseModel) for inner in value)
 
 
 def _row(path: str, written: object, *, given: bool) -> Row:

@@ -38,7 +38,7 @@ def test_a_refusal_costs_nothing(stub: MakeStub, route: MakeRouter) -> None:
     assert len(second.requests) == 4
     assert "refused" in router.http.get("/workers").json()[0]["reason"]
     assert router.metric("warmroute_worker_errors_total", **_labels(first, "connect")) == 1
-    assert router.idle()
+    until(router.idle)
 
 
 def _labels(worker: Stub, kind: str) -> dict[str, str]:
@@ -109,7 +109,7 @@ def test_failures_before_the_first_byte(
     assert error_of(reply)["type"] == "server_error"
     assert good.requests == []
     assert router.metric("warmroute_worker_errors_total", **_labels(bad, kind)) == 1
-    assert router.idle()
+    until(router.idle)
     # The door is still open.
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
 
@@ -127,7 +127,7 @@ def test_stream_that_breaks_ends_with_an_error(
     error = json.loads(events[1].removeprefix(b"data: "))["error"]
     assert error["code"] == "worker_failed"
     assert events[2:] == [b""]
-    assert router.idle()
+    until(router.idle)
 
 
 def test_openai_client_raises_on_a_broken_stream(stub: MakeStub, route: MakeRouter) -> None:
@@ -164,7 +164,7 @@ def test_body_that_breaks_is_cut_not_completed(
     router = route(stub([half, 0.05, death]).url)
     with pytest.raises(httpx.RemoteProtocolError):
         router.http.post("/v1/chat/completions", json=CHAT)
-    assert router.idle()
+    until(router.idle)
     assert router.http.get("/health/live").status_code == 200
 
 
@@ -202,7 +202,7 @@ def test_a_kept_connection_that_died_is_replaced(stub: MakeStub, route: MakeRout
     worker.close_next = True
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     assert len(worker.requests) == 3  # the one that met a closed door came again, once
-    assert router.idle()
+    until(router.idle)
 
 
 def test_a_new_connection_that_died_is_not_asked_again(stub: MakeStub, route: MakeRouter) -> None:

@@ -70,7 +70,7 @@ def test_every_framing_of_an_answer(stub: MakeStub, route: MakeRouter, end: str)
     }
     router = route(stub(scripts[end]).url)
     assert router.http.post("/v1/chat/completions", json=CHAT).content == b"hello"
-    assert router.idle()
+    until(router.idle)
 
 
 def test_events_pass_as_they_come(stub: MakeStub, route: MakeRouter) -> None:

@@ -83,7 +83,7 @@ def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_the_schema_allows_what_is_right(line: str) -> None:
     """Both shapes of a strategy, also of another package."""
-    assert fits(f"workers: [http://a:1, {{url: http://b, models: ['x*']}}]\n{line}")
+    assert fits(f"workers: [http://a:1, {{url: http://b, models: [x]}}]\n{line}")
 
 
 @pytest.mark.parametrize(

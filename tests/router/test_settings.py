@@ -29,7 +29,7 @@ def test_everything_but_the_workers_has_a_default() -> None:
     assert settings.workers == (WorkerSettings(url="http://10.0.0.11:8000"),)
     worker = settings.workers[0]
     assert (worker.url, worker.name) == ("http://10.0.0.11:8000", "10.0.0.11:8000")
-    assert (worker.models, worker.api_key, worker.kv_tokens) == (("*",), None, None)
+    assert (worker.models, worker.api_key, worker.kv_tokens) == ((), None, None)
     timeouts, limits, health, logs = (
         settings.timeouts,
         settings.limits,
