@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +9,16 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from router import __version__, settings_file
-from router.settings import Settings
+from router import __version__, demo, logs, server, settings_file
+from router.app import create_app
+from router.replay import ReplayError, replay_trace
+from router.replay_plan import Endpoint
+from router.replay_report import to_json
+from router.replay_tables import tables
+from router.settings import LogSettings, Settings
 from router.units import Address
+from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.profiles import PROFILES
 
 app = typer.Typer(
     name="warmroute",
@@ -41,6 +49,13 @@ def _load(file: Path) -> Settings:
         raise _fail(str(error), 2) from None
 
 
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise _fail(f"--listen: {error}", 2) from None
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"warmroute {__version__}")
@@ -64,20 +79,18 @@ def serve(
     ] = None,
 ) -> None:
     """Open the front door and serve until told to stop."""
-    from router import app as door
-    from router import logs, server
-
     settings = _load(config)
+    address = _address(listen) if listen else settings.listen
     try:
-        address = Address.parse(listen) if listen else settings.listen
         listener = server.bind(address)
-    except (ValueError, server.PortTaken) as error:
+    except server.PortTaken as error:
         raise _fail(str(error)) from None
     logs.set_up(settings.logs)
-    application = door.create_app(settings)
+    running = server.server(create_app(settings), settings)
     port = listener.getsockname()[1]
     _err.print(f"Warmroute {__version__} listens on http://{Address(address.host, port)}")
-    uvloop.run(server.server(application, settings).serve(sockets=[listener]))
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again after a graceful end
+        uvloop.run(running.serve(sockets=[listener]))
 
 
 @app.command()
@@ -94,3 +107,99 @@ def check(file: Annotated[Path, typer.Argument(help="The YAML file.")]) -> None:
 def schema() -> None:
     """Print the JSON schema of the YAML file."""
     print(settings_file.schema_text(), end="")
+
+
+@app.command("demo")
+def run_demo(
+    once: Annotated[bool, typer.Option("--once", help="End after the comparison.")] = False,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of the router that stays.")
+    ] = "127.0.0.1:8080",
+    seed: Annotated[int, typer.Option(help="Another seed is another workload.")] = 1,
+) -> None:
+    """Route real traffic over a simulated fleet, by round robin and by prefix, and compare."""
+    options = demo.DemoOptions(listen=_address(listen), once=once, seed=seed)
+    try:
+        code = uvloop.run(demo.run(options, _out, _err))
+    except (demo.DemoError, server.PortTaken, ReplayError) as error:
+        raise _fail(str(error)) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def replay(
+    *,
+    trace: Annotated[Path, typer.Argument(help="Mooncake format, .jsonl or .jsonl.zst.")],
+    url: Annotated[str, typer.Option(help="The front door.")] = "http://127.0.0.1:8080",
+    rate: Annotated[float, typer.Option(help="Multiplies the trace's arrival rate.")] = 1.0,
+    speed: Annotated[
+        float, typer.Option(help="The fleet is simulated, this much faster than the clock.")
+    ] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="Only the first N requests.")] = None,
+    endpoint: Annotated[Endpoint, typer.Option(help="Which API to use.")] = "chat",
+    model: Annotated[
+        str | None, typer.Option(help="Default: the first that /v1/models names.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Length of every answer. Default: the trace's.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Replay a trace through any OpenAI front door and report what it did."""
+    try:
+        report = replay_trace(
+            trace,
+            url=url,
+            rate=rate,
+            speed=speed,
+            limit=limit,
+            endpoint=endpoint,
+            model=model,
+            max_tokens=max_tokens,
+            api_key=api_key,
+        )
+    except ReplayError as error:
+        raise _fail(str(error), 2) from None
+    if as_json:
+        print(to_json(report))
+    else:
+        _out.print(tables(report))
+    raise typer.Exit(1 if report.failed else 0)
+
+
+@app.command()
+def simulate(
+    *,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 8,
+    port: Annotated[int, typer.Option(help="The first worker's port; 0: any.")] = 9001,
+    profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = next(
+        iter(PROFILES)
+    ),
+    model: Annotated[str, typer.Option(help="The model's name.")] = demo.MODEL,
+    speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 1.0,
+    max_queued: Annotated[
+        int | None, typer.Option(help="Requests that may wait at a worker; more get 503.")
+    ] = None,
+) -> None:
+    """Run simulated vLLM workers, to put a router in front of."""
+
+    def announce(fleet: Fleet) -> None:
+        for worker in fleet.workers:
+            _out.print(worker.url, highlight=False)
+
+    logs.set_up(LogSettings(level="warning"))
+    try:
+        settings = FleetSettings(
+            workers=workers,
+            port=port,
+            profile=profile,
+            models=(model,),
+            speed=speed,
+            max_queued=max_queued,
+        )
+        run_fleet(settings, announce)
+    except (OSError, ValueError) as error:
+        raise _fail(str(error)) from None

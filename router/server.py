@@ -34,7 +34,9 @@ def bind(address: Address) -> socket.socket:
     return listener
 
 
-def server(door: Door, settings: Settings) -> uvicorn.Server:
+def server(
+    door: Door, settings: Settings, kind: type[uvicorn.Server] = uvicorn.Server
+) -> uvicorn.Server:
     """Make the server; run it with `serve(sockets=[bind(...)])`."""
     config = uvicorn.Config(
         door,
@@ -52,4 +54,4 @@ def server(door: Door, settings: Settings) -> uvicorn.Server:
         timeout_keep_alive=KEEPALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
     )
-    return uvicorn.Server(config)
+    return kind(config)

@@ -1,0 +1,196 @@
+"""The product on an embedded fleet: the same traffic by round robin and by prefix, side by side.
+
+The fleet runs in a process of its own; the router and the traffic run here, over real sockets.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import httpx
+import uvicorn
+from rich.console import Console
+
+from router.app import create_app
+from router.replay import Options, Plan, replay
+from router.replay_report import Report
+from router.replay_tables import comparison
+from router.server import bind, server
+from router.settings import Settings
+from router.units import Address
+from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.workloads import Conversation, chats, document_questions
+
+STRATEGIES = ("roundrobin", "prefixaware")
+WORKERS = 8
+#: Simulated seconds a second: fast enough to be short, slow enough for two shared cores.
+SPEED = 4.0
+#: Simulated seconds over which users arrive.
+SPAN_S = 40.0
+MODEL = "llama-3.1-8b"
+
+
+class DemoError(Exception):
+    """The demo cannot go on; says why in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What a person may choose."""
+
+    listen: Address
+    workers: int = WORKERS
+    once: bool = False
+    seed: int = 1
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: the demo runs two servers and its own loop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
+    """Serve in the child until told to stop; the parent hears the URLs, or what went wrong."""
+
+    def ready(fleet: Fleet) -> None:
+        parent.send([worker.url for worker in fleet.workers])
+
+    try:
+        run_fleet(settings, ready)
+    except OSError as error:
+        parent.send(str(error))
+
+
+@contextlib.contextmanager
+def _fleet(options: DemoOptions) -> Iterator[list[str]]:
+    """Run the simulated fleet while the block runs; yields the workers' URLs."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    settings = FleetSettings(workers=options.workers, models=(MODEL,), speed=SPEED, kv_events=False)
+    process = spawn.Process(target=_run_fleet, args=(settings, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        try:
+            urls = ours.recv()
+        except EOFError:
+            urls = "it ended before it was ready"
+        if isinstance(urls, str):
+            raise DemoError(f"The simulated fleet did not start: {urls}.")
+        yield urls
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+@contextlib.asynccontextmanager
+async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncIterator[str]:
+    """Serve with one strategy while the block runs; yields its URL."""
+    workers = [{"url": url, "name": f"sim-{place}"} for place, url in enumerate(urls, start=1)]
+    settings = Settings.model_validate(
+        {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
+    )
+    listener = bind(listen)
+    running = server(create_app(settings), settings, _Server)
+    task = asyncio.create_task(running.serve(sockets=[listener]))
+    while not (running.started or task.done()):  # uvicorn tells it no other way
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://{Address(listen.host, listener.getsockname()[1])}"
+    finally:
+        running.should_exit = True
+        await task
+
+
+async def run(options: DemoOptions, out: Console, err: Console) -> int:
+    """Run the demo; returns the exit code. Raises DemoError and PortTaken."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    bind(options.listen).close()  # taken: say so now, not after the first half
+    err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
+    with _fleet(options) as urls:
+        reports: dict[str, Report] = {}
+        for strategy in STRATEGIES:
+            await _forget(urls)
+            address = options.listen if strategy == STRATEGIES[-1] else Address("127.0.0.1", 0)
+            async with _router(strategy, urls, address) as url:
+                plan = Plan("multi-turn chats and questions on documents", (), _workload(options))
+                err.print(f"{strategy}: {plan.total} requests through {url}")
+                how = Options(url=url, speed=SPEED, stream_interval=4)
+                reports[strategy] = await replay(plan, how, console=err, stop=stop)
+                if strategy == STRATEGIES[-1] and not stop.is_set():
+                    _conclude(reports, out)
+                    if not options.once:
+                        _invite(url, out)
+                        await stop.wait()
+            if stop.is_set():
+                break
+    failed = any(report.failed for report in reports.values())
+    return 1 if failed or (options.once and stop.is_set()) else 0
+
+
+def _workload(options: DemoOptions) -> list[Conversation]:
+    """Multi-turn chats and questions on shared documents, at about half of what the fleet can."""
+    talks = chats(
+        options.seed,
+        conversations=12 * options.workers,
+        turns=4,
+        system_tokens=3000,
+        shared_systems=0.1,
+        user_tokens=400,
+        answer_tokens=100,
+        think_s=4.0,
+        over_s=SPAN_S,
+    )
+    asked = document_questions(
+        options.seed,
+        documents=options.workers,
+        questions=8,
+        document_tokens=16_000,
+        over_s=SPAN_S,
+    )
+    return [*talks, *asked]
+
+
+async def _forget(urls: list[str]) -> None:
+    """Empty every worker's cache, so that both strategies start alike."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for url in urls:
+            (await client.post(f"{url}/reset_prefix_cache")).raise_for_status()
+
+
+def _conclude(reports: dict[str, Report], out: Console) -> None:
+    out.print(comparison(reports))
+    out.print(
+        f"Times are in seconds of the simulated fleet, which runs {SPEED:g} times faster than"
+        " the clock. Hit rate: prompt tokens that workers found in their KV cache.",
+        style="dim",
+    )
+    for name, report in reports.items():
+        for warning in report.warnings:
+            out.print(f"{name}: {warning}", markup=False)
+
+
+def _invite(url: str, out: Console) -> None:
+    out.print(
+        f"""
+Still serving by prefixaware on {url}, until Ctrl-C. Try, twice:
+
+  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Why is the sky blue?"}}]}}'
+
+  {url}/workers   {url}/metrics   {url}/docs
+""",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
