@@ -180,6 +180,9 @@ def simulate(
     ),
     model: Annotated[str, typer.Option(help="The model's name.")] = demo.MODEL,
     speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 1.0,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="Tokens each KV cache holds. Default: the profile's.")
+    ] = None,
     max_queued: Annotated[
         int | None, typer.Option(help="Requests that may wait at a worker; more get 503.")
     ] = None,
@@ -198,6 +201,7 @@ def simulate(
             profile=profile,
             models=(model,),
             speed=speed,
+            kv_tokens=kv_tokens,
             max_queued=max_queued,
         )
         run_fleet(settings, announce)

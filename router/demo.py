@@ -100,7 +100,7 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
     listener = bind(listen)
     running = server(create_app(settings), settings, _Server)
     task = asyncio.create_task(running.serve(sockets=[listener]))
-    while not (running.started or task.done()):  # uvicorn tells it no other way
+    while not (running.started or task.done()):  # noqa: ASYNC110 - uvicorn sets no event
         await asyncio.sleep(0.01)
     try:
         yield f"http://{Address(listen.host, listener.getsockname()[1])}"

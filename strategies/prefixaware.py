@@ -19,7 +19,7 @@ class PrefixAwareOptions:
 
 
 class PrefixAware:
-    """The default strategy. Believes that a worker holds what this router sent it."""
+    """The default strategy. Believes that a worker holds what this router sent it last."""
 
     Options = PrefixAwareOptions
 
@@ -38,8 +38,9 @@ class PrefixAware:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
-        del now
-        self._tree.insert(prompt.keys, worker.name)
+        room = worker.kv_tokens
+        capacity = None if room is None else int(room / prompt.block_tokens)
+        self._tree.insert(prompt.keys, worker.name, capacity)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Nothing to learn yet: the tree keeps what was placed."""

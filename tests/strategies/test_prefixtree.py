@@ -52,34 +52,46 @@ def test_depths_are_those_of_a_trie(steps: list[tuple[str, Prompt]], asked: Prom
     assert tree.held(keys(asked)) == reference.held(asked)
 
 
-@given(_steps, _prompts, st.integers(1, 12))
+@given(_steps, _prompts, st.integers(3, 24), st.none() | st.integers(1, 6))
 def test_bound_holds_and_never_invents(
-    steps: list[tuple[str, Prompt]], asked: Prompt, blocks: int
+    steps: list[tuple[str, Prompt]], asked: Prompt, blocks: int, capacity: int | None
 ) -> None:
-    """A full tree stays within its bound, credits nothing false, and keeps what came last."""
+    """A full tree stays within its bounds, credits nothing false, and keeps what came last."""
     tree, reference = PrefixTree(blocks * BLOCK_BYTES), Reference()
     for worker, prompt in steps:
-        tree.insert(keys(prompt), worker)
+        tree.insert(keys(prompt), worker, capacity)
         reference.insert(prompt, worker)
         assert len(tree) <= blocks
         assert tree.bytes <= blocks * BLOCK_BYTES
-        kept = min(len(prompt), blocks)
-        assert tree.held(keys(prompt)).get(worker, 0) >= kept
+        share = blocks // len(reference.tries)
+        room = share if capacity is None else min(share, capacity)
+        assert tree.held(keys(prompt)).get(worker, 0) >= min(len(prompt), room)
     truth = reference.held(asked)
     assert all(depth <= truth.get(worker, 0) for worker, depth in tree.held(keys(asked)).items())
 
 
-@given(_steps, st.integers(1, 12))
+@given(_steps, st.integers(3, 24))
 def test_eviction_cuts_leaves_first(steps: list[tuple[str, Prompt]], blocks: int) -> None:
-    """No block stays without the one before it, so what is held is always one piece."""
+    """No worker holds a block without the one before it, so what is held is always one piece."""
     tree = PrefixTree(blocks * BLOCK_BYTES)
     parents: dict[int, int | None] = {}
     for worker, prompt in steps:
         path = keys(prompt)
         parents.update(zip(path, [None, *path], strict=False))
         tree.insert(path, worker)
-        kept = set(tree._holders)
-        assert all(parents[key] is None or parents[key] in kept for key in kept)
+        for shadow in tree._workers.values():
+            assert all(parents[key] is None or parents[key] in shadow.order for key in shadow.order)
+
+
+def test_it_forgets_what_the_worker_forgets() -> None:
+    """With the worker's own capacity, the least recently used prefix goes, a touched one stays."""
+    tree = PrefixTree(_LARGE)
+    old, touched, new = (keys((n, n, n)) for n in range(3))
+    tree.insert(old, "w", 6)
+    tree.insert(touched, "w", 6)
+    tree.insert(old, "w", 6)
+    tree.insert(new, "w", 6)
+    assert [tree.held(path).get("w", 0) for path in (old, touched, new)] == [3, 0, 3]
 
 
 @settings(max_examples=30)
@@ -108,13 +120,13 @@ def test_a_worker_that_comes_and_goes_leaves_nothing_behind() -> None:
         tree.forget("flaky")
         assert tree.held(path) == {"steady": 3}
     assert len(tree) == 3
-    assert tree._next_bit.bit_length() < 70
 
 
-def test_blocks_of_forgotten_workers_are_swept() -> None:
-    """What only forgotten workers held goes when the bits are swept."""
+def test_what_only_forgotten_workers_held_is_gone() -> None:
+    """Nothing of a worker that left stays in memory."""
     tree = PrefixTree(_LARGE)
-    for round_ in range(200):
-        tree.insert(keys((round_, 1)), "flaky")
-        tree.forget("flaky")
-    assert len(tree) < 200
+    for number in range(200):
+        tree.insert(keys((number, 1)), f"w{number % 3}")
+    for number in range(3):
+        tree.forget(f"w{number}")
+    assert (len(tree), tree._holders, tree._workers) == (0, {}, {})

@@ -1,0 +1,39 @@
+"""Fleets of simulated workers on real sockets."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+
+Start = Callable[..., FleetThread]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts fleets of toy workers that end with the test."""
+    with ExitStack() as stack:
+
+        def started(**settings: object) -> FleetThread:
+            given = {"profile": "toy", "models": ("toy",), **settings}
+            return stack.enter_context(FleetThread(FleetSettings(**given)))  # type: ignore[arg-type]
+
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FleetThread]:
+    """One toy worker for a module's tests that leave nothing behind."""
+    settings = FleetSettings(profile="toy", models=("toy", "alias"), adapters=("tuned",))
+    with FleetThread(settings) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def client(shared: FleetThread) -> Iterator[httpx.Client]:
+    """A client of the shared worker."""
+    with httpx.Client(base_url=shared.urls[0]) as client:
+        yield client

@@ -1,0 +1,117 @@
+"""Clients that leave, and workers that are full."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from simulator.thread import FleetThread
+from simulator.worker import Worker
+
+Start = Callable[..., FleetThread]
+
+#: Too much for a cache of 16,384 tokens together with a prompt of 16,000 others.
+FIRST = list(range(10**6, 10**6 + 1000))
+
+BUSY = {
+    "error": {
+        "message": "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance.",
+        "type": "Service Unavailable",
+        "param": None,
+        "code": 503,
+    }
+}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, at most some seconds."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.002)
+
+
+def ask(worker: Worker, **body: Any) -> socket.socket:
+    """A connection on which a long completion was asked for."""
+    connection = socket.create_connection((worker.settings.host, worker.port))
+    content = json.dumps({"prompt": FIRST, "max_tokens": 15_000, **body}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: %d\r\n\r\n"
+    connection.sendall(head % len(content) + content)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_while_decoding_frees_the_engine(start: Start, stream: bool) -> None:
+    """Streamed or not, its request is gone at once."""
+    (worker,) = start().workers
+    with ask(worker, stream=stream):
+        until(lambda: worker.engine.totals.generation_tokens > 3)
+        assert worker.engine.running == 1
+    until(lambda: worker.engine.running == 0)
+    assert worker.engine.cache.used == 0
+    assert worker.engine.totals.generation_tokens < 15_000
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_the_queue_is_forgotten(start: Start, stream: bool) -> None:
+    """A waiting request goes without ever running."""
+    (worker,) = start(kv_tokens=16_384).workers
+    with ask(worker) as first:
+        until(lambda: worker.engine.running == 1)
+        prompt = list(range(16_000))
+        with ask(worker, prompt=prompt, max_tokens=5, stream=stream):
+            until(lambda: worker.engine.waiting == 1)
+        until(lambda: worker.engine.waiting == 0)
+        assert worker.engine.running == 1
+        first.close()
+    until(lambda: worker.engine.running == 0)
+
+
+def test_a_client_that_leaves_during_prefill_frees_the_engine(start: Start) -> None:
+    """Before the first token, too."""
+    (worker,) = start(speed=0.01).workers
+    with ask(worker, prompt=list(range(15_000)), max_tokens=5, stream=True):
+        until(lambda: worker.engine.running == 1)
+        assert worker.engine.totals.generation_tokens == 0
+    until(lambda: worker.engine.running == 0)
+    assert worker.engine.cache.used == 0
+
+
+def test_a_client_that_leaves_within_its_body_costs_nothing(start: Start) -> None:
+    """Half a request is none."""
+    (worker,) = start().workers
+    with socket.create_connection((worker.settings.host, worker.port)) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{"
+        )
+    assert httpx.get(f"{worker.url}/load").json() == {"server_load": 0}
+
+
+def test_a_full_queue_answers_503(start: Start) -> None:
+    """In vLLM's words, streamed or not, and nothing is left behind."""
+    (worker,) = start(kv_tokens=16_384, max_queued=1).workers
+    with ask(worker), ThreadPoolExecutor() as pool:
+        until(lambda: worker.engine.running == 1)
+        body = {"prompt": list(range(16_000)), "max_tokens": 1}
+        url = f"{worker.url}/v1/completions"
+        with ask(worker, **body):
+            until(lambda: worker.engine.waiting == 1)
+            for stream in (True, False):
+                answer = pool.submit(httpx.post, url, json={**body, "stream": stream}).result()
+                assert (answer.status_code, answer.json()) == (503, BUSY)
+            assert worker.engine.waiting == 1
+            assert worker.engine.totals.rejected == 2
+
+
+def test_a_refused_choice_takes_the_others_with_it(start: Start) -> None:
+    """A request of several prompts is accepted whole or not at all."""
+    (worker,) = start(max_queued=2).workers
+    body = {"prompt": ["a", "b", "c"], "max_tokens": 15_000}
+    assert httpx.post(f"{worker.url}/v1/completions", json=body).status_code == 503
+    assert (worker.engine.running, worker.engine.waiting) == (0, 0)

@@ -1,0 +1,284 @@
+"""The engine: batching, chunked prefill, reuse, preemption, and how long steps take."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.changes import Stored
+from simulator.engine import Engine, QueueFullError, Step, TooLongError
+from simulator.profiles import PROFILES, Profile, profile_named
+from simulator.request import Request
+
+TOY = PROFILES["toy"]
+
+
+def engine(kv_tokens: int | None = None, max_queued: int | None = None, **profile: float) -> Engine:
+    """A toy engine with some of its profile changed."""
+    changed: Profile = dataclasses.replace(TOY, **profile)  # type: ignore[arg-type]
+    return Engine(changed, kv_tokens=kv_tokens, max_queued=max_queued)
+
+
+def request(name: str, prompt: range | list[int], answer: int = 4) -> Request:
+    """A request that gets `answer` tokens of its own."""
+    return Request(name, array("I", prompt), array("I", range(10**6, 10**6 + answer)))
+
+
+def drain(busy: Engine) -> list[Step]:
+    """All steps until nothing is left to do."""
+    steps = []
+    while busy.busy:
+        steps.append(busy.step())
+        assert len(steps) < 100_000
+    return steps
+
+
+def prefill_seconds(prompt: int) -> float:
+    """How long a cold engine takes to the first token of a prompt of that length."""
+    cold = Engine(PROFILES["llama-3.1-8b-h100"])
+    cold.add(request("one", range(prompt), 1), 0.0)
+    return sum(step.duration_s for step in drain(cold))
+
+
+def test_a_request_gets_its_answer_one_token_a_step() -> None:
+    """The first step computes the prompt and gives the first token."""
+    one = engine()
+    asked = request("one", range(40), 3)
+    one.add(asked, 0.0)
+    steps = drain(one)
+    assert [len(step.emitted) for step in steps] == [1, 1, 1]
+    assert steps[-1].finished == [asked]
+    assert asked.tokens[40:] == asked.answer
+
+
+def test_all_blocks_are_free_when_all_are_done() -> None:
+    """A finished request leaves its content behind, and no users."""
+    one = engine()
+    for name in "abc":
+        one.add(request(name, range(100), 20), 0.0)
+    drain(one)
+    assert one.cache.used == 0
+    assert one.kv_usage == 0.0
+    assert one.cache.cached > 0
+
+
+def test_the_same_prompt_again_hits_all_but_its_last_block() -> None:
+    """The last token is always computed: n full blocks give n - 1."""
+    one = engine()
+    first, second = request("a", range(64)), request("b", range(64))
+    one.add(first, 0.0)
+    drain(one)
+    one.add(second, 0.0)
+    drain(one)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 48)
+    assert (one.totals.prefix_queries, one.totals.prefix_hits) == (128, 48)
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_a_hit_leaves_at_least_one_token_to_compute(length: int, common: int) -> None:
+    """Hits are whole blocks of the common prefix, never the whole prompt."""
+    one = engine()
+    one.add(request("a", range(length)), 0.0)
+    drain(one)
+    shared = min(length, common)
+    second = request("b", [*range(shared), *range(10**5, 10**5 + common - shared)])
+    one.add(second, 0.0)
+    drain(one)
+    assert second.cached_tokens == min(shared, common - 1) // 16 * 16
+
+
+def test_answers_are_cached_for_the_next_turn() -> None:
+    """A prompt that holds the previous answer finds its blocks too."""
+    one = engine()
+    first = request("a", range(16), 33)
+    one.add(first, 0.0)
+    drain(one)
+    turn = request("b", [*first.tokens, 7, 8, 9])
+    one.add(turn, 0.0)
+    drain(one)
+    assert turn.cached_tokens == 48
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
+    """Decoding goes on during prefill, and the budget of a step holds."""
+    one = engine(max_num_batched_tokens=64)
+    short, long = request("short", range(8), 50), request("long", range(1000, 1300), 2)
+    one.add(short, 0.0)
+    one.step()
+    one.add(long, 0.0)
+    chunked = []
+    while not long.emitted:
+        chunked.append(one.step())
+    assert len(chunked) == 5  # 300 tokens at 63 a step
+    assert all(short in step.emitted for step in chunked)
+
+
+def test_waiting_requests_come_in_order_and_are_not_overtaken() -> None:
+    """A large head of the queue keeps a small one behind it waiting."""
+    one = engine(kv_tokens=160)
+    one.add(request("running", range(96), 30), 0.0)
+    one.step()
+    one.add(request("large", range(1000, 1100), 1), 0.0)
+    one.add(request("small", range(2000, 2010), 1), 0.0)
+    one.step()
+    assert (one.running, one.waiting) == (1, 2)
+    order = [done.request_id for step in drain(one) for done in step.finished]
+    assert order == ["running", "large", "small"]
+
+
+def test_no_more_run_at_once_than_may() -> None:
+    """`max_num_seqs` bounds the batch."""
+    one = engine(max_num_seqs=3)
+    for name in range(7):
+        one.add(request(str(name), range(name * 100, name * 100 + 10)), 0.0)
+    one.step()
+    assert (one.running, one.waiting) == (3, 4)
+
+
+def test_the_latest_arrival_is_preempted_and_still_gets_its_answer() -> None:
+    """A full cache costs the last one its blocks, not its tokens."""
+    one = engine(kv_tokens=96)
+    first, second = request("a", range(30), 40), request("b", range(1000, 1030), 40)
+    one.add(first, 0.0)
+    one.add(second, 0.0)
+    steps = drain(one)
+    assert one.totals.preemptions >= 1
+    assert [done.request_id for step in steps for done in step.finished] == ["a", "b"]
+    assert second.tokens[30:] == second.answer
+    assert one.totals.generation_tokens == 80
+
+
+def test_an_abort_frees_a_request_wherever_it_stands() -> None:
+    """Running or waiting, it is gone at once; once gone, an abort does nothing."""
+    one = engine(max_num_seqs=1)
+    one.add(request("running", range(50), 100), 0.0)
+    one.add(request("waiting", range(50), 100), 0.0)
+    one.step()
+    assert one.abort("waiting")
+    assert one.abort("running")
+    assert not one.abort("running")
+    assert not one.busy
+    assert one.cache.used == 0
+
+
+def test_a_full_queue_refuses() -> None:
+    """The bound counts requests that wait for their first step."""
+    one = engine(max_queued=1)
+    one.add(request("a", range(5)), 0.0)
+    with pytest.raises(QueueFullError):
+        one.add(request("b", range(5)), 0.0)
+    assert one.totals.rejected == 1
+    one.step()
+    one.add(request("c", range(5)), 0.0)
+
+
+def test_what_can_never_fit_is_refused() -> None:
+    """Prompt and answer together must fit the cache."""
+    one = engine(kv_tokens=64)
+    with pytest.raises(TooLongError):
+        one.add(request("a", range(60), 5), 0.0)
+    one.add(request("b", range(60), 4), 0.0)
+    drain(one)
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [([], [1]), ([1], [])])
+def test_a_request_has_a_prompt_and_an_answer(prompt: list[int], answer: list[int]) -> None:
+    """Nothing to compute is a mistake of the caller."""
+    with pytest.raises(ValueError, match="at least one token"):
+        Request("a", array("I", prompt), array("I", answer))
+
+
+def test_prefill_time_grows_faster_than_the_prompt() -> None:
+    """Attention makes twice the prompt cost more than twice the time."""
+    assert prefill_seconds(40_000) > 2.4 * prefill_seconds(20_000)
+
+
+def test_prefill_time_does_not_depend_on_the_chunks() -> None:
+    """Chunks that follow each other cost what one chunk would."""
+    profile = PROFILES["llama-3.1-8b-h100"]
+    parts = sum(profile.prefill_seconds(1000, start) for start in range(0, 16_000, 1000))
+    assert parts == pytest.approx(profile.prefill_seconds(16_000, 0))
+
+
+def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
+    """Batch size and context both count."""
+
+    def decode_step(sequences: int, context: int) -> float:
+        batch = Engine(PROFILES["llama-3.1-8b-h100"])
+        for name in range(sequences):
+            start = name * 10**5
+            batch.add(request(str(name), range(start, start + context), 5), 0.0)
+        while len(batch.step().emitted) < sequences:
+            pass  # some still prefill
+        return batch.step().duration_s
+
+    assert decode_step(8, 100) > decode_step(1, 100)
+    assert decode_step(1, 10_000) > decode_step(1, 100)
+
+
+def test_a_reset_is_announced_with_the_next_step() -> None:
+    """Nothing is found any more, and subscribers hear of it when the engine runs again."""
+    one = engine()
+    one.add(request("a", range(64)), 0.0)
+    drain(one)
+    assert one.reset_prefix_cache()
+    again = request("b", range(64))
+    one.add(again, 0.0)
+    kinds = [type(change).__name__ for change in one.step().changes]
+    assert kinds == ["Cleared", "Stored"]
+    assert again.cached_tokens == 0
+
+
+def test_reuse_is_announced_only_on_request() -> None:
+    """A router that joined late can ask for what it missed."""
+    one = engine()
+    one.add(request("a", range(64)), 0.0)
+    drain(one)
+    for name, full in (("quiet", False), ("loud", True)):
+        again = Request(name, array("I", range(64)), array("I", [1]), report_reuse=full)
+        one.add(again, 0.0)
+        stored = [change for change in one.step().changes if isinstance(change, Stored)]
+        assert sum(len(change.hashes) for change in stored) == (3 if full else 0)
+
+
+def test_an_unknown_profile_names_the_known_ones() -> None:
+    """A typo in a profile's name is easy to mend."""
+    with pytest.raises(ValueError, match=r"llama-3\.1-8b-h100"):
+        profile_named("llama")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 120), st.integers(1, 60), st.integers(0, 3)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 11),
+)
+def test_nothing_is_lost_whatever_is_asked(plan: list[tuple[int, int, int]], gone: int) -> None:
+    """Under preemption and an abort, the others finish in full and every block comes back."""
+
+    def run() -> tuple[list[str], float, dict[str, object]]:
+        tight = engine(kv_tokens=256, max_num_seqs=5, max_num_batched_tokens=48)
+        asked = [
+            request(str(at), range(family * 1000, family * 1000 + prompt), answer)
+            for at, (prompt, answer, family) in enumerate(plan)
+        ]
+        for each in asked:
+            tight.add(each, 0.0)
+        tight.step()
+        tight.abort(str(gone))
+        steps = drain(tight)
+        assert tight.cache.used == 0
+        for each in asked:
+            if each.request_id != str(gone):
+                assert each.finished
+                assert each.tokens[each.prompt_tokens :] == each.answer
+        order = [done.request_id for step in steps for done in step.finished]
+        return order, sum(s.duration_s for s in steps), dataclasses.asdict(tight.totals)
+
+    assert run() == run()

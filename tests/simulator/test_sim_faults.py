@@ -1,0 +1,236 @@
+"""Failures on demand, as clients meet them."""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from simulator.worker import Worker
+
+Start = Callable[..., FleetThread]
+
+BODY = {"prompt": "hello", "max_tokens": 20}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, at most some seconds."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.002)
+
+
+def order(worker: Worker, **fault: Any) -> None:
+    """Put a fault in force."""
+    answer = httpx.post(f"{worker.url}/simulator/fault", json=fault)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["fault"]["kind"] == fault["kind"]
+
+
+def complete(worker: Worker, **more: Any) -> httpx.Response:
+    """The answer to a completion."""
+    return httpx.post(f"{worker.url}/v1/completions", json={**BODY, **more})
+
+
+def collect(answer: httpx.Response, got: bytearray) -> None:
+    """Add the bytes of an answer's body as they come."""
+    for part in answer.iter_raw():
+        got += part
+
+
+def refused(worker: Worker) -> bool:
+    """Whether a connection is refused."""
+    try:
+        socket.create_connection((worker.settings.host, worker.port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_an_error_befalls_as_many_requests_as_ordered(start: Start) -> None:
+    """Then all is well again; other paths never notice."""
+    (worker,) = start().workers
+    order(worker, kind="error", status=502, count=2)
+    assert httpx.get(f"{worker.url}/health").status_code == 200
+    assert [complete(worker).status_code for _ in range(3)] == [502, 502, 200]
+    assert httpx.get(f"{worker.url}/simulator/fault").json() == {"fault": None}
+
+
+def test_a_fault_can_befall_other_paths(start: Start) -> None:
+    """A sick health check, with healthy answers."""
+    (worker,) = start().workers
+    order(worker, kind="error", status=503, path="/health")
+    assert httpx.get(f"{worker.url}/health").status_code == 503
+    assert complete(worker).status_code == 200
+
+
+def test_a_fault_can_be_seen_and_cleared(start: Start) -> None:
+    """GET shows it, DELETE ends it."""
+    (worker,) = start().workers
+    order(worker, kind="error")
+    shown = httpx.get(f"{worker.url}/simulator/fault").json()
+    assert shown == {"fault": {"kind": "error"}}
+    assert complete(worker).json()["error"]["type"] == "InternalServerError"
+    httpx.delete(f"{worker.url}/simulator/fault").raise_for_status()
+    assert complete(worker).status_code == 200
+
+
+def test_a_fault_ends_by_itself(start: Start) -> None:
+    """After its seconds."""
+    (worker,) = start().workers
+    order(worker, kind="error", seconds=0.05)
+    until(lambda: worker.fault is None)
+    assert complete(worker).status_code == 200
+
+
+def test_a_slow_worker_takes_its_time(start: Start) -> None:
+    """Its clock runs slower by the factor, and recovers."""
+    (worker,) = start().workers
+    order(worker, kind="slow", factor=7)
+    assert worker.pump.slowdown == 7
+    assert complete(worker).status_code == 200
+    httpx.delete(f"{worker.url}/simulator/fault")
+    assert worker.pump.slowdown == 1
+
+
+def test_garbage_is_not_http(start: Start) -> None:
+    """A client's parser gives up on it."""
+    (worker,) = start().workers
+    order(worker, kind="garbage", count=1)
+    with pytest.raises(httpx.RemoteProtocolError):
+        complete(worker)
+    assert complete(worker).status_code == 200
+
+
+def test_a_reset_may_come_before_the_status_line(start: Start) -> None:
+    """Nothing was answered: safe to send elsewhere."""
+    (worker,) = start().workers
+    order(worker, kind="reset", count=2)
+    for stream in (True, False):
+        with pytest.raises(httpx.ReadError):
+            complete(worker, stream=stream)
+    assert complete(worker).status_code == 200
+    assert worker.engine.running == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 100, 2000])
+def test_a_stream_is_reset_after_so_many_bytes(start: Start, after: int) -> None:
+    """What came before is what an undisturbed stream begins with, but for id and time."""
+    (worker,) = start().workers
+    order(worker, kind="reset", after_bytes=after, count=1)
+    url, got = f"{worker.url}/v1/completions", bytearray()
+    with httpx.stream("POST", url, json={**BODY, "stream": True}) as sent:
+        assert sent.status_code == 200
+        with pytest.raises(httpx.ReadError):
+            collect(sent, got)
+    assert len(got) == after
+    assert b'data: {"id":"cmpl-'.startswith(got[:18])
+    until(lambda: worker.engine.running == 0)
+
+
+def test_a_whole_answer_is_reset_after_so_many_bytes(start: Start) -> None:
+    """The length it promised never comes."""
+    (worker,) = start().workers
+    order(worker, kind="reset", after_bytes=10, count=1)
+    with httpx.stream("POST", f"{worker.url}/v1/completions", json=BODY) as sent:
+        parts = sent.iter_raw()
+        assert next(parts) == b'{"id":"cmp'
+        with pytest.raises(httpx.ReadError):
+            next(parts)
+
+
+def test_a_reset_beyond_the_end_of_an_answer_does_not_happen(start: Start) -> None:
+    """Short answers pass."""
+    (worker,) = start().workers
+    order(worker, kind="reset", after_bytes=10**6)
+    assert complete(worker).status_code == 200
+    assert complete(worker, stream=True).text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("after", [None, 0, 30])
+def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, stream: bool) -> None:
+    """The connection stays until the client gives up, and then nothing is left of it."""
+    (worker,) = start().workers
+    order(worker, kind="stall", after_bytes=after)
+    url, body = f"{worker.url}/v1/completions", {**BODY, "stream": stream}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(url, json=body, timeout=0.2)
+    until(lambda: not worker._listener.connections)
+    assert worker.engine.running == 0
+
+
+def test_stalled_connections_are_reset_when_the_fault_is_cleared(start: Start) -> None:
+    """They do not hang for ever."""
+    (worker,) = start().workers
+    order(worker, kind="stall", seconds=0.05)
+    with pytest.raises(httpx.ReadError):
+        complete(worker)
+
+
+def test_a_worker_that_refuses_comes_back(start: Start) -> None:
+    """The order is still answered; then connections are refused, for a while, at one port."""
+    (worker,) = start().workers
+    url = worker.url
+    order(worker, kind="refuse", seconds=0.3)
+    until(lambda: refused(worker))
+    until(lambda: worker.fault is None and not refused(worker))
+    assert worker.url == url
+    assert complete(worker).status_code == 200
+
+
+def test_a_worker_that_refuses_finishes_what_runs(start: Start) -> None:
+    """Only new connections are turned away; idle ones are closed."""
+    fleet = start()
+    (worker,) = fleet.workers
+    with (
+        httpx.Client() as idle,
+        httpx.stream(
+            "POST", f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 300, "stream": True}
+        ) as running,
+    ):
+        idle.get(f"{worker.url}/health")
+        order(worker, kind="refuse")
+        until(lambda: refused(worker))
+        until(lambda: len(worker._listener.connections) <= 1)
+        assert running.read().endswith(b"data: [DONE]\n\n")
+    fleet.call(worker.clear_fault)
+    until(lambda: not refused(worker))
+    assert complete(worker).status_code == 200
+
+
+def test_a_restart_cuts_off_everything_and_forgets(start: Start) -> None:
+    """Streams are reset, the cache is cold, counts are at zero."""
+    (worker,) = start().workers
+    prompt = list(range(64))
+    complete(worker, prompt=prompt)
+    old = worker.engine
+    body = {"prompt": prompt, "max_tokens": 15_000, "stream": True}
+    with httpx.stream("POST", f"{worker.url}/v1/completions", json=body) as running:
+        assert running.status_code == 200
+        order(worker, kind="restart", seconds=0.1)
+        with pytest.raises(httpx.ReadError):
+            running.read()
+    until(lambda: worker.engine is not old and worker.fault is None and not refused(worker))
+    assert worker.engine.totals.prompt_tokens == 0
+    usage = complete(worker, prompt=prompt).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("kind", ["stall", "refuse", "restart", "slow"])
+def test_a_fleet_stops_under_any_fault(kind: str) -> None:
+    """Whatever is in force, and whoever hangs on it."""
+    with FleetThread(FleetSettings(profile="toy", models=("toy",))) as fleet:
+        (worker,) = fleet.workers
+        connection = socket.create_connection((worker.settings.host, worker.port))
+        order(worker, kind=kind, seconds=100)
+        body = b'{"prompt":"a"}'
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n"
+        connection.sendall(head % len(body) + body)
+    with connection, pytest.raises(ConnectionRefusedError):
+        socket.create_connection((worker.settings.host, worker.port))

@@ -1,0 +1,106 @@
+"""Fleets: many workers in a process, from code and from the command line."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+
+Start = Callable[..., FleetThread]
+
+
+def test_every_worker_has_its_own_ports_name_and_cache(start: Start) -> None:
+    """Nothing is shared but the process."""
+    fleet = start(workers=3)
+    assert [worker.name for worker in fleet.workers] == ["sim-1", "sim-2", "sim-3"]
+    assert len(set(fleet.urls)) == 3
+    assert len({worker.kv_events for worker in fleet.workers}) == 3
+    body = {"prompt": list(range(64)), "max_tokens": 1}
+    for url in [*fleet.urls, fleet.urls[0]]:
+        httpx.post(f"{url}/v1/completions", json=body).raise_for_status()
+    hits = [worker.engine.totals.prefix_hits for worker in fleet.workers]
+    assert hits == [48, 0, 0]
+
+
+def test_ports_can_be_chosen(start: Start) -> None:
+    """The first worker's, and the others follow."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (worker,) = start(port=port).workers
+    assert worker.url == f"http://127.0.0.1:{port}"
+
+
+def test_a_taken_port_is_named() -> None:
+    """The error says which, and nothing is left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        fleet = FleetThread(FleetSettings(profile="toy", port=port))
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+            fleet.start()
+    assert not fleet.workers
+
+
+def test_the_same_port_serves_again_after_a_stop() -> None:
+    """A stopped fleet leaves nothing on its ports, events included."""
+    settings = FleetSettings(profile="toy")
+    with FleetThread(settings) as first:
+        url = first.urls[0]
+        kv = first.workers[0].kv_events
+        httpx.get(f"{url}/health").raise_for_status()
+    assert kv is not None
+    again = FleetSettings(
+        profile="toy", port=int(url.rsplit(":", 1)[1]), kv_port=int(kv.rsplit(":", 1)[1])
+    )
+    with FleetThread(again) as second:
+        assert second.urls == [url]
+        assert second.workers[0].kv_events == kv
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"workers": 0}, "worker"), ({"speed": 0}, "speed"), ({"models": ()}, "model")],
+)
+def test_an_impossible_fleet_is_refused(settings: dict[str, object], word: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValueError, match=word):
+        FleetSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_an_unknown_profile_stops_the_start() -> None:
+    """And leaves nothing behind."""
+    fleet = FleetThread(FleetSettings(profile="none"))
+    with pytest.raises(ValueError, match="no speed profile"):
+        fleet.start()
+
+
+def test_the_command_line_prints_urls_and_stops_on_a_signal() -> None:
+    """`python -m simulator` runs until it is told to end."""
+    command = [sys.executable, "-m", "simulator", "--workers", "2", "--profile", "toy"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        for line in lines:
+            url = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert url is not None
+            assert httpx.get(f"{url[0]}/health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_the_command_line_refuses_an_unknown_profile() -> None:
+    """With a message, not a traceback."""
+    command = [sys.executable, "-m", "simulator", "--profile", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no speed profile" in done.stderr
+    assert "Traceback" not in done.stderr

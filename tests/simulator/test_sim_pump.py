@@ -1,0 +1,165 @@
+"""The clock that drives an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from array import array
+
+import pytest
+
+from simulator.changes import Change
+from simulator.engine import Engine
+from simulator.profiles import PROFILES
+from simulator.pump import Pump
+from simulator.request import Request
+
+
+def request(name: str, answer: int = 50) -> Request:
+    """A short prompt with an answer of some tokens."""
+    return Request(name, array("I", range(20)), array("I", range(answer)))
+
+
+def pump(speed: float = 100.0) -> Pump:
+    """A toy engine's clock."""
+
+    def publish(changes: object) -> None:
+        published.append(changes)
+
+    published: list[object] = []
+    return Pump("sim-1", Engine(PROFILES["toy"]), speed, publish)
+
+
+def test_every_token_is_handed_out_once_and_the_last_is_marked() -> None:
+    """However many steps end at once."""
+
+    async def run() -> None:
+        clock, done = pump(speed=10_000), asyncio.Event()
+        got: list[tuple[int, bool]] = []
+
+        def sink(count: int, last: bool) -> None:
+            got.append((count, last))
+            if last:
+                done.set()
+
+        clock.submit(request("a", 500), sink)
+        await done.wait()
+        assert sum(count for count, _ in got) == 500
+        assert [last for _, last in got].count(True) == 1
+        assert got[-1][1]
+        assert not clock.engine.busy
+        assert clock.behind_s == 0.0
+
+    asyncio.run(run())
+
+
+def test_an_aborted_request_hears_nothing_more() -> None:
+    """Not even of the step that is under way."""
+
+    async def run() -> None:
+        clock, first = pump(speed=1.0), asyncio.Event()
+        got: list[int] = []
+
+        def sink(count: int, last: bool) -> None:
+            got.append(count)
+            first.set()
+
+        clock.submit(request("a", 10_000), sink)
+        await first.wait()
+        clock.abort("a")
+        clock.abort("a")
+        heard = len(got)
+        other = asyncio.Event()
+        clock.submit(request("b", 5), lambda _, last: other.set() if last else None)
+        await other.wait()
+        assert len(got) == heard
+        assert clock.engine.cache.used == 0
+
+    asyncio.run(run())
+
+
+def test_steps_are_due_by_the_clock_not_by_when_they_were_seen() -> None:
+    """A loop held up for a while catches up: what was lost does not add to the answer."""
+
+    async def run() -> None:
+        clock, done = pump(speed=1.0), asyncio.Event()
+        ends: list[float] = []
+
+        def sink(_: int, last: bool) -> None:
+            if last:
+                ends.append(clock._due)
+                done.set()
+
+        clock.submit(request("a", 100), sink)
+        await asyncio.sleep(0)
+        assert clock.engine.running == 1
+        first = clock._due  # when the step under way ends
+        time.sleep(0.05)  # noqa: ASYNC251 - what a busy machine does to an event loop
+        await done.wait()
+        engine = Engine(PROFILES["toy"])
+        engine.add(request("a", 100), 0.0)
+        engine.step()
+        rest = 0.0
+        while engine.busy:
+            rest += engine.step().duration_s
+        assert ends[0] - first == pytest.approx(rest)
+
+    asyncio.run(run())
+
+
+def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """A machine too slow for its fleet is not a silent error."""
+
+    async def run() -> None:
+        clock, done = pump(speed=1.0), asyncio.Event()
+        clock.submit(request("a", 700), lambda _, last: done.set() if last else None)
+        await asyncio.sleep(0)
+        time.sleep(0.4)  # noqa: ASYNC251 - what a busy machine does to an event loop
+        await done.wait()
+
+    with caplog.at_level(logging.WARNING, logger="simulator"):
+        asyncio.run(run())
+    (record,) = caplog.records
+    assert "behind its clock" in record.getMessage()
+    assert "sim-1" in record.getMessage()
+
+
+def test_a_stopped_clock_forgets_its_requests() -> None:
+    """Nothing is called after a stop."""
+
+    async def run() -> None:
+        clock = pump()
+        clock.submit(request("a"), lambda _, __: pytest.fail("called after the stop"))
+        clock.stop()
+        await asyncio.sleep(0)
+        assert not clock.engine.busy
+
+    asyncio.run(run())
+
+
+def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
+    """Blocks are announced when they are computed, not when they are planned."""
+
+    async def run() -> None:
+        published: list[Change] = []
+        clock = Pump("sim-1", Engine(PROFILES["toy"]), 1.0, published.extend)
+        first = asyncio.Event()
+        clock.submit(request("a", 2), lambda _, __: first.set())
+        await asyncio.sleep(0)
+        assert clock.engine.running == 1
+        assert not published
+        await first.wait()
+        assert len(published) == 1
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_stands_still_is_refused() -> None:
+    """Speed is above zero."""
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="speed"):
+            pump(speed=0.0)
+
+    asyncio.run(run())
