@@ -1,0 +1,135 @@
+"""Request bodies: the fields a simulated worker heeds. All others are accepted and ignored."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from simulator.errors import bad_request
+
+Tokens = list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
+Input = str | list[Any]
+T = TypeVar("T")
+
+
+class StreamOptions(Struct):
+    """How to stream."""
+
+    include_usage: bool | None = None
+
+
+class KvTransfer(Struct):
+    """`kv_transfer_params`: token ids that replace the rendered prompt."""
+
+    prompt_token_ids: Tokens | None = None
+
+
+class Generate(Struct, kw_only=True):
+    """What every generating endpoint of the OpenAI kind takes."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    #: Tokens an event (vLLM's extension).
+    stream_interval: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    cache_salt: str | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    kv_transfer_params: KvTransfer | None = None
+
+
+class Chat(Generate):
+    """`/v1/chat/completions`."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    tools: list[Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+class Completion(Generate):
+    """`/v1/completions`."""
+
+    prompt: Input
+
+
+class Responses(Struct, kw_only=True):
+    """`/v1/responses`."""
+
+    input: Input
+    model: str | None = None
+    instructions: str | None = None
+    tools: list[Any] | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class Messages(Struct, kw_only=True):
+    """`/v1/messages`, Anthropic's dialect."""
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_tokens: int | None = None
+    system: Input | None = None
+    tools: list[Any] | None = None
+    stream: bool | None = None
+
+
+class Pooling(Struct, kw_only=True):
+    """`/v1/embeddings`, `/pooling` and `/classify`."""
+
+    input: Input | None = None
+    messages: list[dict[str, Any]] | None = None
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=8192)] | None = None
+
+
+class Score(Struct, kw_only=True):
+    """`/score`: every one of the first against every one of the second."""
+
+    model: str | None = None
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+
+
+class Rerank(Struct, kw_only=True):
+    """`/rerank`."""
+
+    query: str
+    documents: list[str]
+    model: str | None = None
+    top_n: int | None = None
+
+
+class Tokenize(Struct, kw_only=True):
+    """`/tokenize`, of a prompt or of a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+class Detokenize(Struct, kw_only=True):
+    """`/detokenize`."""
+
+    tokens: Tokens
+    model: str | None = None
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """A request body as `kind`; ApiError 400 that says where it is wrong."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise bad_request(str(error)) from None

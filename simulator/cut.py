@@ -1,0 +1,88 @@
+"""An answer that breaks off: what the faults `reset` and `stall` do to a request."""
+
+import asyncio
+
+from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+from simulator.errors import DisconnectedError
+from simulator.exchange import Exchange
+from simulator.faults import Fault
+
+#: Seconds for the kernel to hand over what was written before the connection is reset.
+_FLUSH_S = 0.005
+
+
+class CutExchange(Exchange):
+    """An exchange whose answer stops after the fault's `after_bytes` bytes of body.
+
+    None stops it before the status line. A stalled one says nothing more until the fault is
+    over or the client leaves; then, like the one that resets, its connection is reset.
+    """
+
+    def __init__(
+        self,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+        fault: Fault,
+    ) -> None:
+        super().__init__(scope, receive, send)
+        self._fault = fault
+        self._left = fault.after_bytes or 0
+        self._stopped = False
+
+    async def reply(
+        self, body: bytes = b"", content_type: bytes | None = None, status: int = 200
+    ) -> None:
+        """Answer with as much of a whole body as the fault allows."""
+        if self._fault.after_bytes is not None and len(body) < self._left:
+            await super().reply(body, content_type, status)
+            return
+        await self._start(status, content_type, len(body) + 1)
+        await self._send(
+            {"type": "http.response.body", "body": body[: self._left], "more_body": True}
+        )
+        self._stop()
+        await self._hold()
+
+    def write(self, events: bytes) -> None:
+        """Send a piece of the stream as far as the fault allows."""
+        if self._stopped:
+            return
+        part = events[: self._left]
+        self._left -= len(part)
+        if part:
+            super().write(part)
+        if not self._left:
+            self._stop()
+
+    async def end_stream(self) -> None:
+        """End the stream, or wait for the end of what cut it."""
+        if self._stopped:
+            await self._hold()
+        await super().end_stream()
+
+    async def _start(
+        self, status: int, content_type: bytes | None, length: int | None = None
+    ) -> None:
+        if self._fault.after_bytes is None:
+            self._stop()
+            await self._hold()
+        await super()._start(status, content_type, length)
+        if length is None and not self._left:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if self._fault.kind == "reset":
+            asyncio.get_running_loop().call_later(_FLUSH_S, self.connection.reset)
+
+    async def _hold(self) -> None:
+        """Wait until the client is gone, or cast off when the fault is over."""
+        over = asyncio.ensure_future(self._fault.over.wait())
+        await asyncio.wait((over, self.connection.gone), return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if not self.connection.gone.done():
+            self.connection.reset()
+            await self.connection.gone
+        raise DisconnectedError

@@ -1,0 +1,134 @@
+"""Many simulated workers in one process, each behind a port of its own."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import uvloop
+import zmq.asyncio
+
+from simulator.wire import Encoding
+from simulator.worker import Worker, WorkerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """What all workers of a fleet have in common, and how many there are."""
+
+    workers: int = 1
+    #: A name in `simulator.profiles.PROFILES`.
+    profile: str = "llama-3.1-8b-h100"
+    #: The base model's names; the first is the canonical one.
+    models: Sequence[str] = ("llama-3.1-8b",)
+    #: LoRA adapters served beside it.
+    adapters: Sequence[str] = ()
+    #: Simulated seconds in a real one.
+    speed: float = 1.0
+    host: str = "127.0.0.1"
+    #: Port of the first worker, the others follow; 0: any free ports.
+    port: int = 0
+    #: Tokens a KV block holds.
+    block_size: int = 16
+    #: Room of each KV cache in tokens; None: the profile's.
+    kv_tokens: int | None = None
+    #: Requests that may wait at a worker before it refuses more with 503; None: no bound.
+    max_queued: int | None = None
+    #: Whether workers publish KV events.
+    kv_events: bool = True
+    #: Port of the first worker's events, its replay and the others follow; 0: any free ports.
+    kv_port: int = 0
+    #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
+    kv_encoding: Encoding = "map"
+
+    def __post_init__(self) -> None:
+        """Refuse what no fleet can be."""
+        if self.workers < 1:
+            raise ValueError("a fleet has at least one worker")
+        if self.speed <= 0:
+            raise ValueError("speed must be above zero")
+        if not self.models:
+            raise ValueError("a worker serves at least one model")
+
+    def worker(self, index: int) -> WorkerSettings:
+        """The settings of worker `index`, counted from 0."""
+        return WorkerSettings(
+            name=f"sim-{index + 1}",
+            profile=self.profile,
+            models=tuple(self.models),
+            adapters=tuple(self.adapters),
+            speed=self.speed,
+            host=self.host,
+            port=self.port + index if self.port else 0,
+            block_size=self.block_size,
+            kv_tokens=self.kv_tokens,
+            max_queued=self.max_queued,
+            kv_events=self.kv_events,
+            kv_port=self.kv_port + 2 * index if self.kv_port else 0,
+            kv_encoding=self.kv_encoding,
+        )
+
+
+class Fleet:
+    """Workers that run while the context lasts: `async with Fleet(settings) as fleet:`."""
+
+    def __init__(self, settings: FleetSettings) -> None:
+        self.settings = settings
+        self.workers: list[Worker] = []
+        self._context: zmq.asyncio.Context | None = None
+
+    def __repr__(self) -> str:
+        return f"<Fleet of {len(self.workers)} workers>"
+
+    async def start(self) -> None:
+        """Start every worker, or none: OSError when a port is taken."""
+        if self.settings.kv_events:
+            self._context = zmq.asyncio.Context()
+        try:
+            for index in range(self.settings.workers):
+                worker = Worker(self.settings.worker(index), self._context)
+                await worker.start()
+                self.workers.append(worker)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop every worker; requests under way are cut off."""
+        for worker in self.workers:
+            await worker.stop()
+        self.workers = []
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+
+def run_fleet(settings: FleetSettings, on_ready: Callable[[Fleet], None]) -> None:
+    """Run a fleet until SIGINT or SIGTERM; `on_ready` is called once all workers listen."""
+    uvloop.run(_until_stopped(settings, on_ready))
+
+
+async def _until_stopped(settings: FleetSettings, on_ready: Callable[[Fleet], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with Fleet(settings) as fleet:
+        on_ready(fleet)
+        await stop.wait()

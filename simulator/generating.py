@@ -1,0 +1,124 @@
+"""The endpoints that generate text."""
+
+from __future__ import annotations
+
+import uuid
+from array import array
+
+import msgspec
+
+from simulator import bodies
+from simulator.bodies import decode
+from simulator.dialects import MessagesShape, ResponsesShape
+from simulator.exchange import Exchange
+from simulator.generation import Generation, Length, Shape
+from simulator.prompts import as_prompts, token_ids, with_options
+from simulator.served import Prompt, Served
+from simulator.shapes import ChatShape, CompletionShape
+from simulator.template import Message, render
+from simulator.tokens import tokenize
+
+
+async def chat(served: Served, exchange: Exchange) -> None:
+    """`POST /v1/chat/completions`."""
+    body = decode(await exchange.body(), bodies.Chat)
+    model, adapter = served.resolve(body.model)
+    prompt = with_options(_chat_tokens(body), body, adapter)
+    shape = ChatShape(_id("chatcmpl", exchange), model, include_usage=_include_usage(body))
+    await _generate(served, exchange, [prompt], body, shape)
+
+
+async def completions(served: Served, exchange: Exchange) -> None:
+    """`POST /v1/completions`."""
+    body = decode(await exchange.body(), bodies.Completion)
+    model, adapter = served.resolve(body.model)
+    prompts = [with_options(tokens, body, adapter) for tokens in as_prompts(body.prompt)]
+    shape = CompletionShape(_id("cmpl", exchange), model, include_usage=_include_usage(body))
+    await _generate(served, exchange, prompts, body, shape)
+
+
+async def invocations(served: Served, exchange: Exchange) -> None:
+    """`POST /invocations`, SageMaker's: chat or completion, whichever the body is."""
+    fields = decode(await exchange.body(), dict[str, msgspec.Raw])
+    await (chat if "messages" in fields else completions)(served, exchange)
+
+
+async def responses(served: Served, exchange: Exchange) -> None:
+    """`POST /v1/responses`."""
+    body = decode(await exchange.body(), bodies.Responses)
+    model, adapter = served.resolve(body.model)
+    messages: list[Message] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        messages.append({"role": "user", "content": body.input})
+    else:
+        messages += [item for item in body.input if isinstance(item, dict)]
+    prompt = Prompt(tokenize(render(messages, body.tools)), adapter, body.cache_salt)
+    length = Length(body.max_output_tokens, param="max_output_tokens")
+    generation = Generation(served, exchange, [prompt], length)
+    shape = ResponsesShape(_id("resp", exchange), model)
+    await (generation.stream if body.stream else generation.answer)(shape)
+
+
+async def messages(served: Served, exchange: Exchange) -> None:
+    """`POST /v1/messages`."""
+    body = decode(await exchange.body(), bodies.Messages)
+    model, adapter = served.resolve(body.model)
+    generation = Generation(
+        served, exchange, [Prompt(_messages_tokens(body), adapter)], Length(body.max_tokens)
+    )
+    shape = MessagesShape(_id("msg", exchange), model)
+    await (generation.stream if body.stream else generation.answer)(shape)
+
+
+async def count_tokens(served: Served, exchange: Exchange) -> None:
+    """`POST /v1/messages/count_tokens`."""
+    body = decode(await exchange.body(), bodies.Messages)
+    served.resolve(body.model)
+    await exchange.json({"input_tokens": len(_messages_tokens(body))})
+
+
+async def _generate(
+    served: Served,
+    exchange: Exchange,
+    prompts: list[Prompt],
+    body: bodies.Generate,
+    shape: Shape,
+) -> None:
+    length = Length(
+        body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        at_least=body.min_tokens or 0,
+        ignore_eos=bool(body.ignore_eos),
+        param="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
+    )
+    interval = body.stream_interval or 1
+    generation = Generation(served, exchange, prompts, length, n=body.n or 1, interval=interval)
+    await (generation.stream if body.stream else generation.answer)(shape)
+
+
+def _chat_tokens(body: bodies.Chat) -> array[int]:
+    params = body.kv_transfer_params
+    if params is not None and params.prompt_token_ids is not None:
+        return token_ids(params.prompt_token_ids, "kv_transfer_params.prompt_token_ids")
+    return tokenize(
+        render(
+            body.messages,
+            body.tools,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+        )
+    )
+
+
+def _messages_tokens(body: bodies.Messages) -> array[int]:
+    system: list[Message] = [{"role": "system", "content": body.system}] if body.system else []
+    return tokenize(render([*system, *body.messages], body.tools))
+
+
+def _include_usage(body: bodies.Generate) -> bool:
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def _id(kind: str, exchange: Exchange) -> str:
+    return f"{kind}-{exchange.request_id or uuid.uuid4().hex}"

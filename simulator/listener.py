@@ -1,0 +1,135 @@
+"""A worker's front: uvicorn's protocol, served from a socket that can be closed and opened again.
+
+`uvicorn.Server` has one life and wants signals; a simulated worker goes down and comes back, and
+shares its process with others. So the protocol is served directly, as `uvicorn.Server` does it.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+#: vLLM's `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`, in seconds.
+KEEP_ALIVE_S = 5
+
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 protocol, which requests can reach and which says when it is lost.
+
+    A request finds it in its ASGI scope as `scope["state"]["connection"]`.
+    """
+
+    #: Called when the client goes away; set by the request that runs.
+    on_lost: Callable[[], None] | None = None
+    #: Done once the connection is lost.
+    gone: asyncio.Future[None]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connected."""
+        self.gone = self.loop.create_future()
+        super().connection_made(transport)
+
+    def on_message_begin(self) -> None:
+        """A request begins: let it find its connection."""
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: stop at once what runs for it."""
+        super().connection_lost(exc)
+        self.gone.set_result(None)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def reset(self) -> None:
+        """Close with a TCP reset, dropping what was not sent yet."""
+        raw: socket.socket | None = self.transport.get_extra_info("socket")
+        if raw is not None and not self.transport.is_closing():
+            with socket.fromfd(raw.fileno(), raw.family, raw.type) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        self.transport.abort()
+
+
+class Listener:
+    """Serves an ASGI application at one address, on and off."""
+
+    def __init__(self, app: ASGI3Application, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._config = Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._state.default_headers = [(b"server", b"uvicorn")]
+        self._server: asyncio.AbstractServer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._server is not None
+
+    @property
+    def connections(self) -> set[Connection]:
+        """The connections clients hold now."""
+        return {each for each in self._state.connections if isinstance(each, Connection)}
+
+    async def open(self) -> None:
+        """Accept connections, from now on at the same port; OSError when it is taken."""
+        sock = self._bind()
+        self.port = sock.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._config, self._state, {}), sock=sock, backlog=2048
+        )
+
+    def close(self) -> None:
+        """Refuse new connections; those there are stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def drop_idle(self) -> None:
+        """Close the connections on which no request runs; the others close after theirs."""
+        for connection in self.connections:
+            connection.shutdown()
+
+    def drop_all(self, spare: Connection | None = None) -> None:
+        """Reset every connection but `spare`, which closes once it is idle."""
+        for connection in self.connections:
+            if connection is spare:
+                connection.shutdown()
+            else:
+                connection.reset()
+
+    async def finish(self) -> None:
+        """Wait until everything that ran for clients has ended."""
+        if self.connections:
+            await asyncio.wait([connection.gone for connection in self.connections])
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks)
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((self.host, self.port))
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            message = f"cannot listen on {self.host}:{self.port}: {error.strerror}"
+            raise OSError(error.errno, message) from error
+        return sock

@@ -1,0 +1,57 @@
+"""From request bodies to token ids."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from simulator.bodies import Generate
+from simulator.errors import bad_request
+from simulator.served import Prompt
+from simulator.tokens import TYPECODE, tokenize
+
+_TOP = 0xFFFF_FFFF
+
+
+def as_prompts(source: str | list[Any], param: str = "prompt") -> list[array[int]]:
+    """The prompts of a text, a list of texts, token ids, or a list of token id lists."""
+    if isinstance(source, str):
+        found = [tokenize(source)]
+    elif source and all(type(item) is int for item in source):
+        found = [token_ids(source, param)]
+    else:
+        found = [_one(item, param) for item in source]
+    if not found or not all(found):
+        raise bad_request("Either the prompt or a part of it is empty.", param)
+    return found
+
+
+def token_ids(ids: list[Any], param: str) -> array[int]:
+    """A list of token ids, checked."""
+    if not ids:
+        raise bad_request("A list of token ids must not be empty.", param)
+    for token in ids:
+        if type(token) is not int or not 0 <= token <= _TOP:
+            raise bad_request(f"Token id {token} is out of vocabulary", param)
+    return array(TYPECODE, ids)
+
+
+def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Prompt:
+    """A prompt with what the body says about its caching."""
+    if body.cache_salt == "":
+        raise bad_request("Parameter 'cache_salt' must be a non-empty string.", "cache_salt")
+    xargs = body.vllm_xargs or {}
+    return Prompt(
+        tokens,
+        lora_name=adapter,
+        salt=body.cache_salt,
+        report_reuse=xargs.get("kv_cache_report_mode") == "full",
+    )
+
+
+def _one(item: Any, param: str) -> array[int]:  # noqa: ANN401 - whatever JSON has there
+    if isinstance(item, str):
+        return tokenize(item)
+    if isinstance(item, list):
+        return token_ids(item, param)
+    raise bad_request("A prompt is a text or a list of token ids.", param)

@@ -1,0 +1,56 @@
+"""What request handlers see of a worker: the models it serves and the engine behind them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from simulator.errors import unknown_model
+from simulator.metrics import Stats
+from simulator.pump import Pump
+
+
+@dataclass(slots=True)
+class Served:
+    """One base model under one or more names, with its LoRA adapters."""
+
+    #: The base model's names; the first is the canonical one.
+    models: Sequence[str]
+    #: Names of adapters; each has prefixes of its own.
+    adapters: Sequence[str]
+    pump: Pump
+    stats: Stats = field(default_factory=Stats)
+    started: int = field(default_factory=lambda: int(time.time()))
+    _ids: count[int] = field(default_factory=count)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together that one request may have."""
+        return self.pump.engine.max_tokens
+
+    def resolve(self, model: str | None) -> tuple[str, str | None]:
+        """The served name and the adapter for a requested model; ApiError 404 when unknown."""
+        if not model:
+            return self.models[0], None
+        if model in self.adapters:
+            return model, model
+        if model in self.models:
+            return model, None
+        raise unknown_model(model)
+
+    def engine_id(self) -> str:
+        """A name for one request in the engine, unique while the worker lives."""
+        return str(next(self._ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, and what else goes into their blocks' names."""
+
+    tokens: array[int]
+    lora_name: str | None = None
+    salt: str | None = None
+    report_reuse: bool = False

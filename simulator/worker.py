@@ -1,0 +1,209 @@
+"""One simulated worker: an engine, its clock, its event stream and its HTTP front."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+
+import zmq.asyncio
+from prometheus_client import CollectorRegistry
+
+from simulator.app import App
+from simulator.changes import Change
+from simulator.engine import Engine
+from simulator.faults import Fault, FaultOrder
+from simulator.listener import Connection, Listener
+from simulator.metrics import Stats, registry
+from simulator.profiles import profile_named
+from simulator.publisher import Publisher
+from simulator.pump import Pump
+from simulator.served import Served
+from simulator.wire import Encoding
+
+#: Seconds for an answer to leave before the worker goes down.
+_FLUSH_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What one worker is."""
+
+    name: str = "sim-1"
+    #: A name in `simulator.profiles.PROFILES`.
+    profile: str = "llama-3.1-8b-h100"
+    #: The base model's names; the first is the canonical one.
+    models: Sequence[str] = ("llama-3.1-8b",)
+    #: LoRA adapters served beside it.
+    adapters: Sequence[str] = ()
+    #: Simulated seconds in a real one.
+    speed: float = 1.0
+    host: str = "127.0.0.1"
+    #: 0: any free port.
+    port: int = 0
+    #: Tokens a KV block holds.
+    block_size: int = 16
+    #: Room of the KV cache in tokens; None: the profile's.
+    kv_tokens: int | None = None
+    #: Requests that may wait before more are refused with 503; None: no bound.
+    max_queued: int | None = None
+    #: Whether to publish KV events.
+    kv_events: bool = False
+    #: Port of the events, the one of their replay follows; 0: any free ports.
+    kv_port: int = 0
+    #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
+    kv_encoding: Encoding = "map"
+
+
+class Worker:
+    """A worker between `start` and `stop`."""
+
+    engine: Engine
+    pump: Pump
+    served: Served
+    registry: CollectorRegistry
+
+    def __init__(self, settings: WorkerSettings, context: zmq.asyncio.Context | None) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.publisher = None if context is None else _publisher(settings, context)
+        self.fault: Fault | None = None
+        self._listener = Listener(App(self), settings.host, settings.port)
+        self._expiry: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turning = asyncio.Lock()  # one going down or coming up at a time
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} {self.url} {self.engine}>"
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.port
+
+    @property
+    def url(self) -> str:
+        """Its base URL, without a slash at the end."""
+        host = self.settings.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def kv_events(self) -> str | None:
+        """Where to subscribe to its KV events."""
+        return None if self.publisher is None else self.publisher.endpoint
+
+    @property
+    def kv_replay(self) -> str | None:
+        """Where to ask for past KV events."""
+        return None if self.publisher is None else self.publisher.replay_endpoint
+
+    async def start(self) -> None:
+        """Open its sockets; OSError when a port is taken."""
+        await self._boot()
+        try:
+            await self._listener.open()
+        except OSError:
+            await self._shut_down()
+            raise
+
+    async def stop(self) -> None:
+        """Drop everything and close."""
+        self.clear_fault()
+        for task in list(self._tasks):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._listener.close()
+        self._listener.drop_all()
+        await self._listener.finish()
+        await self._shut_down()
+
+    def set_fault(self, order: FaultOrder, asked_by: Connection | None = None) -> None:
+        """Put a fault in force in place of any other; `asked_by` is spared by a restart."""
+        self.clear_fault()
+        fault = self.fault = Fault(order)
+        if order.kind == "slow":
+            self.pump.slowdown = order.factor
+        if order.kind == "refuse":
+            self._spawn(self._refuse(fault))
+        elif order.kind == "restart":
+            self._spawn(self._restart(fault, asked_by))
+        elif order.seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(order.seconds, self.clear_fault)
+
+    def clear_fault(self) -> None:
+        """End the fault in force, if any."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self.fault is not None:
+            self.fault.over.set()
+            self.fault = None
+        self.pump.slowdown = 1.0
+
+    async def _refuse(self, fault: Fault) -> None:
+        async with self._turning:
+            await asyncio.sleep(_FLUSH_S)
+            self._listener.close()
+            self._listener.drop_idle()
+            await self._last(fault, fault.order.seconds)
+            await self._listener.open()
+
+    async def _restart(self, fault: Fault, asked_by: Connection | None) -> None:
+        async with self._turning:
+            await asyncio.sleep(_FLUSH_S)
+            self._listener.close()
+            self._listener.drop_all(spare=asked_by)
+            await self._shut_down()
+            await self._last(fault, fault.order.seconds or 0.0)
+            await self._boot()
+            await self._listener.open()
+
+    async def _last(self, fault: Fault, seconds: float | None) -> None:
+        """Wait until the fault is over: cleared, or `seconds` later."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await fault.over.wait()
+        if self.fault is fault:
+            self.clear_fault()
+
+    async def _boot(self) -> None:
+        """A new engine process: nothing cached, nothing counted, events from 0."""
+        settings = self.settings
+        self.engine = Engine(
+            profile_named(settings.profile),
+            block_size=settings.block_size,
+            kv_tokens=settings.kv_tokens,
+            max_queued=settings.max_queued,
+        )
+        self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
+        self.served = Served(settings.models, settings.adapters, self.pump, Stats())
+        self.registry = registry(settings.models[0], self.pump, self.served.stats)
+        if self.publisher is not None:
+            await self.publisher.open()
+
+    async def _shut_down(self) -> None:
+        self.pump.stop()
+        if self.publisher is not None:
+            await self.publisher.close()
+
+    def _publish(self, changes: Sequence[Change]) -> None:
+        if self.publisher is not None:
+            self.publisher.publish(changes)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _publisher(settings: WorkerSettings, context: zmq.asyncio.Context) -> Publisher:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    port = settings.kv_port
+    return Publisher(
+        context,
+        f"kv@{settings.name}@{settings.models[0]}",
+        settings.kv_encoding,
+        endpoint=f"tcp://{host}:{port or '*'}",
+        replay_endpoint=f"tcp://{host}:{port + 1 if port else '*'}",
+    )
