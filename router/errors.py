@@ -164,5 +164,5 @@ def answer_for(error: WorkerError, worker: str) -> DoorError:
     if isinstance(error, Refused):
         return NoWorker("No worker could be reached; please try again.")
     if isinstance(error, Silent):
-        return WorkerTooSlow(f"Worker {worker} did not answer in time.")
-    return WorkerFailed(f"Worker {worker} failed before it answered: {error}")
+        return WorkerTooSlow(f"Worker {worker} {error}.")
+    return WorkerFailed(f"Worker {worker} {error}.")

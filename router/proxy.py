@@ -16,7 +16,6 @@ from router.errors import (
     DoorError,
     Headers,
     Refused,
-    Stale,
     WorkerError,
     WrongMethod,
     answer_for,
@@ -36,7 +35,6 @@ from router.metrics import Metrics, PoolMetrics
 from router.openai import Endpoint, parse
 from router.presence import Presence
 from router.relay import CutShort, Relay
-from router.upstream import Connection
 from router.usage import Usage
 from strategies.base import Candidate, Decision, Outcome, Prompt
 from strategies.load import Booking
@@ -207,9 +205,10 @@ class Proxy:
     async def _attempt(self, attempt: _Attempt, send: Send, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
+        head = upstream_head(job.scope, worker.host, worker.api_key, job.identity, len(job.body))
         usage = Usage()
         try:
-            connection = await self._ask(job, worker)
+            connection = await worker.upstream.ask(head, job.body)
             try:
                 attempt.status = (await connection.head()).status
                 if attempt.status == 503 and not is_last:
@@ -224,6 +223,9 @@ class Proxy:
                 attempt.ok = attempt.status < 500
             finally:
                 worker.upstream.release(connection)
+        except Refused as error:
+            worker.lost(str(error))
+            raise
         except CutShort as cut:
             attempt.failed(cut.error)
             raise
@@ -235,20 +237,6 @@ class Proxy:
             if self._log_requests:
                 attempt.log()
         return True
-
-    async def _ask(self, job: _Job, worker: Worker) -> Connection:
-        """Send the request and wait for the head; a connection found stale is replaced once."""
-        head = upstream_head(job.scope, worker.host, worker.api_key, job.identity, len(job.body))
-        try:
-            connection = await worker.upstream.connect()
-            try:
-                return await connection.ask(head, job.body)
-            except Stale:
-                connection = await worker.upstream.dial()
-                return await connection.ask(head, job.body)
-        except Refused as error:
-            worker.lost(str(error))
-            raise
 
 
 def _added(job: _Job, choice: Candidate) -> Headers:

@@ -69,7 +69,7 @@ class Relay:
         """
         body: dict[str, object] = {
             "error": {
-                "message": f"The worker failed in the middle of its answer: {error}.",
+                "message": f"The worker failed in the middle of its answer: it {error}.",
                 "type": "server_error",
                 "param": None,
                 "code": "worker_failed",

@@ -1,7 +1,6 @@
 """One request to a front door, first byte to last, whatever comes back."""
 
 import asyncio
-import ssl
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +12,7 @@ from router.replay_plan import Options, ReplayError
 from router.replay_report import Sample
 from router.replay_stream import Answer, Fault, error_message
 from router.replay_transport import LeanTransport
+from router.upstream import Patience
 
 _WORKER = "x-warmroute-worker"
 _CONNECT_S = 10.0
@@ -35,13 +35,9 @@ class FrontDoor:
         self._target = self._base + _PATHS[options.endpoint]
         self._client = httpx.AsyncClient(
             headers=_headers(options),
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),
-            limits=httpx.Limits(
-                max_connections=None,
-                max_keepalive_connections=options.concurrency,
-                keepalive_expiry=_KEEPALIVE_S,
+            transport=LeanTransport(
+                Patience(_CONNECT_S, options.timeout_s, options.timeout_s, _KEEPALIVE_S)
             ),
-            mounts={"http://": LeanTransport(connect_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S)},
             trust_env=False,  # no proxy between the clock and what it measures
         )
 
@@ -131,7 +127,7 @@ async def _read(response: httpx.Response, answer: Answer) -> Fault | None:
 def _fault_of(error: Exception) -> Fault:
     message = str(error) or type(error).__name__
     match error:
-        case httpx.ConnectError() | httpx.ConnectTimeout() | ssl.SSLError():
+        case httpx.ConnectError():
             return Fault("connect", message)
         case TimeoutError() | httpx.TimeoutException():
             return Fault("timeout", message)

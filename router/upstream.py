@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if self._closed:
-            raise self._loss("closed the connection")
+            raise self._loss()
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         if left > 0.001:
             self._timer = self._loop.call_later(left, self._on_timer)
         elif not self._complete:
-            self._fail(Silent("nothing was received for too long"))
+            self._fail(Silent("sent nothing for too long"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -186,10 +186,12 @@ class Connection(asyncio.Protocol):
         self.close()
         self._wake()
 
-    def _loss(self, what: str) -> WorkerError:
+    def _loss(self) -> WorkerError:
         if self._reused and not self._got_any:
-            return Stale(what)
-        return Gone(what)
+            return Stale("closed a kept connection")
+        if self._head is None:
+            return Gone("closed the connection before it answered")
+        return Gone("closed the connection before its answer ended")
 
     # What the transport calls.
 
@@ -206,9 +208,9 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(Garbled("it wants to switch protocols"))
+            self._fail(Garbled("wants to switch protocols"))
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
-            self._fail(Garbled(f"its answer is not HTTP ({error})"))
+            self._fail(Garbled(f"sent something that is not HTTP ({error})"))
         self._wake()
 
     def eof_received(self) -> bool:
@@ -221,7 +223,7 @@ class Connection(asyncio.Protocol):
         if self._head is not None and not self._framed and exc is None and self._error is None:
             self._complete = True
         if self._asked and not self._complete:
-            self._fail(self._loss("reset the connection" if exc else "closed the connection"))
+            self._fail(self._loss())
         self._wake()
 
     # What the parser calls.
@@ -279,8 +281,20 @@ class Upstream:
         self._patience = patience
         self._idle: list[Connection] = []
 
-    async def connect(self) -> Connection:
-        """Return a connection: the one used last if any is idle. Raises Refused."""
+    async def ask(self, head: bytes, body: bytes) -> Connection:
+        """Send a request; return the connection once the head of the answer is there.
+
+        A kept connection that the worker was just closing is replaced, once. Raises WorkerError.
+        """
+        connection = await self._connect()
+        try:
+            return await connection.ask(head, body)
+        except Stale:
+            connection = await self._dial()
+            return await connection.ask(head, body)
+
+    async def _connect(self) -> Connection:
+        """Return the idle connection that was used last, or a new one."""
         loop = asyncio.get_running_loop()
         freshest = loop.time() - self._patience.keepalive
         while self._idle:
@@ -288,10 +302,9 @@ class Upstream:
             if connection.usable and connection.idle_since > freshest:
                 return connection
             connection.close()
-        return await self.dial()
+        return await self._dial()
 
-    async def dial(self) -> Connection:
-        """Open a new connection. Raises Refused."""
+    async def _dial(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._patience.connect):

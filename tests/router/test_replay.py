@@ -184,9 +184,9 @@ def test_completions_take_a_prompt(stub: Stub) -> None:
         (whole("302 Found", b"", b"Location: /x\r\n"), "status 302", "(nothing)"),
         (whole("200 OK", b'{"choices": []}'), "broken stream", "without [DONE]"),
         (good().replace(event("[DONE]"), b""), "broken stream", "without [DONE]"),
-        (good()[:-40], "broken stream", "before the answer ended"),
-        (HEAD[:-2], "broken stream", "before an answer"),
-        (b"", "broken stream", "before an answer"),
+        (good()[:-40], "broken stream", "before its answer ended"),
+        (HEAD[:-2], "broken stream", "before it answered"),
+        (b"", "broken stream", "before it answered"),
         (b"SSH-2.0-what\r\n", "broken stream", "not HTTP"),
         (HEAD + b"zzz\r\n", "broken stream", "not HTTP"),
         (HEAD + event("{garbage") + event("[DONE]") + b"0\r\n\r\n", "broken stream", "{garbage"),
@@ -196,7 +196,7 @@ def test_completions_take_a_prompt(stub: Stub) -> None:
 def test_bad_answers_are_counted_by_kind(stub: Stub, data: bytes, kind: str, message: str) -> None:
     """Whatever comes back, the replay goes on and the report says what it was."""
     stub.answer = lambda: data if len(stub.bodies) < 3 else good()
-    report = replayed(stub, Plan("t", requests(3)), concurrency=1)
+    report = replayed(stub, Plan("t", requests(3)), concurrency=1, model="m")
     assert report.answered == 1
     assert report.errors[kind].count == 2
     assert message in report.errors[kind].first
