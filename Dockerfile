@@ -1,0 +1,20 @@
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY router router
+COPY strategies strategies
+COPY controller controller
+COPY simulator simulator
+RUN python -m venv /warmroute \
+    && /warmroute/bin/pip install --no-cache-dir --constraint constraints.txt .
+
+FROM python:3.13-slim
+COPY --from=build /warmroute /warmroute
+COPY config /etc/warmroute
+# Nothing in the working directory can stand in for a module of ours.
+ENV PATH=/warmroute/bin:$PATH PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1
+RUN useradd --system --no-create-home warmroute
+USER warmroute
+EXPOSE 8080
+ENTRYPOINT ["warmroute"]
+CMD ["serve", "--config", "/etc/warmroute/warmroute.yaml", "--listen", "0.0.0.0:8080"]
