@@ -66,8 +66,13 @@ def _measure(size: int, count: int) -> tuple[float, float, float]:
     prompts: list[Prompt] = []
     keys = _cpu(lambda: prompts.extend(map(_prompt, texts)))
     rank = _cpu(lambda: [strategy.rank(prompt, workers, 0.0) for prompt in prompts])
-    record = _cpu(lambda: [strategy.placed(prompt, workers[0], 0.0) for prompt in prompts])
+    record = _cpu(lambda: _place_all(strategy, prompts, workers[0]))
     return keys, rank, record
+
+
+def _place_all(strategy: Strategy, prompts: list[Prompt], worker: Stand) -> None:
+    for prompt in prompts:
+        strategy.placed(prompt, worker, 0.0)
 
 
 def _prompt(text: bytes) -> Prompt:

@@ -106,7 +106,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         ours = UnknownPath(f"There is nothing at {request.scope['path'][:200]!r}.")
     elif error.status_code == 405:
-        ours = WrongMethod(request.method, (error.headers or {}).get("allow", "another method"))
+        ours = WrongMethod(request.method, (error.headers or {}).get("Allow", "GET"))
     else:
         return JSONResponse({"error": {"message": error.detail}}, error.status_code)
     headers = {name.decode(): value.decode() for name, value in ours.headers}

@@ -116,7 +116,7 @@ class Health:
             return f"/v1/models answered {error.response.status_code}"
         except httpx.HTTPError as error:
             return _sentence(error)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:  # not JSON, not models, or not UTF-8
             return f"/v1/models answered something else than a list of models: {error}"
         return None
 

@@ -127,7 +127,7 @@ class _FleetCollector(Collector):
         pace = GaugeMetricFamily(
             "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
         )
-        gauges: list[GaugeMetricFamily] = []
+        gauges: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
         for pool in self._fleet.pools:
             for worker in pool.workers:
                 where = (pool.name, worker.name)
@@ -136,9 +136,9 @@ class _FleetCollector(Collector):
                 booked.add_metric(where, worker.load.kv_tokens)
                 pace.add_metric(where, worker.pace.factor)
             for name, value in pool.strategy.gauges().items():
-                gauge = GaugeMetricFamily(
-                    f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
-                )
-                gauge.add_metric((pool.name,), value)
-                gauges.append(gauge)
-        return [up, flying, booked, pace, *gauges]
+                if name not in gauges:
+                    gauges[name] = GaugeMetricFamily(
+                        f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
+                    )
+                gauges[name].add_metric((pool.name,), value)
+        return [up, flying, booked, pace, *gauges.values()]

@@ -96,7 +96,7 @@ def _conversation(raw: msgspec.Raw) -> bytes:
     """Messages as role and content, in order; anything unexpected as it was written."""
     try:
         messages = _messages(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not JSON, not messages, or not UTF-8
         return bytes(raw)
     parts: list[bytes] = []
     for message in messages:
@@ -113,7 +113,7 @@ def _plain(raw: msgspec.Raw) -> tuple[bytes, bool]:
     """Text or token ids; of several prompts the first one decides."""
     try:
         text = _text(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return _packed(raw)
     if isinstance(text, list):
         text = text[0] if text else ""
@@ -125,5 +125,5 @@ def _packed(raw: msgspec.Raw) -> tuple[bytes, bool]:
         ids = _ids(raw)
         first = ids[0] if ids and isinstance(ids[0], list) else ids
         return array("I", cast("Sequence[int]", first)).tobytes(), True
-    except (msgspec.DecodeError, RecursionError, OverflowError, TypeError, ValueError):
+    except (ValueError, RecursionError, OverflowError, TypeError):
         return bytes(raw), False

@@ -64,6 +64,40 @@ class Router:
         return all(load.in_flight == 0 and load.kv_tokens == 0 for load in loads)
 
 
+def head(path: str, length: int, *fields: bytes) -> bytes:
+    """The request line and header fields of a POST."""
+    lines = [b"POST %b HTTP/1.1" % path.encode(), b"host: x", b"content-length: %d" % length]
+    return b"\r\n".join([*lines, *fields, b"", b""])
+
+
+def send(port: int, data: bytes) -> socket.socket:
+    """Open a connection of one's own and send bytes, whole requests or less."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.sendall(data)
+    return client
+
+
+def post(port: int, path: str, body: bytes, *fields: bytes) -> socket.socket:
+    """Send a whole request on a connection of its own; to leave, close it."""
+    return send(port, head(path, len(body), *fields) + body)
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    pieces = []
+    while piece := client.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    """The error object of an answer; it must have OpenAI's four fields and no more."""
+    body: dict[str, dict[str, Any]] = reply.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return body["error"]
+
+
 Action = bytes | float | str
 """What a stub does next: write bytes, sleep seconds, `close`, `reset`, or `stall` for good."""
 
