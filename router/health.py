@@ -73,7 +73,7 @@ class Health:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval):
                     await worker.attention.wait()
-                    bad = self._settings.fall  # a refused request has counted already
+                    bad = self._settings.fall  # a failed request has counted already
 
     def _judge(self, pool: Pool, worker: Worker, good: int, bad: int, problem: str | None) -> None:
         """Change the worker's state if the last probes say so."""

@@ -17,7 +17,7 @@ from strategies.blocks import TEXT_BLOCK, chain, root_key
 
 #: Bytes a token until usage was seen; English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
-#: Weight of one answer's usage in what is learned.
+#: Weight of one answer's usage in what is learned, once there were many.
 LEARNING = 0.05
 #: Prompts of fewer tokens teach nothing: their chat template would weigh too much.
 SHORTEST = 64
@@ -45,6 +45,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self.bytes_per_token = BYTES_PER_TOKEN
+        self._seen = 0
 
     def prompt(self, endpoint: Endpoint, request: Request) -> Prompt:
         """Turn `request` into what a strategy may know of it."""
@@ -69,7 +70,9 @@ class Prompts:
         """Correct bytes a token from the length that a worker reported for `prompt`."""
         if prompt.exact or prompt.tokens < SHORTEST or reported_tokens <= 0:
             return
-        step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** LEARNING
+        self._seen += 1
+        weight = max(LEARNING, 1 / self._seen)
+        step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
 

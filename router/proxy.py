@@ -14,6 +14,7 @@ from time import monotonic
 
 from router.errors import (
     DoorError,
+    Gone,
     Headers,
     Refused,
     WorkerError,
@@ -83,6 +84,8 @@ class _Attempt:
 
     def failed(self, error: WorkerError) -> None:
         """The worker did, not the client."""
+        if isinstance(error, Gone):
+            self.worker.attention.set()  # dead or dying: a probe will tell
         self.job.metrics.failed(self.worker.name, error.kind)
         log.warning("worker %s: %s: %s", self.worker.name, error.kind, error)
 

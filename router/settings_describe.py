@@ -8,6 +8,9 @@ from pydantic import BaseModel
 from router.settings import Settings
 from router.settings_strategy import StrategySettings
 
+#: Left out, these are asked of the worker.
+LEARNED = (".models", ".kv_tokens")
+
 
 class Row(NamedTuple):
     """One value."""
@@ -50,7 +53,10 @@ def _are_models(value: object) -> bool:
 
 
 def _row(path: str, written: object, *, given: bool) -> Row:
-    return Row(path, _text(written), "set" if given else "default")
+    text = _text(written)
+    if text == "none" and path.endswith(LEARNED):
+        text = "as the worker reports"
+    return Row(path, text, "set" if given else "default")
 
 
 def _text(written: object) -> str:
