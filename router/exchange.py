@@ -31,7 +31,7 @@ HOP_BY_HOP = frozenset(
     )
 )
 #: Written anew towards the worker.
-_REWRITTEN = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id", b"via"}
+_REWRITTEN = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -92,7 +92,7 @@ def upstream_head(
     if api_key:
         lines.append(b"authorization: Bearer %b\r\n" % api_key.encode())
     lines += [b"%b: %b\r\n" % (name, value) for name, value in headers if name not in dropped]
-    lines.append(b"\r\n")
+    lines.append(b"via: 1.1 warmroute\r\n\r\n")  # after those of proxies before us
     return b"".join(lines)
 
 

@@ -12,6 +12,8 @@ from router.units import Address
 KEEPALIVE_S = 75
 #: Seconds that answers under way are given when the server is told to stop.
 DRAIN_S = 600
+#: Connections that may wait to be accepted.
+BACKLOG = 4096
 
 
 class PortTaken(Exception):
@@ -25,6 +27,7 @@ def bind(address: Address) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)  # from now on clients wait instead of being refused
     except OSError as error:
         listener.close()
         raise PortTaken(
@@ -50,7 +53,7 @@ def server(
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=4096,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEPALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
     )

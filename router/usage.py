@@ -61,12 +61,16 @@ def _object_after(text: str, at: int) -> dict[str, Any] | None:
 def _usage(usage: dict[str, Any]) -> Usage:
     """OpenAI's names, and those of `/v1/responses` and `/v1/messages`."""
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if cached is None:
-        cached = usage.get("cache_read_input_tokens")
-    prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+    cached = _count(details.get("cached_tokens") if isinstance(details, dict) else None)
+    prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     completion = usage.get("completion_tokens", usage.get("output_tokens"))
-    return Usage(_count(prompt), _count(cached), _count(completion))
+    beside = _count(usage.get("cache_read_input_tokens"))
+    if cached is None and beside is not None:
+        # Anthropic's way: what was read from the cache, or written to it, is no input token.
+        cached = beside
+        if prompt is not None:
+            prompt += beside + (_count(usage.get("cache_creation_input_tokens")) or 0)
+    return Usage(prompt, cached, _count(completion))
 
 
 def _count(value: object) -> int | None:
