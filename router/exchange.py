@@ -85,9 +85,8 @@ def upstream_head(
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
     lines = [
-        b"%b %b HTTP/1.1\r\nhost: %b\r\nvia: 1.1 warmroute\r\nx-request-id: %b\r\n"
-        b"content-length: %d\r\n"
-        % (scope["method"].encode(), target, host.encode(), identity, length)
+        b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (target, host.encode()),
+        b"x-request-id: %b\r\ncontent-length: %d\r\n" % (identity, length),
     ]
     if api_key:
         lines.append(b"authorization: Bearer %b\r\n" % api_key.encode())

@@ -51,6 +51,9 @@ class FleetSettings:
             raise ValueError("speed must be above zero")
         if not self.models:
             raise ValueError("a worker serves at least one model")
+        for first, each in ((self.port, 1), (self.kv_port, 2)):
+            if first < 0 or first + each * self.workers > 65536:  # sockets would wrap around
+                raise ValueError("ports are 0 (any) to 65535, those of all workers")
 
     def worker(self, index: int) -> WorkerSettings:
         """The settings of worker `index`, counted from 0."""
