@@ -3,7 +3,6 @@
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -49,11 +48,13 @@ def admin(fleet: Fleet, metrics: Metrics) -> FastAPI:
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _http_error)
 
+    @app.head("/health/live", include_in_schema=False)
     @app.get("/health/live")
     async def live() -> dict[str, str]:
         """Answer as long as the process does; says nothing of the workers."""
         return {"status": "live"}
 
+    @app.head("/health/ready", include_in_schema=False)
     @app.get("/health/ready", responses={503: {"model": Readiness}})
     async def ready(response: Response) -> Readiness:
         """503 while no worker is ready."""
@@ -70,10 +71,8 @@ def admin(fleet: Fleet, metrics: Metrics) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        """List the models of all workers, as OpenAI does."""
-        names = {m for worker in fleet.workers for m in worker.models if fleet.serves(m)}
-        data = [{"id": m, "object": "model", "created": 0, "owned_by": "warmroute"} for m in names]
-        return {"object": "list", "data": sorted(data, key=lambda model: str(model["id"]))}
+        """List the models of all workers as they describe them, sorted by name."""
+        return {"object": "list", "data": [model for _, model in sorted(fleet.models().items())]}
 
     @app.get("/metrics", response_class=Response)
     async def scrape() -> Response:
@@ -108,7 +107,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         ours = WrongMethod(request.method, (error.headers or {}).get("Allow", "GET"))
     else:
-        return JSONResponse({"error": {"message": error.detail}}, error.status_code)
+        ours = DoorError(error.detail)
+        ours.status = error.status_code
     headers = {name.decode(): value.decode() for name, value in ours.headers}
     headers["x-request-id"] = request_id(request.scope["headers"]).decode()
     return Response(ours.body(), ours.status, headers, "application/json")

@@ -1,6 +1,7 @@
 """The door: inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
+import ssl
 
 from fastapi import FastAPI
 
@@ -19,10 +20,10 @@ from strategies.registry import make
 class Door:
     """The ASGI application. A dictionary stands in front of FastAPI's routing."""
 
-    def __init__(self, fleet: Fleet, settings: Settings) -> None:
+    def __init__(self, fleet: Fleet, settings: Settings, tls: ssl.SSLContext) -> None:
         self.fleet = fleet
         self.metrics = Metrics(fleet)
-        self._health = Health(fleet, settings.health)
+        self._health = Health(fleet, settings.health, tls)
         self._admin: FastAPI = admin(fleet, self.metrics)
         self._proxy = Proxy(
             fleet,
@@ -57,23 +58,25 @@ def create_app(settings: Settings) -> Door:
     """Make the application that `settings` describe. Raises what a strategy's options raise."""
     t = settings.timeouts
     patience = Patience(t.connect, t.first_byte, t.idle, t.keepalive)
-    return Door(Fleet([_pool(pool, patience) for pool in settings.all_pools()]), settings)
+    tls = ssl.create_default_context()
+    fleet = Fleet([_pool(pool, patience, tls) for pool in settings.all_pools()])
+    return Door(fleet, settings, tls)
 
 
-def _pool(settings: PoolSettings, patience: Patience) -> Pool:
-    workers = [_worker(worker, patience) for worker in settings.workers]
+def _pool(settings: PoolSettings, patience: Patience, tls: ssl.SSLContext) -> Pool:
+    workers = [_worker(worker, patience, tls) for worker in settings.workers]
     strategy = make(settings.strategy.name, dict(settings.strategy.options))
     return Pool(settings.name, settings.models, workers, strategy)
 
 
-def _worker(settings: WorkerSettings, patience: Patience) -> Worker:
+def _worker(settings: WorkerSettings, patience: Patience, tls: ssl.SSLContext) -> Worker:
     address = settings.address
-    tls = settings.url.startswith("https://")
+    used = tls if settings.url.startswith("https://") else None
     key = settings.api_key
     return Worker(
         settings.name,
         settings.url,
-        Upstream(address.host, address.port, tls=tls, patience=patience),
+        Upstream(address.host, address.port, tls=used, patience=patience),
         models=settings.models,
         kv_tokens=settings.kv_tokens,
         api_key=key.get_secret_value() if key else None,

@@ -19,6 +19,7 @@ from router.settings import LogSettings, Settings
 from router.units import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
+from simulator.wire import Encoding
 
 app = typer.Typer(
     name="warmroute",
@@ -34,7 +35,10 @@ ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The YAML file.
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 def _fail(message: str, code: int = 1) -> typer.Exit:
@@ -97,7 +101,9 @@ def serve(
 def check(file: Annotated[Path, typer.Argument(help="The YAML file.")]) -> None:
     """Say everything that is wrong with a file, or everything that would be used."""
     settings = _load(file)
-    table = Table("setting", "value", "from", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("setting", "value", "from"):
+        table.add_column(heading, overflow="fold")  # never cut: this is what will be used
     for row in settings_file.describe(settings):
         table.add_row(row.path, row.value, row.source)
     _out.print(table)
@@ -143,6 +149,12 @@ def replay(
     max_tokens: Annotated[
         int | None, typer.Option(help="Length of every answer. Default: the trace's.")
     ] = None,
+    concurrency: Annotated[
+        int, typer.Option(help="Requests in flight; more wait, and the report says so.")
+    ] = 1000,
+    as_recorded: Annotated[
+        bool, typer.Option(help="Keep arrivals that share a time stamp together.")
+    ] = False,
     api_key: Annotated[
         str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
     ] = None,
@@ -159,6 +171,8 @@ def replay(
             endpoint=endpoint,
             model=model,
             max_tokens=max_tokens,
+            concurrency=concurrency,
+            as_recorded=as_recorded,
             api_key=api_key,
         )
     except ReplayError as error:
@@ -174,26 +188,35 @@ def replay(
 def simulate(
     *,
     workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 8,
-    port: Annotated[int, typer.Option(help="The first worker's port; 0: any.")] = 9001,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The first worker's port; 0: any.")
+    ] = 9001,
     profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = next(
         iter(PROFILES)
     ),
     model: Annotated[str, typer.Option(help="The model's name.")] = demo.MODEL,
     speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 1.0,
     kv_tokens: Annotated[
-        int | None, typer.Option(help="Tokens each KV cache holds. Default: the profile's.")
+        int | None, typer.Option(min=1, help="Tokens each KV cache holds. Default: the profile's.")
     ] = None,
     max_queued: Annotated[
-        int | None, typer.Option(help="Requests that may wait at a worker; more get 503.")
+        int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
+    kv_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The first port of KV events; 0: any.")
+    ] = 0,
+    kv_encoding: Annotated[
+        Encoding, typer.Option(help="KV events as vLLM encodes them since 0.24, or before.")
+    ] = "map",
 ) -> None:
     """Run simulated vLLM workers, to put a router in front of."""
 
     def announce(fleet: Fleet) -> None:
         for worker in fleet.workers:
-            _out.print(worker.url, highlight=False)
+            print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
 
     logs.set_up(LogSettings(level="warning"))
+    _err.print("Each worker's URL, KV events and their replay:")
     try:
         settings = FleetSettings(
             workers=workers,
@@ -203,6 +226,8 @@ def simulate(
             speed=speed,
             kv_tokens=kv_tokens,
             max_queued=max_queued,
+            kv_port=kv_port,
+            kv_encoding=kv_encoding,
         )
         run_fleet(settings, announce)
     except (OSError, ValueError) as error:

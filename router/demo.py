@@ -6,7 +6,9 @@ The fleet runs in a process of its own; the router and the traffic run here, ove
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -58,9 +60,16 @@ class _Server(uvicorn.Server):
 
 def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
     """Serve in the child until told to stop; the parent hears the URLs, or what went wrong."""
+    os.setsid()  # Ctrl-C is for the parent, which ends us when it is done with us
+
+    def end_with_the_parent() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            parent.recv()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def ready(fleet: Fleet) -> None:
         parent.send([worker.url for worker in fleet.workers])
+        threading.Thread(target=end_with_the_parent, daemon=True).start()
 
     try:
         run_fleet(settings, ready)
@@ -68,18 +77,20 @@ def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
         parent.send(str(error))
 
 
-@contextlib.contextmanager
-def _fleet(options: DemoOptions) -> Iterator[list[str]]:
+@contextlib.asynccontextmanager
+async def _fleet(options: DemoOptions) -> AsyncIterator[list[str]]:
     """Run the simulated fleet while the block runs; yields the workers' URLs."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     settings = FleetSettings(workers=options.workers, models=(MODEL,), speed=SPEED, kv_events=False)
     process = spawn.Process(target=_run_fleet, args=(settings, theirs), daemon=True)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, until the child is ready
     process.start()
+    signal.signal(signal.SIGINT, before)
     theirs.close()
     try:
         try:
-            urls = ours.recv()
+            urls = await asyncio.get_running_loop().run_in_executor(None, ours.recv)
         except EOFError:
             urls = "it ended before it was ready"
         if isinstance(urls, str):
@@ -112,12 +123,12 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
 async def run(options: DemoOptions, out: Console, err: Console) -> int:
     """Run the demo; returns the exit code. Raises DemoError and PortTaken."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     bind(options.listen).close()  # taken: say so now, not after the first half
     err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
-    with _fleet(options) as urls:
+    async with _fleet(options) as urls:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
         reports: dict[str, Report] = {}
         for strategy in STRATEGIES:
             await _forget(urls)

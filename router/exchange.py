@@ -3,9 +3,11 @@
 Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` names.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from router.errors import BodyTooLarge, Headers
@@ -33,11 +35,19 @@ HOP_BY_HOP = frozenset(
 #: Written anew towards the worker.
 _REWRITTEN = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 
+#: Seconds that a client may go on sending a body that was refused.
+LINGER_S = 5.0
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class ClientLeft(Exception):
     """The client closed its connection; nobody is there to be answered."""
+
+    def __init__(self, *, asked_worker: bool) -> None:
+        super().__init__("the client left")
+        self.asked_worker = asked_worker
+        """A worker was working on it, and it is counted there."""
 
 
 def request_id(headers: Headers) -> bytes:
@@ -63,7 +73,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientLeft(asked_worker=False)
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
@@ -71,6 +81,20 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def discard_body(headers: Headers, receive: Receive) -> None:
+    """Let the client finish sending, for a while: closing at once would destroy our answer.
+
+    A client that waits for `100 Continue` sends nothing more and needs no waiting for.
+    """
+    if header(headers, b"expect"):
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body", False):
+                message = await receive()
 
 
 def upstream_head(

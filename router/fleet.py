@@ -1,10 +1,11 @@
 """The workers, the pools they stand in, and which pool answers for a model."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from time import monotonic
+from typing import Any
 
 import pygtrie
 
@@ -44,7 +45,8 @@ class Worker:
         self.upstream = upstream
         self.api_key = api_key
         self.fixed_models = bool(models)
-        self.models = frozenset(models)
+        self.models = {name: _described(name) for name in models}
+        """What `/v1/models` says of each, by name."""
         self.kv_tokens = kv_tokens
         self.fixed_kv_tokens = kv_tokens is not None
         self.load = Load()
@@ -92,7 +94,8 @@ class Pool:
         ready = [w for w in self.workers if w.ready and model in w.models]
         if ready:
             return ready
-        if any(model in w.models or not w.models for w in self.workers):
+        # A worker that was never heard of may serve it: the client should try again.
+        if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
         raise UnknownModel(model)
 
@@ -143,21 +146,27 @@ class Fleet:
         """
         if not model:
             model = self._only_model()
-        pool = self._routes.get(model) or self._match(model)
+        pool = self._routes.get(model) or self._pool(model)
+        if pool is None:
+            raise UnknownModel(model)
         workers = pool.eligible(model)
         self._routes[model] = pool
         return pool, model, workers
 
-    def serves(self, model: str) -> bool:
-        """Whether any pool's patterns take `model`."""
-        return bool(self._patterns.longest_prefix(model + _END))
+    def models(self) -> dict[str, Mapping[str, Any]]:
+        """Every model that could be asked for, as a worker describes it, by name."""
+        return {
+            name: description
+            for pool in self.pools
+            for worker in pool.workers
+            for name, description in worker.models.items()
+            if self._pool(name) is pool
+        }
 
-    def _match(self, model: str) -> Pool:
+    def _pool(self, model: str) -> Pool | None:
+        """Return the pool of the longest pattern that fits."""
         found = self._patterns.longest_prefix(model + _END)
-        if not found:
-            raise UnknownModel(model)
-        pool: Pool = found.value
-        return pool
+        return found.value if found else None
 
     def _only_model(self) -> str:
         models = {model for worker in self.workers for model in worker.models}
@@ -168,6 +177,10 @@ class Fleet:
         raise BadRequest(
             "The field `model` is missing, and this server has several models.", param="model"
         )
+
+
+def _described(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "warmroute"}
 
 
 #: Follows the name of a model in the trie: so an exact pattern is longer than any wildcard's.

@@ -6,8 +6,9 @@ succeeded and its models are known.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import ssl
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import msgspec
@@ -22,25 +23,32 @@ log = logging.getLogger("warmroute.health")
 REDISCOVER_S = 30.0
 
 
-class _Model(msgspec.Struct):
-    id: str
+#: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
+LARGEST = 8 << 20
 
 
 class _Models(msgspec.Struct):
-    data: list[_Model]
+    data: list[dict[str, Any]]
+
+
+class _Unwell(Exception):
+    """What is wrong with a worker, in words."""
 
 
 class Health:
-    """Probes a fleet while the context is open."""
+    """Probes a fleet from `start` to `stop`."""
 
-    def __init__(self, fleet: Fleet, settings: HealthSettings) -> None:
+    def __init__(self, fleet: Fleet, settings: HealthSettings, tls: ssl.SSLContext) -> None:
         self._fleet = fleet
         self._settings = settings
+        self._tls = tls
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Probe everyone once, for at most the probe's timeout, and go on in the background."""
-        self._client = httpx.AsyncClient(timeout=self._settings.timeout, trust_env=False)
+        """Probe everyone once, each for at most three timeouts, and go on in the background."""
+        self._client = httpx.AsyncClient(
+            timeout=self._settings.timeout, trust_env=False, verify=self._tls
+        )
         first: list[asyncio.Event] = []
         for pool in self._fleet.pools:
             for worker in pool.workers:
@@ -73,70 +81,84 @@ class Health:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval):
                     await worker.attention.wait()
-                    bad = self._settings.fall  # a failed request has counted already
+                    # A request has failed there: one more failure is enough, one success is not.
+                    good, bad = 0, self._settings.fall
 
     def _judge(self, pool: Pool, worker: Worker, good: int, bad: int, problem: str | None) -> None:
         """Change the worker's state if the last probes say so."""
         if problem is None:
-            came_back = worker.state is not State.READY
-            if came_back and (good >= self._settings.rise or worker.state is State.UNKNOWN):
+            if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
                 if worker.state is State.DOWN:
                     # It was gone, and most likely restarted: its cache is empty.
                     pool.strategy.forget(worker.name)
-                worker.state = State.READY
-                worker.reason = "ready"
+                worker.state, worker.reason = State.READY, "ready"
                 log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
-        elif worker.state is not State.DOWN and (bad >= self._settings.fall or not worker.ready):
-            worker.state = State.DOWN
-            worker.reason = problem
-            log.warning("worker %s is down: %s", worker.name, problem)
+        elif not worker.ready or bad >= self._settings.fall:
+            if worker.state is not State.DOWN or worker.reason != problem:
+                log.warning("worker %s is down: %s", worker.name, problem)
+            worker.state, worker.reason = State.DOWN, problem
 
     async def _probe(self, worker: Worker) -> str | None:
         """Ask for its health; return what is wrong, or None."""
         try:
-            answer = await self._get(worker, "/health")
-        except httpx.HTTPError as error:
-            return _sentence(error)
-        if answer.is_success:
-            return None
-        return f"/health answered {answer.status_code}"
+            await self._get(worker, "/health")
+        except _Unwell as unwell:
+            return str(unwell)
+        return None
 
     async def _discover(self, worker: Worker) -> str | None:
         """Learn its models and the size of its cache; return what is wrong, or None."""
-        try:
-            if not worker.fixed_models:
-                answer = await self._get(worker, "/v1/models")
-                answer.raise_for_status()
-                models = msgspec.json.decode(answer.content, type=_Models)
-                worker.models = frozenset(model.id for model in models.data)
-            if not worker.fixed_kv_tokens:
-                answer = await self._get(worker, "/metrics")
-                worker.kv_tokens = next(_kv_tokens(answer.text), None)
-        except httpx.HTTPStatusError as error:
-            return f"/v1/models answered {error.response.status_code}"
-        except httpx.HTTPError as error:
-            return _sentence(error)
-        except (ValueError, RecursionError) as error:  # not JSON, not models, or not UTF-8
-            return f"/v1/models answered something else than a list of models: {error}"
+        if not worker.fixed_models:
+            try:
+                worker.models = _models(await self._get(worker, "/v1/models"))
+            except _Unwell as unwell:
+                return str(unwell)
+        if not worker.fixed_kv_tokens:
+            with suppress(_Unwell):  # routing does without
+                worker.kv_tokens = _kv_tokens(await self._get(worker, "/metrics"))
         return None
 
-    async def _get(self, worker: Worker, path: str) -> httpx.Response:
+    async def _get(self, worker: Worker, path: str) -> bytes:
+        """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
         headers = {"authorization": f"Bearer {worker.api_key}"} if worker.api_key else {}
-        return await self._client.get(worker.url + path, headers=headers)
+        body = b""
+        try:
+            async with (
+                asyncio.timeout(self._settings.timeout),
+                self._client.stream("GET", worker.url + path, headers=headers) as answer,
+            ):
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    if len(body) > LARGEST:
+                        raise _Unwell(f"{path} answered more than {LARGEST} bytes")
+        except TimeoutError:
+            raise _Unwell(f"{path} did not answer in time") from None
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            raise _Unwell(f"{path}: {str(error) or type(error).__name__}") from None
+        if not answer.is_success:
+            raise _Unwell(f"{path} answered {answer.status_code}")
+        return body
 
 
-def _kv_tokens(metrics: str) -> Iterator[int]:
-    """Find tokens a KV cache holds in vLLM's `vllm:cache_config_info`; nothing if not there."""
+def _models(body: bytes) -> dict[str, dict[str, Any]]:
+    """Read a list of models, by name. Raises _Unwell."""
+    try:
+        models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
+        msgspec.convert(list(models), list[str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+        raise _Unwell("/v1/models answered something else than a list of models") from None
+    return models
+
+
+def _kv_tokens(metrics: bytes) -> int | None:
+    """Find the tokens a KV cache holds in vLLM's `vllm:cache_config_info`; None if not there."""
     with suppress(ValueError):
-        for family in text_string_to_metric_families(metrics):
+        for family in text_string_to_metric_families(metrics.decode(errors="replace")):
             if family.name != "vllm:cache_config_info":
                 continue
             for sample in family.samples:
                 blocks = sample.labels.get("num_gpu_blocks", "")
                 size = sample.labels.get("block_size", "")
                 if blocks.isdigit() and size.isdigit():
-                    yield int(blocks) * int(size)
-
-
-def _sentence(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__
+                    return int(blocks) * int(size)
+    return None

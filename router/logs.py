@@ -44,4 +44,5 @@ def set_up(settings: LogSettings) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a probe
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a line a bad upload
     logging.getLogger("uvicorn.error").addFilter(_CutOnPurpose())

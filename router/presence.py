@@ -34,4 +34,4 @@ class Presence:
         self._watch.cancel()
         if self._left and kind is asyncio.CancelledError:
             self._task.uncancel()
-            raise ClientLeft from None
+            raise ClientLeft(asked_worker=True) from None

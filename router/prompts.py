@@ -6,10 +6,10 @@ How many bytes make a token is learned from the `usage` that workers report.
 """
 
 from array import array
-from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import Prompt
@@ -29,15 +29,40 @@ LONGEST_ANSWER = 2048
 ID_BYTES = 4
 
 
+#: Tokens of a part that is not text, an image say; it may be anything from 64 to some thousands.
+PART_TOKENS = 768
+
+
+_UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
 class _Message(msgspec.Struct):
     role: str = ""
     content: str | list[msgspec.Raw] | None = None
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
+class _Part(msgspec.Struct):
+    type: str = "text"
+    text: str | None = None
+
+
 _messages = msgspec.json.Decoder(list[_Message]).decode
+_part = msgspec.json.Decoder(_Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
+
+
+class _Canonical(NamedTuple):
+    """A prompt as bytes: equal prompts give equal bytes, longer ones begin with shorter ones."""
+
+    data: bytes
+    tokens: int | None = None
+    """Counted, where it was given as token ids."""
+    parts: int = 0
+    """Images and the like; in `data` they are only hashes."""
+    plain: bool = True
+    """All of it is text in `data`, so `usage` tells how many bytes make a token."""
 
 
 class Prompts:
@@ -49,8 +74,8 @@ class Prompts:
 
     def prompt(self, endpoint: Endpoint, request: Request) -> Prompt:
         """Turn `request` into what a strategy may know of it."""
-        text, is_ids = _canonical(endpoint, request)
-        per_token = ID_BYTES if is_ids else self.bytes_per_token
+        prompt = _canonical(endpoint, request)
+        per_token = self.bytes_per_token if prompt.tokens is None else ID_BYTES
         salt = request.cache_salt if isinstance(request.cache_salt, str) else ""
         model = request.model or ""
         answer = 0
@@ -58,17 +83,17 @@ class Prompts:
             answer = min(request.answer_limit or ANSWER_TOKENS, LONGEST_ANSWER)
         return Prompt(
             model=model,
-            tokens=int(len(text) / per_token),
-            keys=chain(root_key(endpoint.prompted.name, model, salt), text),
+            tokens=int(len(prompt.data) / per_token) + PART_TOKENS * prompt.parts,
+            keys=chain(root_key(endpoint.prompted.name, model, salt), prompt.data),
             block_tokens=TEXT_BLOCK / per_token,
             answer_tokens=answer,
-            exact=is_ids,
+            estimated=prompt.plain and prompt.tokens is None,
             stream=request.stream is True,
         )
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
         """Correct bytes a token from the length that a worker reported for `prompt`."""
-        if prompt.exact or prompt.tokens < SHORTEST or reported_tokens <= 0:
+        if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
             return
         self._seen += 1
         weight = max(LEARNING, 1 / self._seen)
@@ -76,57 +101,66 @@ class Prompts:
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
 
-def _canonical(endpoint: Endpoint, request: Request) -> tuple[bytes, bool]:
-    """Return the prompt's bytes, and whether they are packed token ids."""
+def _canonical(endpoint: Endpoint, request: Request) -> _Canonical:
     match endpoint.prompted:
         case Prompted.CHAT:
-            return bytes(request.tools) + _conversation(request.messages), False
+            return _conversation(bytes(request.tools), request.messages)
         case Prompted.MESSAGES:
-            head = bytes(request.tools) + bytes(request.system)
-            return head + _conversation(request.messages), False
+            return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
         case Prompted.RESPONSES:
-            head = bytes(request.tools) + bytes(request.instructions)
-            return head + _conversation(request.input), False
+            return _conversation(bytes(request.tools) + bytes(request.instructions), request.input)
         case Prompted.COMPLETION:
             return _plain(request.prompt)
         case Prompted.INPUT:
             return _plain(request.input)
         case Prompted.NOTHING:
-            return b"", False
+            return _Canonical(b"", plain=False)
 
 
-def _conversation(raw: msgspec.Raw) -> bytes:
-    """Messages as role and content, in order; anything unexpected as it was written."""
+def _conversation(head: bytes, raw: msgspec.Raw) -> _Canonical:
+    """Role and content of each message, in order; anything unexpected as it was written."""
     try:
         messages = _messages(raw)
-    except (ValueError, RecursionError):  # not JSON, not messages, or not UTF-8
-        return bytes(raw)
-    parts: list[bytes] = []
+    except _UNEXPECTED:
+        return _Canonical(head + bytes(raw), plain=False)
+    pieces = [head]
+    others = 0
     for message in messages:
-        parts.append(b"\x1e" + message.role.encode() + b"\x1f")
+        pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
         if isinstance(message.content, str):
-            parts.append(message.content.encode())
-        elif message.content is not None:
-            parts.extend(bytes(part) for part in message.content)
-        parts.append(bytes(message.tool_calls))
-    return b"".join(parts)
+            pieces.append(message.content.encode())
+        for part in message.content if isinstance(message.content, list) else ():
+            text = _text_of(part)
+            others += text is None
+            pieces.append(xxh3_128_digest(part) if text is None else text)
+        pieces.append(bytes(message.tool_calls))
+    return _Canonical(b"".join(pieces), parts=others, plain=not others)
 
 
-def _plain(raw: msgspec.Raw) -> tuple[bytes, bool]:
+def _text_of(raw: msgspec.Raw) -> bytes | None:
+    """Return the text of a part of a message; None if it is of another kind."""
+    try:
+        part = _part(raw)
+    except _UNEXPECTED:
+        return None
+    return None if part.text is None else part.text.encode()
+
+
+def _plain(raw: msgspec.Raw) -> _Canonical:
     """Text or token ids; of several prompts the first one decides."""
     try:
         text = _text(raw)
-    except (ValueError, RecursionError):
+    except _UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
-        text = text[0] if text else ""
-    return text.encode(), False
+        return _Canonical(text[0].encode() if text else b"", plain=len(text) == 1)
+    return _Canonical(text.encode())
 
 
-def _packed(raw: msgspec.Raw) -> tuple[bytes, bool]:
+def _packed(raw: msgspec.Raw) -> _Canonical:
     try:
         ids = _ids(raw)
-        first = ids[0] if ids and isinstance(ids[0], list) else ids
-        return array("I", cast("Sequence[int]", first)).tobytes(), True
-    except (ValueError, RecursionError, OverflowError, TypeError):
-        return bytes(raw), False
+        first = cast("list[int]", ids[0] if ids and isinstance(ids[0], list) else ids)
+        return _Canonical(array("I", first).tobytes(), tokens=len(first))
+    except (*_UNEXPECTED, OverflowError, TypeError, ValueError):
+        return _Canonical(bytes(raw), plain=False)

@@ -27,7 +27,7 @@ class Relay:
     """
 
     def __init__(
-        self, endpoint: Endpoint, connection: Connection, on_first_byte: Callable[[], None]
+        self, endpoint: Endpoint, connection: Connection, on_first_byte: Callable[[int], None]
     ) -> None:
         self._endpoint = endpoint
         self._connection = connection
@@ -39,7 +39,7 @@ class Relay:
         connection = self._connection
         head = await connection.head()
         chunk = await connection.chunk()
-        self._on_first_byte()
+        self._on_first_byte(head.status)
         headers = answer_headers(head.headers, added)
         await send({"type": "http.response.start", "status": head.status, "headers": headers})
         add = self._tail.add

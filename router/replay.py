@@ -78,7 +78,6 @@ def replay_trace(
     api_key: str | None = None,
     seed: int = 0,
     as_recorded: bool = False,
-    quiet: bool = False,
 ) -> Report:
     """Replay a trace file, as `warmroute replay` does; ReplayError says what hinders it."""
     options = Options(
@@ -97,7 +96,7 @@ def replay_trace(
         api_key=api_key,
     )
     plan = trace_plan(trace, seed=seed, as_recorded=as_recorded)
-    return run(plan, options, console=None if quiet else Console(stderr=True))
+    return run(plan, options, console=Console(stderr=True))
 
 
 def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> Plan:

@@ -5,6 +5,7 @@ and the fleet under test often shares the machine. This one hands over what one 
 one chunk, and leaves the CPU to others.
 """
 
+import ssl
 from collections.abc import AsyncIterator
 
 import httpx
@@ -40,7 +41,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
     def _upstream(self, url: httpx.URL) -> Upstream:
         origin = (url.scheme, url.host, url.port)
         if origin not in self._upstreams:
-            tls = url.scheme == "https"
+            tls = ssl.create_default_context() if url.scheme == "https" else None
             port = url.port or (443 if tls else 80)
             self._upstreams[origin] = Upstream(url.host, port, tls=tls, patience=self._patience)
         return self._upstreams[origin]

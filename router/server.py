@@ -1,5 +1,6 @@
 """uvicorn around the door."""
 
+import errno
 import socket
 
 import uvicorn
@@ -10,6 +11,8 @@ from router.units import Address
 
 #: Seconds a client's idle connection is kept.
 KEEPALIVE_S = 75
+#: Connections that wait to be accepted.
+BACKLOG = 4096
 #: Seconds that answers under way are given when the server is told to stop.
 DRAIN_S = 600
 #: Connections that may wait to be accepted.
@@ -27,13 +30,13 @@ def bind(address: Address) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address.host, address.port))
-        listener.listen(BACKLOG)  # from now on clients wait instead of being refused
+        listener.listen(BACKLOG)  # here, so that of two servers the second one hears of it
     except OSError as error:
         listener.close()
-        raise PortTaken(
-            f"cannot listen on {address}: {error.strerror or error}."
-            " Is another server running there? Choose another address with --listen."
-        ) from None
+        reason = f"cannot listen on {address}: {error.strerror or error}."
+        if error.errno == errno.EADDRINUSE:
+            reason += " Is another server running there?"
+        raise PortTaken(f"{reason} Choose another address with --listen.") from None
     return listener
 
 

@@ -16,7 +16,6 @@ from router.units import shown
 
 class _Worker(NamedTuple):
     path: KeyPath
-    pool: KeyPath
     name: str | None
     named: bool
     """The name was given and is not the address."""
@@ -39,14 +38,16 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
 
 def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
     names: dict[str, KeyPath] = {}
-    addresses: dict[tuple[KeyPath, str], KeyPath] = {}
+    addresses: dict[str, KeyPath] = {}
     for worker in workers:
-        first = addresses.setdefault((worker.pool, worker.address or ""), worker.path)
+        first = addresses.setdefault(worker.address or "", worker.path)
         if worker.address and first != worker.path:
             message = f"the same address as {dotted(first)}: {worker.address}"
+            if worker.path[:2] != first[:2] and worker.path[0] == "pools":
+                message += "; a worker stands in one pool, and a pool may have several models"
             yield refusal((*worker.path, "url"), message)
             if not worker.named:
-                continue  # then the names are equal too: said once is enough
+                continue  # then the names may be equal too: said once is enough
         first = names.setdefault(worker.name or "", worker.path)
         if worker.name and first != worker.path:
             message = f"{shown(worker.name)} is already the name of {dotted(first)}"
@@ -82,7 +83,7 @@ def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
         except ValueError:
             address = None
         named = isinstance(name, str) and name != address
-        yield _Worker(path, pool, name if isinstance(name, str) else address, named, address)
+        yield _Worker(path, name if isinstance(name, str) else address, named, address)
 
 
 def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:

@@ -15,8 +15,11 @@ import httptools
 from router.errors import Garbled, Gone, Headers, Refused, Silent, Stale, WorkerError
 
 HIGH_WATER = 256 * 1024
-#: A worker's status line and headers may not be larger.
-HEAD_LIMIT = 64 * 1024
+#: What a worker may send until its headers are complete; one read brings up to 256 KiB.
+HEAD_LIMIT = 512 * 1024
+#: A kept connection that ends this soon after a request was sent was being closed as idle: the
+#: two crossed on the way. Later, the worker may have begun.
+CROSSING_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._closed = False
         self._reused = False
+        self._spoilt = False
+        self._asked_at = 0.0
         self.idle_since = 0.0
         self._reset()
 
@@ -80,6 +85,7 @@ class Connection(asyncio.Protocol):
         """
         self._reset()
         self._asked = True
+        self._asked_at = self._loop.time()
         self._wait_at_most(self._patience.first_byte)
         try:
             if self._transport is not None and not self._closed:
@@ -122,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._stop_timer()
         self._reused = True
         self.idle_since = now
-        if self.finished and not self._closed and self._error is None:
+        if self._complete and not (self._closed or self._spoilt or self._error):
             self._asked = False
             return True
         self.close()
@@ -187,7 +193,8 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _loss(self) -> WorkerError:
-        if self._reused and not self._got_any:
+        crossed = self._loop.time() - self._asked_at < CROSSING_S
+        if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._head is None:
             return Gone("closed the connection before it answered")
@@ -205,6 +212,11 @@ class Connection(asyncio.Protocol):
             self.close()  # nobody asked: this connection cannot be trusted any more
             return
         self._got_any = True
+        if self._head is None:
+            self._head_size += len(data)
+            if self._head_size > HEAD_LIMIT:
+                self._fail(Garbled("sent headers without end"))
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -228,11 +240,15 @@ class Connection(asyncio.Protocol):
 
     # What the parser calls.
 
+    def on_message_begin(self) -> None:
+        """A message begins; one that nobody asked for spoils the connection, not the answer."""
+        if self._complete:
+            self._spoilt = True
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field."""
-        self._head_size += len(name) + len(value)
-        if self._head_size > HEAD_LIMIT:
-            raise ValueError("headers are too large")
+        if self._complete:
+            return  # of a message that nobody asked for
         name = name.lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._framed = True
@@ -240,13 +256,19 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """All header fields are there. Interim answers (1xx) are dropped."""
+        if self._complete:
+            return
         status = self._parser.get_status_code()
+        if not 100 <= status < 600:  # RFC 9110 section 15
+            raise ValueError(f"status {status}")
         if status >= 200:
             self._head = Head(status, self._headers)
         self._headers = []
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, its framing taken off."""
+        if self._complete:
+            return
         self._chunks.append(data)
         self._unread += len(data)
         if self._streaming:
@@ -261,7 +283,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer's last byte."""
-        if self._head is None:
+        if self._head is None or self._complete:
             return
         self._complete = True
         self._stop_timer()
@@ -274,23 +296,29 @@ class Connection(asyncio.Protocol):
 class Upstream:
     """The connections to one worker."""
 
-    def __init__(self, host: str, port: int, *, tls: bool, patience: Patience) -> None:
+    def __init__(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None, patience: Patience
+    ) -> None:
         self._host = host
         self._port = port
-        self._tls = ssl.create_default_context() if tls else None
+        self._tls = tls
         self._patience = patience
         self._idle: list[Connection] = []
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
         """Send a request; return the connection once the head of the answer is there.
 
-        A kept connection that the worker was just closing is replaced, once. Raises WorkerError.
+        A kept connection that the worker was just closing as idle is replaced, once: if it does
+        not listen any more it was dying instead, and may have begun. Raises WorkerError.
         """
         connection = await self._connect()
         try:
             return await connection.ask(head, body)
-        except Stale:
-            connection = await self._dial()
+        except Stale as stale:
+            try:
+                connection = await self._dial()
+            except Refused:
+                raise Gone(str(stale)) from None
             return await connection.ask(head, body)
 
     async def _connect(self) -> Connection:
@@ -315,9 +343,9 @@ class Upstream:
                     ssl=self._tls,
                 )
         except TimeoutError:
-            raise Refused("connecting took too long") from None
+            raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
-            raise Refused(str(error)) from error
+            raise Refused(f"could not be reached: {error}") from error
         return connection
 
     def release(self, connection: Connection) -> None:

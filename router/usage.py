@@ -11,11 +11,10 @@ _scan = json.JSONDecoder().raw_decode
 
 
 class Usage(NamedTuple):
-    """Tokens as the worker counted them; None where it did not say."""
+    """Prompt tokens as the worker counted them; None where it did not say."""
 
     prompt: int | None = None
     cached: int | None = None
-    completion: int | None = None
 
 
 class UsageTail:
@@ -59,18 +58,20 @@ def _object_after(text: str, at: int) -> dict[str, Any] | None:
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
-    """OpenAI's names, and those of `/v1/responses` and `/v1/messages`."""
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    cached = _count(details.get("cached_tokens") if isinstance(details, dict) else None)
+    """OpenAI's names, and those of `/v1/responses` and `/v1/messages`.
+
+    Anthropic's `input_tokens` leaves out what was read from a cache or written to one
+    (vLLM `entrypoints/anthropic/serving.py`); OpenAI's counts are of the whole prompt.
+    """
     prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
-    completion = usage.get("completion_tokens", usage.get("output_tokens"))
-    beside = _count(usage.get("cache_read_input_tokens"))
-    if cached is None and beside is not None:
-        # Anthropic's way: what was read from the cache, or written to it, is no input token.
-        cached = beside
-        if prompt is not None:
-            prompt += beside + (_count(usage.get("cache_creation_input_tokens")) or 0)
-    return Usage(prompt, cached, _count(completion))
+    read = _count(usage.get("cache_read_input_tokens"))
+    written = _count(usage.get("cache_creation_input_tokens"))
+    if prompt is not None and (read is not None or written is not None):
+        return Usage(prompt + (read or 0) + (written or 0), read)
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    return Usage(
+        prompt, _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    )
 
 
 def _count(value: object) -> int | None:

@@ -47,8 +47,8 @@ class FleetSettings:
         """Refuse what no fleet can be."""
         if self.workers < 1:
             raise ValueError("a fleet has at least one worker")
-        if self.speed <= 0:
-            raise ValueError("speed must be above zero")
+        if not 0 < self.speed < float("inf"):
+            raise ValueError("speed must be a number above zero")
         if not self.models:
             raise ValueError("a worker serves at least one model")
         for first, each in ((self.port, 1), (self.kv_port, 2)):

@@ -31,8 +31,8 @@ class Prompt:
     """Tokens that one key stands for."""
     answer_tokens: int = 256
     """Tokens the answer may take in the KV cache; an estimate where the client set no limit."""
-    exact: bool = False
-    """`tokens` is a count, not an estimate."""
+    estimated: bool = False
+    """`tokens` was guessed from the length of plain text, and can be corrected by a count."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
 
@@ -100,6 +100,8 @@ class Outcome:
 
     ok: bool
     """The worker answered to the end, and not with an error of its own."""
+    began: bool = True
+    """The worker may have computed some of the prompt: it did not refuse or reject it."""
     first_byte_s: float | None = None
     """Seconds from booking to the first byte of the answer; None if none came."""
     prompt_tokens: int | None = None

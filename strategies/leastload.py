@@ -1,6 +1,7 @@
 """`leastload`: the worker with the least to do, whatever it remembers."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from strategies.base import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 from strategies.cost import cheapest_first, cost
@@ -9,7 +10,7 @@ from strategies.cost import cheapest_first, cost
 class LeastLoad:
     """Compares workers by booked seconds, as if every cache were empty."""
 
-    Options = NoOptions
+    Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, options: NoOptions) -> None:
         del options

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.cost import cheapest_first, cost, held_tokens
@@ -21,7 +23,7 @@ class PrefixAwareOptions:
 class PrefixAware:
     """The default strategy. Believes that a worker holds what this router sent it last."""
 
-    Options = PrefixAwareOptions
+    Options: ClassVar[type[Any]] = PrefixAwareOptions
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
@@ -43,7 +45,10 @@ class PrefixAware:
         self._tree.insert(prompt.keys, worker.name, capacity)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Nothing to learn yet: the tree keeps what was placed."""
+        """Take back what was placed on a worker that refused it, but for what it held before."""
+        if not outcome.began:
+            held = ceil(candidate.held_tokens / prompt.block_tokens)
+            self._tree.remove(prompt.keys[held:], candidate.worker.name)
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""

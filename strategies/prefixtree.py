@@ -69,6 +69,16 @@ class PrefixTree:
             if mask & shadow.bit
         }
 
+    def remove(self, keys: Sequence[int], worker: str) -> None:
+        """`worker` does not hold these blocks after all."""
+        shadow = self._workers.get(worker)
+        if shadow is None:
+            return
+        for key in keys:
+            if key in shadow.order:
+                del shadow.order[key]
+                self._release(key, shadow.bit)
+
     def forget(self, worker: str) -> None:
         """Drop everything `worker` held."""
         shadow = self._workers.pop(worker, None)
@@ -86,14 +96,16 @@ class PrefixTree:
         return max(1, self._limit // len(self._workers))
 
     def _shrink(self, shadow: "_Shadow", room: int) -> None:
-        holders, order, bit = self._holders, shadow.order, shadow.bit
-        while len(order) > room:
-            key, _ = order.popitem(last=False)
-            left = holders[key] & ~bit
-            if left:
-                holders[key] = left
-            else:
-                del holders[key]
+        while len(shadow.order) > room:
+            key, _ = shadow.order.popitem(last=False)
+            self._release(key, shadow.bit)
+
+    def _release(self, key: int, bit: int) -> None:
+        left = self._holders[key] & ~bit
+        if left:
+            self._holders[key] = left
+        else:
+            del self._holders[key]
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""

@@ -1,6 +1,7 @@
 """`roundrobin`: everyone in turn, even while workers come and go."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from strategies.base import Candidate, Cost, Decision, NoOptions, Outcome, Prompt, WorkerView
 
@@ -8,7 +9,7 @@ from strategies.base import Candidate, Cost, Decision, NoOptions, Outcome, Promp
 class RoundRobin:
     """The worker whose turn is longest ago is next; no index into a list that may change."""
 
-    Options = NoOptions
+    Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, options: NoOptions) -> None:
         del options

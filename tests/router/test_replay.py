@@ -223,6 +223,7 @@ def test_a_body_that_ends_with_the_connection_is_whole(stub: Stub) -> None:
 
 def test_nobody_there_is_an_error_of_its_own(stub: Stub) -> None:
     """A refused connection is counted; without a model the replay cannot begin."""
+    stub.shutdown()  # else its thread still holds the socket that is being closed
     stub.server_close()
     report = replayed(stub, Plan("t", requests(2)), model="m")
     assert report.errors["connect"].count == 2
@@ -351,7 +352,7 @@ def test_a_trace_file_is_replayed_with_plain_arguments(stub: Stub, tmp_path: Pat
     line = '{"timestamp": %d, "input_length": 9, "output_length": 0, "hash_ids": [1]}\n'
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(line % at for at in (0, 0, 5)))
-    report = replay_trace(path, url=stub.url, speed=10, rate=2, quiet=True)
+    report = replay_trace(path, url=stub.url, speed=10, rate=2)
     assert (report.answered, report.name) == (3, "trace.jsonl")
     assert {body["max_tokens"] for body in stub.bodies} == {1}
 

@@ -12,6 +12,7 @@ URL = "is not a worker's URL: write http://host:port"
 PATH = "has a path or a query: write only http://host:port, requests bring their own path"
 NAME = "is not a name: write 1 to 64 letters, digits and . _ : - [ ]"
 WHOLE = "is not the name of a model: write it in full, without *"
+ONE_POOL = "; a worker stands in one pool, and a pool may have several models"
 PATTERN = "is not a model pattern: write an exact name, or how it begins with one * at the end"
 TWO_FORMS = (
     "a secret is never written here: give ${NAME} for an environment variable,"
@@ -205,7 +206,7 @@ def test_workers_are_told_apart() -> None:
 
 
 def test_pools_are_told_apart() -> None:
-    """By name and by model; a worker may serve two of them under two names."""
+    """By name and by model, and no worker stands in two: its load would be seen by halves."""
     assert wrong(
         "pools:\n"
         "- {name: p, models: [x, 'y*'], workers: [http://a:1]}\n"
@@ -215,8 +216,8 @@ def test_pools_are_told_apart() -> None:
     ) == [
         'f:3: pools[1].name: "p" is already the name of pools[0]',
         'f:3: pools[1].models[0]: "y*" is already routed to pools[0]',
-        'f:3: pools[1].workers[0]: "a:1" is already the name of pools[0].workers[0];'
-        " give one of them another name",
+        f"f:3: pools[1].workers[0]: the same address as pools[0].workers[0]: a:1{ONE_POOL}",
+        f"f:4: pools[2].workers[0].url: the same address as pools[0].workers[0]: a:1{ONE_POOL}",
         'f:5: pools[3].models[0]: "*" is already routed to pools[2]',
         'f:5: pools[3].workers[0].name: "a2" is already the name of pools[2].workers[0]',
     ]

@@ -1,10 +1,6 @@
 """Fleets: many workers in a process, from code and from the command line."""
 
-import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 
 import httpx
@@ -81,26 +77,3 @@ def test_an_unknown_profile_stops_the_start() -> None:
     fleet = FleetThread(FleetSettings(profile="none"))
     with pytest.raises(ValueError, match="no speed profile"):
         fleet.start()
-
-
-def test_the_command_line_prints_urls_and_stops_on_a_signal() -> None:
-    """`python -m simulator` runs until it is told to end."""
-    command = [sys.executable, "-m", "simulator", "--workers", "2", "--profile", "toy"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
-        for line in lines:
-            url = re.search(r"http://127\.0\.0\.1:\d+", line)
-            assert url is not None
-            assert httpx.get(f"{url[0]}/health").status_code == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-
-
-def test_the_command_line_refuses_an_unknown_profile() -> None:
-    """With a message, not a traceback."""
-    command = [sys.executable, "-m", "simulator", "--profile", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no speed profile" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,0 +1,141 @@
+"""A request that was decided on, and one attempt at it on one worker."""
+
+import logging
+from dataclasses import dataclass
+from time import monotonic
+
+from router.errors import Gone, Headers, Refused, WorkerError
+from router.exchange import Scope
+from router.fleet import Pool, Worker
+from router.metrics import PoolMetrics
+from router.openai import Endpoint
+from router.usage import Usage
+from strategies.base import Candidate, Decision, Outcome, Prompt
+from strategies.load import Booking
+
+log = logging.getLogger("warmroute.requests")
+
+#: The status under which a client that left is counted, as nginx has it.
+CLIENT_LEFT = 499
+#: How vLLM says that it admits no more: backpressure, not a failure.
+FULL = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that has been read, understood and decided."""
+
+    endpoint: Endpoint
+    scope: Scope
+    identity: bytes
+    body: bytes
+    pool: Pool
+    prompt: Prompt
+    decision: Decision
+    started: float
+    metrics: PoolMetrics
+
+
+class Attempt:
+    """The job on one worker: what is learned of it on the way."""
+
+    def __init__(self, job: Job, choice: Candidate, booking: Booking) -> None:
+        self.job = job
+        self.choice = choice
+        self.worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+        self.status = 0
+        """What the client was answered; 0 while it was not."""
+        self._booking = booking
+        self._booked_at = monotonic()
+        self._first_byte_s: float | None = None
+        self._failure: str | None = None
+        self._began = True
+
+    def on_first_byte(self, status: int) -> None:
+        """The answer has begun; in a stream that means that the prompt is computed."""
+        now = monotonic()
+        self.status = status
+        self._first_byte_s = now - self._booked_at
+        self.worker.load.first_byte(self._booking, now)
+        if self.job.prompt.stream:
+            self.job.metrics.first_byte.observe(now - self.job.started)
+
+    def full(self) -> None:
+        """The worker did not take it on."""
+        self._began = False
+        self.job.metrics.failed(self.worker.name, "full")
+
+    def failed(self, error: WorkerError) -> None:
+        """The worker did, not the client."""
+        self._failure = error.kind
+        if isinstance(error, Refused):
+            self._began = False
+            self.worker.lost(str(error))
+        elif isinstance(error, Gone):
+            self.worker.attention.set()  # dead or dying: a probe will tell
+        self.job.metrics.failed(self.worker.name, error.kind)
+        log.warning("worker %s %s", self.worker.name, error)
+
+    def settle(self, usage: Usage) -> None:
+        """The attempt is over: tell everyone who learns from it."""
+        job, choice = self.job, self.choice
+        now = monotonic()
+        if self.status:
+            job.metrics.answered(self.worker.name, self.status)
+            job.metrics.duration.observe(now - job.started)
+        rejected = 400 <= self.status < 500 and self.status != CLIENT_LEFT
+        outcome = Outcome(
+            ok=self._failure is None and 0 < self.status < 500 and self.status != CLIENT_LEFT,
+            began=self._began and not rejected,
+            first_byte_s=self._first_byte_s,
+            prompt_tokens=usage.prompt,
+            cached_tokens=usage.cached,
+        )
+        job.pool.strategy.settled(job.prompt, choice, outcome, now)
+        if usage.prompt is not None:
+            self._learn(usage.prompt, usage.cached)
+
+    def _learn(self, prompt_tokens: int, cached: int | None) -> None:
+        job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
+        job.pool.prompts.learn(job.prompt, prompt_tokens)
+        job.metrics.prompt_tokens.inc(prompt_tokens)
+        if cached is None:
+            cached = expected
+        else:
+            cached = min(cached, prompt_tokens)
+            job.metrics.cached_tokens.inc(cached)
+            job.metrics.predicted_tokens.inc(expected)
+        if job.prompt.stream and self._first_byte_s is not None:  # else it came with the last token
+            pace = self.worker.pace
+            waited = self._booking.waited_s / self._booking.pace_factor
+            pace.observe(waited + pace.guess(prompt_tokens - cached, cached), self._first_byte_s)
+
+    def headers(self) -> Headers:
+        """Return the header fields that tell the client what happened."""
+        return [
+            (b"x-request-id", self.job.identity),
+            (b"x-warmroute-worker", self.worker.name.encode()),
+            (b"x-warmroute-decision", self._explanation().encode()),
+        ]
+
+    def _explanation(self) -> str:
+        wait, prefill, crowd, pressure = self.choice.cost
+        return (
+            f"{self.job.decision.reason}; held={self.choice.held_tokens}; wait={wait:.3f}s;"
+            f" prefill={prefill:.3f}s; crowd={crowd:.3f}s; pressure={pressure:.3f}s"
+        )
+
+    def log(self) -> None:
+        """Write one line, without a word of the prompt."""
+        job = self.job
+        log.info(
+            "id=%s path=%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",
+            job.identity.decode(),
+            job.endpoint.path,
+            self.status,
+            self.worker.name,
+            self._explanation(),
+            job.prompt.tokens,
+            monotonic() - job.started,
+            f" failure={self._failure}" if self._failure else "",
+        )

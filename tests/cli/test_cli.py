@@ -1,0 +1,292 @@
+"""The console script as an operator meets it: real processes, real signals, plain sentences."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from router import __version__
+from router.settings_file import schema_text
+from tests.support import until
+
+WARMROUTE = Path(sys.executable).with_name("warmroute")
+CONFIG = Path(__file__).parents[2] / "config"
+EXAMPLES = sorted(CONFIG.glob("*.yaml"))
+ENV = {**os.environ, "VLLM_API_KEY": "sk-test", "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+def run(*args: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; it never ends in a traceback."""
+    done = subprocess.run(
+        [WARMROUTE, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=ENV,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr + done.stdout
+    return done
+
+
+class Running(NamedTuple):
+    """A command that serves."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def url(self) -> str:
+        """Where the router listens, as it says itself."""
+        until(lambda: "listens on http" in self.err.read_text(), 20)
+        line = next(line for line in self.err.read_text().splitlines() if "listens on" in line)
+        return line.split()[-1]
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; return the exit code of an end without a traceback."""
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        assert "Traceback" not in self.err.read_text()
+        return code
+
+
+@contextmanager
+def started(folder: Path, *args: object) -> Iterator[Running]:
+    """A command in the background, killed if the test does not end it."""
+    name = f"{args[0]}-{len(list(folder.iterdir()))}"
+    out, err = folder / f"{name}.out", folder / f"{name}.err"
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in (out, err)]
+        process = subprocess.Popen(
+            [WARMROUTE, *map(str, args)], stdout=files[0], stderr=files[1], env=ENV
+        )
+        stack.callback(process.wait, 20)
+        stack.callback(process.kill)
+        yield Running(process, out, err)
+
+
+@contextmanager
+def fleet(folder: Path, workers: int) -> Iterator[list[str]]:
+    """`warmroute simulate`; yields the URLs it prints."""
+    args = ("simulate", "--workers", workers, "--port", 0, "--profile", "toy", "--model", "toy")
+    with started(folder, *args) as running:
+        until(lambda: len(running.out.read_text().split()) == workers, 20)
+        yield running.out.read_text().split()
+        assert running.end(signal.SIGTERM) == 0
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def config(folder: Path, urls: list[str], strategy: str = "prefixaware") -> Path:
+    """A file for these workers."""
+    path = folder / f"{strategy}.yaml"
+    path.write_text(f"strategy: {strategy}\nworkers: {json.dumps(urls)}\n")
+    return path
+
+
+def test_version_and_help() -> None:
+    """Both end well; the help names every command."""
+    assert run("--version").stdout == f"warmroute {__version__}\n"
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("serve", "check", "schema", "demo", "replay", "simulate"):
+        assert command in done.stdout
+
+
+def test_nonsense() -> None:
+    """An unknown command, option or none at all is 2, and says so."""
+    for args in (["nope"], ["serve"], ["serve", "--nope"], ["simulate", "--workers", "many"]):
+        done = run(*args)
+        assert done.returncode == 2
+        assert done.stderr
+
+
+def test_schema() -> None:
+    """What is printed is the file."""
+    done = run("schema")
+    assert (done.returncode, done.stdout) == (0, schema_text())
+    assert done.stdout == (CONFIG / "schema.json").read_text()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_check_of_a_good_file(path: Path) -> None:
+    """0, and every setting with its value and where it comes from; no secret."""
+    done = run("check", path)
+    assert done.returncode == 0
+    rows = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines()[1:]}
+    for name in ("listen", "strategy", "timeouts.connect", "limits.body", "logs.format"):
+        assert rows[name] in ("set", "default")
+    assert rows["listen"] == "set"
+    assert any(name.endswith(".url") for name in rows)
+    assert "sk-test" not in done.stdout
+
+
+def test_check_of_a_bad_file(tmp_path: Path) -> None:
+    """2, and every problem with its file and line."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        "listen: nonsense\nstrateg: x\nworkers:\n  - htp://a\ntimeouts: {connect: 5}\n"
+        "limits:\n  body: large\n  attempts: 99\n"
+    )
+    done = run("check", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [f"{path}:{n}" for n in (1, 2, 4, 5, 7, 8)]
+    assert 'did you mean "strategy"?' in lines[1]
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
+def test_a_missing_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """One sentence and 2; the same for a folder."""
+    for path in (tmp_path / "none.yaml", tmp_path):
+        done = run(*command, path)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_serve_an_example(tmp_path: Path, path: Path, number: signal.Signals) -> None:
+    """Each starts, without its workers too, is alive, and ends at a signal without noise."""
+    with started(tmp_path, "serve", "--config", path, "--listen", "127.0.0.1:0") as running:
+        assert httpx.get(running.url() + "/health/live", timeout=20).json() == {"status": "live"}
+        assert running.end(number) in (0, -number)
+
+
+def test_a_taken_port(tmp_path: Path, taken: int) -> None:
+    """1 and one plain sentence, by each command that listens."""
+    path = config(tmp_path, ["http://127.0.0.1:1"])
+    for args in (
+        ("serve", "--config", path, "--listen", f"127.0.0.1:{taken}"),
+        ("demo", "--once", "--listen", f"127.0.0.1:{taken}"),
+        ("simulate", "--port", taken, "--workers", 2),
+    ):
+        done = run(*args)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert "in use" in done.stderr
+        assert str(taken) in done.stderr
+
+
+@pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", ":x"])
+def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
+    """2 and a sentence."""
+    path = config(tmp_path, ["http://127.0.0.1:1"])
+    for args in (("serve", "--config", path), ("demo", "--once")):
+        done = run(*args, "--listen", listen)
+        assert done.returncode == 2
+        assert done.stderr.startswith("--listen: ")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--port", 99999), ("--port", 65535, "--workers", 2), ("--speed", 0), ("--profile", "none")],
+)
+def test_a_fleet_that_cannot_be(args: tuple[object, ...]) -> None:
+    """A sentence and an exit code, not a fleet somewhere else."""
+    done = run("simulate", *args)
+    assert done.returncode in (1, 2)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_simulate(tmp_path: Path) -> None:
+    """It prints its workers' URLs, each serves, and it ends at a signal."""
+    with fleet(tmp_path, 2) as urls:
+        for url in urls:
+            assert httpx.get(f"{url}/health").status_code == 200
+            assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "toy"
+
+
+def trace(folder: Path) -> Path:
+    """Ten requests that share beginnings."""
+    path = folder / "trace.jsonl"
+    lines = [
+        {
+            "timestamp": 20 * n,
+            "input_length": 1500,
+            "output_length": 5,
+            "hash_ids": [n % 2, 10 + n % 2, 100 + n],
+        }
+        for n in range(10)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "leastload", "prefixaware"])
+def test_replay(tmp_path: Path, strategy: str) -> None:
+    """A trace through the router over a fleet: every request is answered."""
+    with fleet(tmp_path, 2) as urls:
+        args = ("serve", "--config", config(tmp_path, urls, strategy), "--listen", "127.0.0.1:0")
+        with started(tmp_path, *args) as router:
+            done = run("replay", trace(tmp_path), "--url", router.url(), "--json")
+            assert done.returncode == 0, done.stderr
+            report = json.loads(done.stdout)
+            assert (report["answered"], report["errors"]) == (10, {})
+            assert sum(got["requests"] for got in report["workers"].values()) == 10
+            assert report["hit_rate"] > 0
+            if strategy == "roundrobin":
+                assert [got["requests"] for got in report["workers"].values()] == [5, 5]
+            done = run("replay", trace(tmp_path), "--url", router.url(), "--limit", 2)
+            assert done.returncode == 0
+            assert "2 of 2" in done.stdout
+            assert router.end(signal.SIGINT) in (0, -signal.SIGINT)
+
+
+def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
+    """No trace, a bad one, nobody there, a bad URL: a sentence each, and not 0."""
+    bad, empty = tmp_path / "bad.jsonl", tmp_path / "empty.jsonl"
+    bad.write_text(trace(tmp_path).read_text() + "junk\n")
+    empty.write_text("")
+    for args, word in (
+        ((tmp_path / "none.jsonl",), "none.jsonl"),
+        ((bad,), "line 11"),
+        ((empty,), "no requests"),
+        ((trace(tmp_path), "--url", "http://127.0.0.1:1"), "127.0.0.1:1"),
+        ((trace(tmp_path), "--url", "localhost"), "http://"),
+        ((trace(tmp_path), "--rate", 0), "rate"),
+    ):
+        done = run("replay", *args)
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert done.stdout == ""
+
+
+def numbers(line: str) -> list[float]:
+    """The figures of a row of a table."""
+    words = line.replace("%", "").replace(",", "").replace("│", " ").split()
+    return [float(word) for word in words if word.replace(".", "").isdigit()]
+
+
+@pytest.mark.timeout(180)
+def test_demo(tmp_path: Path) -> None:
+    """It ends well, and its table shows what the product is for."""
+    done = run("demo", "--once", "--listen", "127.0.0.1:0", timeout=170)
+    assert done.returncode == 0, done.stderr
+    rows = {
+        name: numbers(line.partition(name)[2])
+        for line in done.stdout.splitlines()
+        for name in ("TTFT p50", "Hit rate", "Errors")
+        if name in line and "│" in line
+    }
+    assert rows["Errors"][:2] == [0, 0]
+    by_turns, by_prefix = rows["Hit rate"][:2]
+    assert by_prefix >= 2 * by_turns
+    by_turns, by_prefix = rows["TTFT p50"][:2]
+    assert by_prefix <= by_turns / 2

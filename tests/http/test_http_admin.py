@@ -1,0 +1,263 @@
+"""Everything that is not inference: health, workers, models, metrics, docs."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.openai import ENDPOINTS
+from tests.support import MakeRouter, MakeStub, Router, post, until
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+SLOW = {"health": {"interval": "1h"}}
+
+FAMILIES = {
+    "warmroute_requests": "counter",
+    "warmroute_refused_requests": "counter",
+    "warmroute_decisions": "counter",
+    "warmroute_worker_errors": "counter",
+    "warmroute_first_byte_seconds": "histogram",
+    "warmroute_request_seconds": "histogram",
+    "warmroute_decision_seconds": "histogram",
+    "warmroute_prompt_tokens": "counter",
+    "warmroute_cached_tokens": "counter",
+    "warmroute_predicted_cached_tokens": "counter",
+    "warmroute_worker_up": "gauge",
+    "warmroute_in_flight": "gauge",
+    "warmroute_kv_tokens_booked": "gauge",
+    "warmroute_pace_factor": "gauge",
+    "warmroute_prefix_tree_blocks": "gauge",
+    "warmroute_prefix_tree_bytes": "gauge",
+}
+
+
+def pool(name: str, url: str, *models: str, **more: Any) -> dict[str, Any]:
+    """A pool of one worker."""
+    return {"name": name, "models": list(models) or ["*"], "workers": [url], **more}
+
+
+def test_live(route: MakeRouter, dead_url: str) -> None:
+    """It is alive whatever becomes of the workers."""
+    reply = route(dead_url).http.get("/health/live")
+    assert (reply.status_code, reply.json()) == (200, {"status": "live"})
+
+
+def test_ready(stub: MakeStub, route: MakeRouter) -> None:
+    """Every pool has a ready worker: `ready`, with their number."""
+    reply = route(stub().url, stub().url).http.get("/health/ready")
+    assert reply.status_code == 200
+    assert reply.json() == {"status": "ready", "pools": {"default": 2}}
+
+
+def test_degraded_and_down(stub: MakeStub, route: MakeRouter) -> None:
+    """One pool of two is gone: still in service. Both: 503. Back again: in service."""
+    first, second = stub(), stub()
+    router = route(
+        pools=[pool("a", first.url, "m*"), pool("b", second.url, "n*")],
+        health={"interval": "20ms"},
+    )
+
+    def readiness() -> tuple[int, Any]:
+        reply = router.http.get("/health/ready")
+        return reply.status_code, reply.json()
+
+    assert readiness() == (200, {"status": "ready", "pools": {"a": 1, "b": 1}})
+    second.well = False
+    until(lambda: readiness() == (200, {"status": "degraded", "pools": {"a": 1, "b": 0}}))
+    first.well = False
+    until(lambda: readiness() == (503, {"status": "down", "pools": {"a": 0, "b": 0}}))
+    second.well = True
+    until(lambda: readiness() == (200, {"status": "degraded", "pools": {"a": 0, "b": 1}}))
+
+
+def test_workers(stub: MakeStub, route: MakeRouter) -> None:
+    """Every field of every worker, while one of them is busy."""
+    worker = stub(["stall"])
+    router = route({"url": worker.url, "name": "gpu-1", "kv_tokens": 5000}, **SLOW)
+    (idle,) = router.http.get("/workers").json()
+    assert idle == {
+        "name": "gpu-1",
+        "pool": "default",
+        "url": worker.url,
+        "state": "ready",
+        "reason": "ready",
+        "models": ["m"],
+        "in_flight": 0,
+        "wait_seconds": 0.0,
+        "kv_tokens": 5000,
+        "kv_tokens_booked": 0,
+        "pace_factor": 1.0,
+    }
+    body = json.dumps({**CHAT, "max_tokens": 100, "tools": ["x" * 4000]}).encode()
+    with post(router.port, "/v1/chat/completions", body):
+        until(lambda: worker.requests)
+        (busy,) = router.http.get("/workers").json()
+    assert busy["in_flight"] == 1
+    assert busy["wait_seconds"] > 0
+    assert busy["kv_tokens_booked"] >= 1000 + 100
+    until(lambda: router.http.get("/workers").json() == [idle])
+
+
+def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
+    """Over workers and pools, sorted, each once, and none that no pool takes."""
+    urls = [stub(model=name).url for name in ("zeta", "alpha", "alpha", "hidden")]
+    router = route(
+        pools=[
+            {"name": "a", "models": ["zeta", "alpha"], "workers": urls[:3]},
+            {"name": "b", "models": ["beta*"], "workers": urls[3:]},
+        ],
+        **SLOW,
+    )
+    listed = router.http.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["alpha", "zeta"]
+    for name, status in (("alpha", 200), ("zeta", 200), ("hidden", 404)):
+        reply = router.http.post("/v1/chat/completions", json={**CHAT, "model": name})
+        assert reply.status_code == status
+
+
+def test_configured_models_are_not_asked_for(stub: MakeStub, route: MakeRouter) -> None:
+    """What the file says a worker serves stands, whatever the worker says."""
+    router = route({"url": stub(model="reported").url, "models": ["given"]}, **SLOW)
+    assert [m["id"] for m in router.http.get("/v1/models").json()["data"]] == ["given"]
+
+
+def scraped(router: Router) -> dict[str, Any]:
+    """The families of /metrics, by name; no name twice."""
+    reply = router.http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    families = list(text_string_to_metric_families(reply.text))
+    assert len({family.name for family in families}) == len(families)
+    heads = [line for line in reply.text.splitlines() if line.startswith("# TYPE")]
+    assert len(set(heads)) == len(heads)
+    return {family.name: family for family in families}
+
+
+def test_metrics(stub: MakeStub, route: MakeRouter) -> None:
+    """Every family is there with its type and a sentence of help, and counts what was done."""
+    router = route({"url": stub().url, "name": "gpu-1"}, **SLOW)
+    router.http.post("/v1/chat/completions", json=CHAT)
+    router.http.post("/v1/chat/completions", content=b"x")
+    families = scraped(router)
+    for name, kind in FAMILIES.items():
+        assert families[name].type == kind, name
+        assert families[name].documentation.endswith("."), name
+    ours = {name for name in families if not name.endswith("_created")}
+    assert ours == set(FAMILIES)
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert samples["warmroute_requests_total", "2xx", "default", "gpu-1"] == 1
+    assert samples["warmroute_refused_requests_total", "400"] == 1
+    assert samples["warmroute_decisions_total", "cold", "default"] == 1
+    assert samples["warmroute_prompt_tokens_total", "default"] == 7
+    assert samples["warmroute_worker_up", "default", "gpu-1"] == 1
+    assert samples["warmroute_request_seconds_count", "default"] == 1
+
+
+def test_metrics_of_several_pools(stub: MakeStub, route: MakeRouter) -> None:
+    """Pools that keep the same gauge share one family, so that Prometheus can read it."""
+    router = route(pools=[pool("a", stub().url, "m"), pool("b", stub().url, "n")], **SLOW)
+    blocks = scraped(router)["warmroute_prefix_tree_blocks"]
+    assert [sample.labels["pool"] for sample in blocks.samples] == ["a", "b"]
+
+
+def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
+    """The schema names every path that is served, inference too."""
+    schema = route(stub().url).http.get("/openapi.json").json()
+    assert set(ENDPOINTS) <= set(schema["paths"])
+    assert {"/health/live", "/health/ready", "/workers", "/v1/models"} <= set(schema["paths"])
+    upload = schema["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
+    assert list(upload) == ["multipart/form-data"]
+
+
+def test_docs(stub: MakeStub, route: MakeRouter) -> None:
+    """A page for people."""
+    reply = route(stub().url).http.get("/docs")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "Warmroute" in reply.text
+
+
+BAD_MODELS: list[bytes] = [
+    b"",
+    b"[]",
+    b'{"data":null}',
+    b'{"data":[{"id":7}]}',
+    b'{"data":[{"id":"\xff"}]}',
+    b'{"data":[{"id":"x","y":' + b"[" * 100_000,
+    b"<html>",
+]
+
+
+@pytest.mark.parametrize("body", BAD_MODELS, ids=lambda body: repr(body[:24]))
+def test_a_worker_that_tells_nonsense_of_its_models(
+    stub: MakeStub, route: MakeRouter, body: bytes
+) -> None:
+    """It gets nothing and the reason is told; when it makes sense again, it is used."""
+    worker = stub()
+    good = worker._fixed[b"/v1/models"]
+    worker._fixed[b"/v1/models"] = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    router = route(worker.url, health={"interval": "20ms"})
+    (status,) = router.http.get("/workers").json()
+    assert status["state"] == "down"
+    assert status["reason"].startswith("/v1/models answered something else than a list of models")
+    worker._fixed[b"/v1/models"] = good
+    until(lambda: router.worker().ready)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe",
+        b"<html>",
+        b"vllm:cache_config_info{",
+        b'vllm:cache_config_info{block_size="x",num_gpu_blocks="y"} 1\n',
+        b'vllm:cache_config_info{block_size="16"} 1\n',
+        b"vllm:cache_config_info one\n",
+    ],
+)
+def test_a_worker_that_tells_nonsense_of_its_cache(
+    stub: MakeStub, route: MakeRouter, text: bytes
+) -> None:
+    """It is used all the same; the size of its cache is unknown."""
+    worker = stub()
+    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    router = route(worker.url, **SLOW)
+    assert router.worker().ready
+    assert router.worker().kv_tokens is None
+
+
+def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> None:
+    """From vLLM's own gauge."""
+    worker = stub()
+    text = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    router = route(worker.url, **SLOW)
+    assert router.http.get("/workers").json()[0]["kv_tokens"] == 1600
+
+
+def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
+    """The router starts without it, and says why it is down."""
+    worker = stub()
+    worker._fixed[b"/health"] = b"220 smtp ready\r\n"
+    router = route(worker.url, **SLOW)
+    (status,) = router.http.get("/workers").json()
+    assert status["state"] == "down"
+    assert status["reason"]
+    assert router.http.get("/health/ready").status_code == 503
+
+
+def test_a_worker_that_says_nothing(route: MakeRouter) -> None:
+    """The router waits for its first answer no longer than the probe's timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        router = route(url, health={"interval": "1h", "timeout": "200ms"})
+        (status,) = router.http.get("/workers").json()
+        assert (status["state"], bool(status["reason"])) == ("down", True)

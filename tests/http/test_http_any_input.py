@@ -1,0 +1,167 @@
+"""Whatever a client sends, HTTP or not: never an error of the router, nor a hang."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from router.openai import ENDPOINTS
+from tests.support import Router, Stub, error_of, read_all, send
+
+CHAT = "/v1/chat/completions"
+FORM = "/v1/audio/transcriptions"
+MULTIPART = "multipart/form-data; boundary=xx"
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Stub]:
+    """A healthy worker that says yes to everything."""
+    with ExitStack() as stack:
+        made = Stub()
+        stack.callback(made.stop)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def door(worker: Stub) -> Iterator[Router]:
+    """A router in front of it, with a small limit on bodies."""
+    with ExitStack() as stack:
+        made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
+        stack.callback(made.stop)
+        yield made
+
+
+def answer_to(door: Router, sent: bytes) -> bytes:
+    """All that the router says before it closes the connection."""
+    with send(door.port, sent) as client:
+        return read_all(client)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n"
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["words", "tls", "negative", "two-lengths", "huge-length", "smuggled", "bad-chunk"],
+)
+def test_what_is_not_http(worker: Stub, door: Router, sent: bytes) -> None:
+    """400, or nothing, and the connection is closed."""
+    worker.requests.clear()
+    for start in (b"POST / ", b"POST %b " % CHAT.encode()):
+        try:
+            reply = answer_to(door, sent.replace(b"POST / ", start))
+        except ConnectionResetError:
+            continue
+        assert reply == b"" or reply[9:12] in (b"400", b"404", b"413")
+    assert worker.requests == []
+
+
+def test_a_client_that_says_nothing(door: Router) -> None:
+    """It stops nobody else."""
+    with socket.create_connection(("127.0.0.1", door.port)):
+        assert door.http.get("/health/live").status_code == 200
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    ["messages", "prompt", "input", "stream", "max_tokens", "tools", "system", "cache_salt", "n"]
+)
+BODIES = st.fixed_dictionaries({"model": st.just("m")}) | st.dictionaries(FIELDS, ANYTHING).map(
+    lambda fields: {"model": "m", **fields}
+)
+PATHS = st.sampled_from(sorted(ENDPOINTS))
+quickly = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def answered(
+    door: Router, path: str, body: bytes, kind: str = "application/json"
+) -> httpx.Response:
+    """The router's answer; if it is the router's own, it has the right shape."""
+    reply = door.http.post(path, content=body, headers={"content-type": kind})
+    assert reply.status_code < 500
+    if "x-warmroute-worker" not in reply.headers:
+        error_of(reply)
+    return reply
+
+
+@quickly
+@given(path=PATHS, body=BODIES)
+def test_any_json_object_is_relayed(door: Router, path: str, body: dict[str, Any]) -> None:
+    """With a known model, no field may be so odd that the router refuses to route it."""
+    reply = answered(door, path, json.dumps(body).encode())
+    floats = ("NaN", "Infinity")  # not JSON, though Python writes them
+    if not ENDPOINTS[path].form and not any(word in json.dumps(body) for word in floats):
+        assert reply.status_code == 200
+
+
+@quickly
+@given(path=PATHS, body=ANYTHING)
+def test_any_json_is_answered(door: Router, path: str, body: object) -> None:
+    """Objects or not, with a model or not."""
+    answered(door, path, json.dumps(body).encode())
+
+
+@quickly
+@given(
+    path=PATHS,
+    body=st.binary(max_size=200),
+    kind=st.sampled_from(["application/json", MULTIPART, "application/x-www-form-urlencoded", "a"]),
+)
+def test_any_bytes_are_answered(door: Router, path: str, body: bytes, kind: str) -> None:
+    """Bytes that are nothing at all, whatever they are called."""
+    answered(door, path, body, kind)
+
+
+@quickly
+@given(
+    pieces=st.lists(
+        st.sampled_from([b'{"model":"m","messages":[{"role":"user","content":"', b'"}]}', b"\\u"])
+        | st.binary(max_size=6),
+        max_size=6,
+    ),
+)
+def test_almost_json_is_answered(door: Router, pieces: list[bytes]) -> None:
+    """Bytes that begin like a request and go wrong later."""
+    answered(door, CHAT, b"".join(pieces))
+
+
+@quickly
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            [
+                b"--xx\r\n",
+                b'content-disposition: form-data; name="model"\r\n',
+                b'content-disposition: form-data; name="file"; filename="a"\r\n',
+                b"content-transfer-encoding: base64\r\n",
+                b"\r\n",
+                b"m",
+                b"--xx--\r\n",
+            ]
+        )
+        | st.binary(max_size=6),
+        max_size=10,
+    ),
+)
+def test_almost_forms_are_answered(door: Router, pieces: list[bytes]) -> None:
+    """The same for uploads."""
+    answered(door, FORM, b"".join(pieces), MULTIPART)

@@ -1,0 +1,234 @@
+"""Which pool answers for a model, which of its workers may, and what is booked on them."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.errors import BadRequest, NoWorker, UnknownModel
+from router.fleet import Fleet, Pool, State, Worker
+from router.upstream import Patience, Upstream
+from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
+from strategies.registry import make
+from strategies.roundrobin import RoundRobin
+
+PATIENCE = Patience(1, 1, 1, 1)
+PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
+_ports = itertools.count(1)
+
+
+def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) -> Worker:
+    """A worker that serves these models."""
+    name = f"w{next(_ports)}"
+    upstream = Upstream("127.0.0.1", 1, tls=None, patience=PATIENCE)
+    made = Worker(name, "http://127.0.0.1:1", upstream, models=fixed)
+    if models:
+        made.models = {model: {"id": model} for model in models}
+    made.state = state
+    return made
+
+
+def pool(name: str, *patterns: str, workers: Sequence[Worker] = ()) -> Pool:
+    """A pool for these patterns."""
+    return Pool(name, patterns, workers or [worker("m")], make("roundrobin", {}))
+
+
+def serving(model: str, *pools: Pool) -> str:
+    """The pool whose pattern takes a model, or `none`."""
+    fleet = Fleet(pools)
+    for each in pools:
+        for one in each.workers:
+            one.models = {model: {"id": model}}
+    try:
+        return fleet.route(model)[0].name
+    except UnknownModel:
+        assert model not in fleet.models()
+        return "none"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("meta/llama-70b", "exact"),
+        ("meta/llama-70b-chat", "longer"),
+        ("meta/llama", "longer"),
+        ("meta/llam", "shorter"),
+        ("meta/", "shorter"),
+        ("meta", "rest"),
+        ("META/llama", "rest"),
+        ("\0", "rest"),
+        ("日本", "rest"),
+    ],
+)
+def test_patterns(model: str, expected: str) -> None:
+    """An exact name beats every prefix, the longest prefix the others, `*` takes the rest."""
+    pools = [
+        pool("rest", "*"),
+        pool("shorter", "meta/*"),
+        pool("exact", "meta/llama-70b"),
+        pool("longer", "meta/llama*"),
+    ]
+    assert serving(model, *pools) == expected
+
+
+def test_without_a_rest() -> None:
+    """A model that no pattern takes is unknown, even if a worker serves it."""
+    assert serving("other", pool("a", "meta/*"), pool("b", "exact")) == "none"
+    assert serving("exact", pool("a", "meta/*"), pool("b", "exact")) == "b"
+    assert serving("exactly", pool("a", "meta/*"), pool("b", "exact")) == "none"
+
+
+NAMES = st.text("ab/", min_size=1, max_size=5)
+
+
+@given(st.sets(NAMES, max_size=6), st.sets(st.text("ab/", max_size=4), max_size=6), NAMES)
+def test_patterns_like_a_plain_search(exact: set[str], prefixes: set[str], model: str) -> None:
+    """The trie finds what trying every pattern finds."""
+    pools = [pool(f"={name}", name) for name in exact]
+    pools += [pool(f"{name}*", f"{name}*") for name in prefixes]
+    fits = [name for name in prefixes if model.startswith(name)]
+    best = f"{max(fits, key=len)}*" if fits else "none"
+    assert serving(model, *pools) == (f"={model}" if model in exact else best)
+
+
+def test_eligible() -> None:
+    """Ready workers that serve the model, and nobody else."""
+    first, second = worker("m"), worker("m", "n")
+    down = worker("m", state=State.DOWN)
+    unknown = worker("m", state=State.UNKNOWN)
+    other = worker("n")
+    found = pool("p", "*", workers=[down, first, unknown, other, second])
+    assert found.eligible("m") == [first, second]
+    assert found.eligible("n") == [other, second]
+
+
+def test_nobody_is_ready() -> None:
+    """A model that a worker served when it was there is not unknown: 503, not 404."""
+    found = pool("p", "*", workers=[worker("m", state=State.DOWN), worker("n")])
+    with pytest.raises(NoWorker):
+        found.eligible("m")
+    with pytest.raises(UnknownModel):
+        found.eligible("x")
+
+
+def test_nobody_has_told_its_models() -> None:
+    """While no worker was heard of, any model could be theirs."""
+    with pytest.raises(NoWorker):
+        pool("p", "*", workers=[worker(state=State.UNKNOWN)] * 2).eligible("x")
+
+
+@pytest.mark.parametrize("model", [None, ""])
+def test_the_only_model(model: str | None) -> None:
+    """Without a name it is the only one there is, over all pools."""
+    one = Fleet([pool("a", "*", workers=[worker("m"), worker("m")])])
+    assert one.route(model)[1] == "m"
+    two = Fleet([pool("a", "m", workers=[worker("m")]), pool("b", "n", workers=[worker("n")])])
+    with pytest.raises(BadRequest, match="several models") as caught:
+        two.route(model)
+    assert caught.value.param == "model"
+    with pytest.raises(NoWorker):
+        Fleet([pool("a", "*", workers=[worker(state=State.UNKNOWN)])]).route(model)
+
+
+def test_unknown_names_leave_nothing_behind() -> None:
+    """A fleet does not grow by what clients ask for."""
+    fleet = Fleet([pool("a", "*")])
+    for number in range(100):
+        with pytest.raises(UnknownModel):
+            fleet.route(f"none-{number}")
+    assert fleet._routes == {}
+    fleet.route("m")
+    assert list(fleet._routes) == ["m"]
+
+
+def test_lost() -> None:
+    """A worker that cannot be reached gets nothing, and is probed at once."""
+    one = worker("m")
+    one.lost("connection refused")
+    assert not one.ready
+    assert one.reason == "connection refused"
+    assert one.attention.is_set()
+    with pytest.raises(NoWorker):
+        pool("p", "*", workers=[one]).eligible("m")
+
+
+class Watching(RoundRobin):
+    """Remembers what was placed, and can fail at it."""
+
+    def __init__(self) -> None:
+        super().__init__(RoundRobin.Options())
+        self.placements: list[str] = []
+        self.broken = False
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:  # noqa: ARG002
+        """Take it down, or fail."""
+        if self.broken:
+            raise RuntimeError("a strategy with a bug")
+        self.placements.append(worker.name)
+
+
+class Left(BaseException):
+    """Stands for a cancellation."""
+
+
+@pytest.mark.parametrize("end", [None, ValueError, Left])
+def test_booked(end: type[BaseException] | None) -> None:
+    """Booked before the block, let go after it, whatever happens in it."""
+    one, strategy = worker("m"), Watching()
+    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    choice = Candidate(one, Cost(prefill=5.0))
+
+    def use() -> None:
+        with found.booked(PROMPT, choice) as booking:
+            assert strategy.placements == [one.name]
+            assert one.load.in_flight == 1
+            assert one.load.kv_tokens == 1100
+            assert 0 < one.wait() <= 5.0
+            assert booking.prefill_s == 5.0
+            if end is not None:
+                raise end
+
+    if end is None:
+        use()
+    else:
+        with pytest.raises(end):
+            use()
+    assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
+
+
+def test_booked_by_a_broken_strategy() -> None:
+    """A strategy that fails when told of a placement leaves nothing booked."""
+    one, strategy = worker("m"), Watching()
+    strategy.broken = True
+    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    with pytest.raises(RuntimeError), found.booked(PROMPT, Candidate(one, Cost(prefill=5.0))):
+        pytest.fail("it was not placed")
+    assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
+
+
+@given(st.lists(st.integers(0, 2), max_size=40))
+def test_many_bookings_return_to_nothing(order: list[int]) -> None:
+    """However they overlap."""
+    workers = [worker("m") for _ in range(3)]
+    found = Pool("p", ["*"], workers, make("leastload", {}))
+    open_: list[Any] = []
+    for place in order:
+        context = found.booked(PROMPT, Candidate(workers[place], Cost(prefill=0.1)))
+        context.__enter__()
+        open_.append(context)
+        assert sum(w.load.in_flight for w in workers) == len(open_)
+    for context in open_[::2] + open_[1::2]:
+        context.__exit__(None, None, None)
+    assert all((w.load.in_flight, w.load.kv_tokens, w.wait()) == (0, 0, 0.0) for w in workers)
+
+
+def test_turns() -> None:
+    """The worker chosen last has the largest turn."""
+    first, second = worker("m"), worker("m")
+    found = Pool("p", ["*"], [first, second], make("roundrobin", {}))
+    for one, other in ((first, second), (second, first), (first, second)):
+        with found.booked(PROMPT, Candidate(one, Cost())):
+            assert one.load.turn > other.load.turn

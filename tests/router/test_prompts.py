@@ -1,0 +1,293 @@
+"""What is read of a prompt: the same words give the same keys, however they are written."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.openai import ENDPOINTS, Endpoint, parse
+from router.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
+from strategies.base import Prompt
+from strategies.blocks import TEXT_BLOCK
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+COMPLETION = ENDPOINTS["/v1/completions"]
+MESSAGES = ENDPOINTS["/v1/messages"]
+RESPONSES = ENDPOINTS["/v1/responses"]
+EMBEDDINGS = ENDPOINTS["/v1/embeddings"]
+LONG = "All the king's horses and all the king's men. " * 40
+
+
+def prompt(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Prompt:
+    """What a strategy is told of a request."""
+    raw = body if isinstance(body, bytes) else json.dumps({"model": "m", **body}).encode()
+    return Prompts().prompt(endpoint, parse(endpoint, raw, b"application/json"))
+
+
+def says(*texts: Any) -> list[dict[str, Any]]:
+    """A conversation, of users and assistants in turn."""
+    return [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(texts)
+    ]
+
+
+def shared(first: Prompt, second: Prompt) -> int:
+    """How many blocks two prompts have in common from the start."""
+    pairs = zip(first.keys, second.keys, strict=False)
+    return next(
+        (place for place, (a, b) in enumerate(pairs) if a != b),
+        min(len(first.keys), len(second.keys)),
+    )
+
+
+TALK = says(LONG, 'Größe? 日本 😀 " \\ / \n\t\u0007', LONG)
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES, RESPONSES], ids=lambda e: e.path)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"separators": (",", ":")},
+        {"indent": 4},
+        {"ensure_ascii": False},
+        {"sort_keys": True},
+        {"separators": (" ,\n ", "\t:  ")},
+    ],
+    ids=["dense", "indented", "unicode", "sorted", "odd"],
+)
+def test_spelling_does_not_matter(endpoint: Endpoint, how: dict[str, Any]) -> None:
+    """Spacing, escapes and the order of keys are not the conversation."""
+    field = "input" if endpoint is RESPONSES else "messages"
+    plain = {"model": "m", field: TALK, "temperature": 1}
+    other = {"temperature": 1, field: [dict(reversed(m.items())) for m in TALK], "model": "m"}
+    expected = prompt(endpoint, json.dumps(plain).encode())
+    assert len(expected.keys) > 10
+    assert prompt(endpoint, json.dumps(other, **how).encode()).keys == expected.keys
+    escaped = json.dumps(plain).replace("king", "\\u006b\\u0069ng").replace("/", "\\/")
+    assert prompt(endpoint, escaped.encode()).keys == expected.keys
+
+
+@given(st.lists(st.text(max_size=600), min_size=1, max_size=6), st.text(max_size=600))
+def test_a_longer_conversation_begins_with_the_shorter(texts: list[str], more: str) -> None:
+    """Every key of a conversation is a key of its continuation, in its place."""
+    short = prompt(CHAT, {"messages": says(*texts)})
+    longer = prompt(CHAT, {"messages": says(*texts, more)})
+    assert longer.keys[: len(short.keys)] == short.keys
+    assert longer.tokens >= short.tokens
+
+
+@given(st.text(min_size=TEXT_BLOCK, max_size=600), st.integers(0), st.characters(codec="utf-8"))
+def test_a_changed_letter_changes_what_follows(text: str, where: int, letter: str) -> None:
+    """Keys are equal before the change, and none after it is."""
+    where %= len(text)
+    other = text[:where] + letter + text[where + 1 :]
+    first, second = prompt(COMPLETION, {"prompt": text}), prompt(COMPLETION, {"prompt": other})
+    common = len(text[:where].encode()) // TEXT_BLOCK
+    if other == text:
+        assert first.keys == second.keys
+    else:
+        assert first.keys[:common] == second.keys[:common]
+        assert not set(first.keys[common:]) & set(second.keys[common:])
+
+
+def test_where_one_message_ends_matters() -> None:
+    """The same words by another role, or cut otherwise, are another prompt."""
+    base = prompt(CHAT, {"messages": says(LONG)})
+    for other in (
+        [{"role": "system", "content": LONG}],
+        says(LONG[:100], LONG[100:]),
+        [{"role": "user", "content": "x" + LONG}],
+    ):
+        assert shared(base, prompt(CHAT, {"messages": other})) == 0
+
+
+def test_salt_model_and_kind_separate() -> None:
+    """Whatever an engine keeps apart shares no key: cache_salt, model, endpoint."""
+    text = {"messages": says(LONG), "prompt": LONG, "input": LONG}
+    prompts = [
+        prompt(CHAT, text),
+        prompt(CHAT, {**text, "cache_salt": "a"}),
+        prompt(CHAT, {**text, "cache_salt": "b"}),
+        prompt(CHAT, {**text, "model": "n"}),
+        prompt(CHAT, {**text, "model": "ma"}),
+        prompt(COMPLETION, text),
+        prompt(EMBEDDINGS, text),
+        prompt(MESSAGES, text),
+    ]
+    keys = [set(each.keys) for each in prompts]
+    assert all(keys)
+    assert sum(map(len, keys)) == len(set.union(*keys))
+
+
+def test_settings_of_the_answer_do_not_separate() -> None:
+    """Temperature and the like change no prompt."""
+    base = prompt(CHAT, {"messages": TALK})
+    more = {"temperature": 0.5, "max_tokens": 5, "stream": True, "user": "u", "cache_salt": ""}
+    assert prompt(CHAT, {"messages": TALK, **more}).keys == base.keys
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field", "head"),
+    [
+        (CHAT, "messages", "tools"),
+        (MESSAGES, "messages", "tools"),
+        (MESSAGES, "messages", "system"),
+        (RESPONSES, "input", "tools"),
+        (RESPONSES, "input", "instructions"),
+    ],
+    ids=lambda value: value.path if isinstance(value, Endpoint) else value,
+)
+def test_what_stands_before_the_conversation_counts(
+    endpoint: Endpoint, field: str, head: str
+) -> None:
+    """Tools, system and instructions come first in the prompt: they are in its keys and length."""
+    talk = says(LONG)
+    base = prompt(endpoint, {field: talk})
+    with_head = prompt(endpoint, {field: talk, head: [LONG]})
+    assert with_head.tokens > base.tokens + len(LONG) / 5
+    assert shared(base, with_head) == 0
+    same_head = prompt(endpoint, {field: says("Hi"), head: [LONG]})
+    assert shared(with_head, same_head) >= len(LONG) // TEXT_BLOCK - 1
+
+
+def test_parts_and_tool_calls_count() -> None:
+    """Images and tool calls are part of what was said."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 600}}
+    other = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "B" * 600}}
+    first = prompt(CHAT, {"messages": says([image, {"type": "text", "text": LONG}])})
+    second = prompt(CHAT, {"messages": says([other, {"type": "text", "text": LONG}])})
+    assert first.keys
+    assert shared(first, second) == 0
+    assert first.tokens == second.tokens
+    assert not first.estimated  # how long an image is, no text can teach
+    calls = [{"id": "1", "function": {"name": "f", "arguments": "x" * 600}}]
+    said = [*says("Go"), {"role": "assistant", "content": None, "tool_calls": calls}]
+    assert prompt(CHAT, {"messages": said}).tokens > prompt(CHAT, {"messages": says("Go")}).tokens
+
+
+def test_token_ids_are_exact() -> None:
+    """Ids are counted, not guessed; the same ones give the same keys."""
+    ids = list(range(1000, 3000))
+    first = prompt(COMPLETION, {"prompt": ids})
+    assert (first.tokens, first.estimated) == (2000, False)
+    assert len(first.keys) * first.block_tokens <= 2000
+    longer = prompt(COMPLETION, {"prompt": [*ids, 1, 2, 3]})
+    assert longer.keys[: len(first.keys)] == first.keys
+    assert prompt(COMPLETION, {"prompt": [ids, [1]]}).keys == first.keys
+    assert shared(prompt(COMPLETION, {"prompt": [7, *ids]}), first) == 0
+
+
+def test_of_several_texts_the_first_decides() -> None:
+    """A list of texts is routed by its first."""
+    assert (
+        prompt(COMPLETION, {"prompt": [LONG, "x"]}).keys
+        == prompt(COMPLETION, {"prompt": LONG}).keys
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, ANSWER_TOKENS),
+        ({"max_tokens": 7}, 7),
+        ({"max_completion_tokens": 9, "max_tokens": 7}, 9),
+        ({"max_output_tokens": 11}, 11),
+        ({"max_tokens": 10**9}, LONGEST_ANSWER),
+        ({"max_tokens": -1}, ANSWER_TOKENS),
+        ({"max_tokens": "7"}, ANSWER_TOKENS),
+        ({"max_tokens": None}, ANSWER_TOKENS),
+    ],
+)
+def test_the_answers_room(body: dict[str, Any], expected: int) -> None:
+    """What the client allows, within reason; nothing where no answer is generated."""
+    assert prompt(CHAT, body).answer_tokens == expected
+    assert prompt(EMBEDDINGS, body).answer_tokens == 0
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])
+def test_stream(stream: object, expected: bool) -> None:
+    """Only `true` streams."""
+    assert prompt(CHAT, {"stream": stream}).stream is expected
+
+
+@pytest.mark.parametrize("path", [p for p, e in ENDPOINTS.items() if e.prompted.name == "NOTHING"])
+def test_paths_without_a_prompt(path: str) -> None:
+    """They have no keys and no length."""
+    endpoint = ENDPOINTS[path]
+    if not endpoint.form:
+        found = prompt(endpoint, {"prompt": LONG, "input": LONG, "messages": TALK})
+        assert (found.tokens, list(found.keys)) == (0, [])
+
+
+def asked(prompts: Prompts, text: str) -> Prompt:
+    """A completion's prompt by these prompts."""
+    raw = json.dumps({"model": "m", "prompt": text}).encode()
+    return prompts.prompt(COMPLETION, parse(COMPLETION, raw, b""))
+
+
+@pytest.mark.parametrize("truth", [1.5, 2.5, 4.0, 6.0, 10.0])
+def test_bytes_per_token_are_learned(truth: float) -> None:
+    """Answers' usage corrects the guess, from whichever side, through noise."""
+    prompts, chance = Prompts(), random.Random(1)
+    for _ in range(400):
+        found = asked(prompts, "x" * 8000)
+        prompts.learn(found, int(8000 / truth * chance.uniform(0.9, 1.1)))
+    assert prompts.bytes_per_token == pytest.approx(truth, rel=0.1)
+    assert asked(prompts, "x" * 8000).tokens == pytest.approx(8000 / truth, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(-5, 10**12)), max_size=300))
+def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
+    """No worker, however wrong, moves it out of reason; in the long run no single one far."""
+    prompts = Prompts()
+    for tokens, reported in reports:
+        prompts.learn(Prompt("m", tokens, estimated=True), reported)
+        assert 1.0 <= prompts.bytes_per_token <= 16.0
+    for _ in range(50):
+        prompts.learn(Prompt("m", 1000, estimated=True), 1000)
+    before = prompts.bytes_per_token
+    prompts.learn(Prompt("m", 1000, estimated=True), 10**9)
+    assert prompts.bytes_per_token == pytest.approx(before, rel=0.05)
+
+
+def test_short_and_exact_prompts_teach_nothing() -> None:
+    """A chat template weighs too much in the one, and there is nothing to learn in the other."""
+    prompts = Prompts()
+    prompts.learn(Prompt("m", 10, estimated=True), 1000)
+    prompts.learn(Prompt("m", 1000), 10)
+    prompts.learn(Prompt("m", 1000, estimated=True), 0)
+    assert prompts.bytes_per_token == BYTES_PER_TOKEN
+
+
+def test_keys_do_not_change_with_what_is_learned() -> None:
+    """A better guess of lengths does not make the router forget every prefix."""
+    prompts = Prompts()
+    before = asked(prompts, LONG)
+    prompts.learn(before, before.tokens * 2)
+    assert asked(prompts, LONG).keys == before.keys
+    assert asked(prompts, LONG).tokens > before.tokens
+
+
+@pytest.mark.parametrize(
+    "body", [{"input": [LONG, LONG]}, {"input": [[1] * 500, [2] * 500]}, {"input": {"odd": LONG}}]
+)
+def test_batches_teach_nothing(body: dict[str, object]) -> None:
+    """Usage counts all prompts of a batch, and only the first of them was looked at."""
+    prompts = Prompts()
+    for _ in range(20):
+        raw = json.dumps({"model": "m", **body}).encode()
+        prompts.learn(prompts.prompt(EMBEDDINGS, parse(EMBEDDINGS, raw, b"")), 100_000)
+    assert prompts.bytes_per_token == BYTES_PER_TOKEN
+
+
+def test_spacing_does_not_matter_in_parts() -> None:
+    """Text in parts gives the keys of its text, however its JSON is written."""
+    tight = b'{"messages":[{"role":"user","content":[{"type":"text","text":"%b"}]}]}'
+    loose = b'{"messages": [{"content": [ {"text": "%b", "type": "text"} ], "role": "user"}]}'
+    text = LONG.encode()
+    first, second = (Prompts().prompt(CHAT, parse(CHAT, raw % text, b"")) for raw in (tight, loose))
+    assert first.keys == second.keys

@@ -1,0 +1,166 @@
+"""The tokens a worker reports are found at the end of its answer, however it is cut."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.usage import TAIL, Usage, UsageTail
+
+
+def read(*chunks: bytes) -> Usage:
+    """What is read of an answer in these chunks."""
+    tail = UsageTail()
+    for chunk in chunks:
+        tail.add(chunk)
+    return tail.read()
+
+
+def cut(answer: bytes, places: list[int]) -> list[bytes]:
+    """The answer in pieces."""
+    at = [0, *sorted(place % (len(answer) + 1) for place in places), len(answer)]
+    return [answer[start:end] for start, end in pairwise(at)]
+
+
+def sse(*events: object) -> bytes:
+    """A stream of events with its end."""
+    lines = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return b"".join([*lines, b"data: [DONE]\n\n"])
+
+
+USAGE = {
+    "prompt_tokens": 120,
+    "total_tokens": 125,
+    "completion_tokens": 5,
+    "prompt_tokens_details": {"cached_tokens": 96},
+}
+FOUND = Usage(120, 96)
+CHUNK = {"choices": [{"delta": {"content": "word"}}], "usage": None}
+
+
+@given(st.text(max_size=3000), st.lists(st.integers(0), max_size=12))
+def test_a_whole_answer_in_any_pieces(text: str, places: list[int]) -> None:
+    """`usage` stands after the text, and some fields follow it."""
+    body = {"choices": [{"message": {"content": text}}], "usage": USAGE, "prompt_logprobs": None}
+    for answer in (
+        json.dumps(body),
+        json.dumps(body, indent=2),
+        json.dumps(body).replace(": ", ":"),
+    ):
+        assert read(*cut(answer.encode(), places)) == FOUND
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0), max_size=30))
+def test_a_stream_in_any_pieces(events: int, places: list[int]) -> None:
+    """It stands in the last event but one."""
+    answer = sse(*[CHUNK] * events, {"choices": [], "usage": USAGE})
+    assert read(*cut(answer, places)) == FOUND
+
+
+@given(st.binary(max_size=3 * TAIL), st.lists(st.integers(0), max_size=12))
+def test_anything_is_read(answer: bytes, places: list[int]) -> None:
+    """No answer is so odd that reading it fails, and how it is cut changes nothing."""
+    assert read(*cut(answer, places)) == read(answer)
+
+
+ALMOST = st.sampled_from(
+    ['"usage"', '"usage":', "{", "}", "[", '"prompt_tokens":', "7", "null", ",", "\\", '"', "é"]
+)
+
+
+@given(st.lists(ALMOST, max_size=30))
+def test_almost_usage_is_read(pieces: list[str]) -> None:
+    """The same of answers that come close."""
+    assert isinstance(read("".join(pieces).encode()), Usage)
+
+
+def test_the_last_one_counts() -> None:
+    """With continuous usage every event has one; the totals are in the last."""
+    events = [{"usage": {**USAGE, "prompt_tokens": n}} for n in range(101, 109)]
+    assert read(sse(*events)) == Usage(108, 96)
+
+
+def test_null_after_it_does_not_hide_it() -> None:
+    """An event without usage may follow the one with it."""
+    assert read(sse({"usage": USAGE}, CHUNK)) == FOUND
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"{}",
+        b'{"usage":null}',
+        b'{"usage":7}',
+        b'{"usage":[]}',
+        b'{"usage":{}}',
+        b'{"usage":{"prompt_tokens":',
+        b'{"usage":{"prompt_tokens":"7","completion_tokens":-1}}',
+        b'{"usage":{"prompt_tokens":null,"prompt_tokens_details":7}}',
+        b'{"usage":' + b"[" * 4000,
+        b'{"usage":' + b'{"a":' * 700,
+        b'{"text":"usage"}',
+        b"data: [DONE]\n\n",
+    ],
+    ids=lambda answer: repr(answer[:30]),
+)
+def test_no_usage(answer: bytes) -> None:
+    """Nothing is made up."""
+    assert read(answer) == Usage()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"usage"',
+        '"usage": {"prompt_tokens": 1}',
+        "usage",
+        '{"usage":{"prompt_tokens":1}}',
+        '"usage"{',
+    ],
+)
+def test_text_that_speaks_of_usage(text: str) -> None:
+    """An answer about the word itself is not taken for a report, before it or after it."""
+    before = {"choices": [{"message": {"content": text}}], "usage": USAGE}
+    after = {"usage": USAGE, "choices": [{"message": {"content": text}}]}
+    assert read(json.dumps(before).encode()) == FOUND
+    assert read(json.dumps(after).encode()) == FOUND
+    assert read(json.dumps({"choices": [{"text": text}]}).encode()) == Usage()
+
+
+OTHERS: list[tuple[dict[str, Any], Usage]] = [
+    (
+        {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2},
+        Usage(9, 4),
+    ),
+    ({"input_tokens": 9, "output_tokens": 2}, Usage(9, None)),
+    # Anthropic counts what was cached beside the input, not within it.
+    ({"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4}, Usage(9, 4)),
+    (
+        {"input_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 4},
+        Usage(9, 0),
+    ),
+    ({"input_tokens": 5, "cache_read_input_tokens": None}, Usage(5, None)),
+    ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9, None)),
+    ({"prompt_tokens": 9, "prompt_tokens_details": None}, Usage(9, None)),
+    ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}, Usage(9, 0)),
+]
+
+
+@pytest.mark.parametrize(("usage", "expected"), OTHERS)
+def test_other_names(usage: dict[str, Any], expected: Usage) -> None:
+    """Responses and Messages have names of their own; what was not reported is not zero."""
+    assert read(json.dumps({"usage": usage}).encode()) == expected
+
+
+def test_memory_is_bounded() -> None:
+    """Of an endless answer little more than the tail is kept."""
+    tail = UsageTail()
+    for _ in range(10_000):
+        tail.add(b"x" * 100)
+    assert sum(map(len, tail._chunks)) < TAIL + 200
+    tail.add(json.dumps({"usage": USAGE}).encode())
+    assert tail.read() == FOUND
