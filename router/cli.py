@@ -188,9 +188,7 @@ def replay(
 def simulate(
     *,
     workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 8,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The first worker's port; 0: any.")
-    ] = 9001,
+    port: Annotated[int, typer.Option(help="The first worker's port; 0: any.")] = 9001,
     profile: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILES)}.")] = next(
         iter(PROFILES)
     ),
@@ -202,9 +200,7 @@ def simulate(
     max_queued: Annotated[
         int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
-    kv_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The first port of KV events; 0: any.")
-    ] = 0,
+    kv_port: Annotated[int, typer.Option(help="The first port of KV events; 0: any.")] = 0,
     kv_encoding: Annotated[
         Encoding, typer.Option(help="KV events as vLLM encodes them since 0.24, or before.")
     ] = "map",
@@ -212,11 +208,11 @@ def simulate(
     """Run simulated vLLM workers, to put a router in front of."""
 
     def announce(fleet: Fleet) -> None:
+        _err.print("URL, KV events and their replay of each worker:")
         for worker in fleet.workers:
             print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
 
     logs.set_up(LogSettings(level="warning"))
-    _err.print("Each worker's URL, KV events and their replay:")
     try:
         settings = FleetSettings(
             workers=workers,

@@ -77,11 +77,11 @@ def started(folder: Path, *args: object) -> Iterator[Running]:
 
 @contextmanager
 def fleet(folder: Path, workers: int) -> Iterator[list[str]]:
-    """`warmroute simulate`; yields the URLs it prints."""
+    """`warmroute simulate`; yields the URLs it prints, each before its KV event endpoints."""
     args = ("simulate", "--workers", workers, "--port", 0, "--profile", "toy", "--model", "toy")
     with started(folder, *args) as running:
-        until(lambda: len(running.out.read_text().split()) == workers, 20)
-        yield running.out.read_text().split()
+        until(lambda: running.out.read_text().count("\n") == workers, 20)
+        yield [line.split()[0] for line in running.out.read_text().splitlines()]
         assert running.end(signal.SIGTERM) == 0
 
 
