@@ -83,9 +83,10 @@ class Attempt:
         if self.status:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
-        rejected = 400 <= self.status < 500 and self.status != CLIENT_LEFT
+        left = self.status == CLIENT_LEFT
+        rejected = self.status == FULL or (400 <= self.status < 500 and not left)
         outcome = Outcome(
-            ok=self._failure is None and 0 < self.status < 500 and self.status != CLIENT_LEFT,
+            ok=self._failure is None and 0 < self.status < 500 and not left,
             began=self._began and not rejected,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,

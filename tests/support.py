@@ -114,6 +114,7 @@ class Stub:
     def __init__(self, script: list[Action] | None = None, model: str = "m") -> None:
         self.script: list[Action] = OK if script is None else script
         self.requests: list[bytes] = []
+        self.probes: list[bytes] = []
         self.closed_by_peer = 0
         self.connections = 0
         self.close_next = False
@@ -137,10 +138,10 @@ class Stub:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        accepting = await asyncio.start_server(self._accept, sock=self._listener)
+        self._accepting = await asyncio.start_server(self._accept, sock=self._listener)
         self._ready.set()
         await self._over.wait()
-        accepting.close()
+        self._accepting.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -156,6 +157,8 @@ class Stub:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ")[1]
+                if path == b"/health":
+                    self.probes.append(head)
                 if path == b"/health" and not self.well:
                     writer.write(b"HTTP/1.1 500 Ill\r\ncontent-length: 0\r\n\r\n")
                     continue
@@ -211,6 +214,14 @@ class Stub:
         else:
             return False
         return True
+
+    def stop_listening(self) -> None:
+        """Refuse new connections and keep those there are."""
+
+        async def close() -> None:
+            self._accepting.close()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
 
     def stop(self) -> None:
         if not self._thread.is_alive():

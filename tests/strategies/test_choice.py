@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from strategies.base import Candidate, Cost, Outcome, Prompt, Strategy
 from strategies.blocks import chain
+from strategies.cost import cheapest_first
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.registry import find, make, names
@@ -176,3 +177,33 @@ def test_the_last_token_is_never_taken_as_held() -> None:
     run.place(whole)
     held = run.strategy.rank(whole, run.workers, 0.0).candidates[0].held_tokens
     assert held == whole.tokens - 1
+
+
+def test_a_prefill_is_dearer_among_many_who_decode() -> None:
+    """With all else equal, the worker that delays fewer decoding requests is taken."""
+    run = Run("leastload", fleet(2))
+    for _ in range(10):
+        load = run.workers[0].load
+        load.first_byte(load.book(0.0, 0.0), 0.0)
+    run.workers[1].load.turn = 9
+    assert run.place(prompt("x" * 4000)).name == "w1"
+
+
+def test_of_equal_costs_the_least_booked_wins() -> None:
+    """Not the least recently chosen, which is only asked when the booked seconds are equal too."""
+    first, second = Candidate(Stand("a"), Cost(1.0, 1.0)), Candidate(Stand("b"), Cost(0.5, 1.5))
+    assert isinstance(second.worker, Stand)
+    second.worker.load.turn = 9
+    assert [c.worker.name for c in cheapest_first([first, second])] == ["b", "a"]
+
+
+def test_a_worker_that_refused_is_not_credited() -> None:
+    """What was placed there and not taken on is taken back, but for what it held before."""
+    run = Run("prefixaware", fleet(1))
+    run.place(prompt(LONG[:5000]), book=False)
+    longer = prompt(LONG)
+    candidate = run.strategy.rank(longer, run.workers, 0.0).candidates[0]
+    run.place(longer, book=False)
+    run.strategy.settled(longer, candidate, Outcome(ok=False, began=False), 1.0)
+    after = run.strategy.rank(longer, run.workers, 0.0).candidates[0]
+    assert after.held_tokens == candidate.held_tokens > 1000

@@ -37,3 +37,14 @@ def test_context_makes_tokens_dearer() -> None:
     pace = Pace()
     assert pace.prefill(1000, 50_000) > 2 * pace.prefill(1000, 0)
     assert pace.prefill(40_000, 0) > 40 * pace.prefill(1000, 0)
+
+
+def test_slower_is_believed_sooner_than_faster() -> None:
+    """Believing a worker too fast costs dearly, too slow next to nothing."""
+    slower, faster = Pace(), Pace()
+    for pace in (slower, faster):
+        for _ in range(50):
+            pace.observe(1.0, 1.0)
+    slower.observe(1.0, 2.0)
+    faster.observe(1.0, 0.5)
+    assert slower.factor - 1 > 2 * (1 - faster.factor) > 0

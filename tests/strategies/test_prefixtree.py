@@ -130,3 +130,20 @@ def test_what_only_forgotten_workers_held_is_gone() -> None:
     for number in range(3):
         tree.forget(f"w{number}")
     assert (len(tree), tree._holders, tree._workers) == (0, {}, {})
+
+
+@given(_steps, _workers, _prompts, _prompts)
+def test_what_is_removed_is_not_held(
+    steps: list[tuple[str, Prompt]], worker: str, removed: Prompt, later: Prompt
+) -> None:
+    """From the first removed block on; and the tree goes on working."""
+    tree = PrefixTree(_LARGE)
+    for name, prompt in steps:
+        tree.insert(keys(prompt), name)
+    tree.remove(keys(removed), worker)
+    assert tree.held(keys(removed)).get(worker, 0) == 0
+    tree.insert(keys(later), worker)
+    assert tree.held(keys(later)).get(worker, 0) == len(later)
+    for name in ("a", "b", "c"):
+        tree.forget(name)
+    assert (len(tree), tree._holders) == (0, {})

@@ -1,0 +1,130 @@
+"""What the router learns of its workers off the request path."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from router.server import PortTaken, bind
+from router.units import Address
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.support import Action, MakeRouter, MakeStub, until
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def drip() -> Iterator[str]:
+    """A server that answers for ever, a byte at a time."""
+    over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=pour, args=(client,), daemon=True).start()
+
+    def pour(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+            while not over.wait(0.02):
+                client.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_worker_that_drips_does_not_hold_up_the_start(
+    drip: str, stub: MakeStub, route: MakeRouter
+) -> None:
+    """A probe ends in its time as a whole, however steadily bytes come."""
+    router = route(drip, stub().url, health={"timeout": "200ms"})
+    workers = router.http.get("/workers").json()
+    assert [worker["state"] for worker in workers] == ["down", "ready"]
+    assert workers[0]["reason"] == "/health did not answer in time"
+
+
+def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter) -> None:
+    """How large its cache is, is good to know and not needed."""
+    worker = stub()
+    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf"
+    router = route(worker.url, health={"timeout": "200ms"})
+    (status,) = router.http.get("/workers").json()
+    assert (status["state"], status["kv_tokens"]) == ("ready", None)
+
+
+def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
+    """After a refusal one good probe is not enough when `rise` is more."""
+    worker = stub()
+    router = route(worker.url, health={"rise": 1000, "interval": "10ms"})
+    router.worker().lost("as if refused")
+    passed = len(worker.probes)
+    until(lambda: len(worker.probes) > passed + 5)
+    assert not router.worker().ready
+
+
+def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
+    """A worker that is down for another reason than at first says the new one."""
+    worker = stub()
+    worker.well = False
+    router = route(worker.url, health={"interval": "10ms"})
+    assert router.worker().reason == "/health answered 500"
+    worker._fixed[b"/v1/models"] = b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n"
+    worker.well = True
+    until(lambda: router.worker().reason == "/v1/models answered 401")
+
+
+def test_models_are_listed_as_workers_describe_them(route: MakeRouter) -> None:
+    """Clients that read `max_model_len` find it."""
+    with FleetThread(FleetSettings(workers=2, profile="toy", models=("toy",))) as fleet:
+        (model,) = route(*fleet.urls).http.get("/v1/models").json()["data"]
+    assert model["id"] == "toy"
+    assert model["max_model_len"] > 0
+
+
+def test_the_second_of_two_servers_hears_of_it() -> None:
+    """Even while the first one is only starting."""
+    with bind(Address("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(PortTaken, match="in use"):
+            bind(Address("127.0.0.1", port))
+
+
+def test_what_is_learned_from_answers(route: MakeRouter) -> None:
+    """Pace, bytes a token, and predicted against reported cached tokens come from real answers."""
+    settings = FleetSettings(workers=1, profile="llama-3.1-8b-h100", models=("toy",), speed=10)
+    with FleetThread(settings) as fleet:
+        router = route(*fleet.urls)
+        talk = [{"role": "user", "content": "word " * 4000}]
+        body = {"model": "toy", "messages": talk, "max_tokens": 2, "stream": True}
+        for _ in range(2):
+            text = router.http.post(
+                "/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}}
+            ).text
+            assert "[DONE]" in text
+            until(router.idle)
+        body["messages"] = [{"role": "user", "content": "other " * 4000}]
+        router.http.post(
+            "/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}}
+        )
+        until(router.idle)
+    assert router.worker().pace.factor != 1.0
+    (pool,) = router.door.fleet.pools
+    assert pool.prompts._seen == 3
+    cached = router.metric("warmroute_cached_tokens_total", pool="default")
+    predicted = router.metric("warmroute_predicted_cached_tokens_total", pool="default")
+    assert cached > 4000
+    assert abs(predicted - cached) < 200
+
+
+def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> None:
+    """One field without end is given up, not gathered."""
+    script: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a" * 65536] * 100]
+    router = route(stub(script).url, health={"interval": "1h"})
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502

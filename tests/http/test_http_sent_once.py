@@ -1,0 +1,185 @@
+"""Nothing is sent twice that may have begun, nothing is given up that surely did not."""
+
+import httpx
+import pytest
+
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+LONG = {"model": "m", "messages": [{"role": "user", "content": "word " * 2000}]}
+BUSY: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+QUIET = {"interval": "1h"}
+
+
+def test_death_during_the_work_is_not_taken_for_an_idle_close(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """On a kept connection too: a worker that dies half a second in may have computed all of it."""
+    workers = [stub() for _ in range(3)]
+    router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
+    for _ in workers:  # every connection is a kept one now
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    for worker in workers:
+        worker.script = [0.5, "close"]
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+    assert sum(len(worker.requests) for worker in workers) == 3 + 1
+    until(router.idle)
+
+
+def test_a_worker_that_closes_and_is_gone_may_have_begun(stub: MakeStub, route: MakeRouter) -> None:
+    """A server that merely closed an idle connection would still listen."""
+    first, second = stub(), stub()
+    router = route(first.url, second.url, strategy="roundrobin", health=QUIET)
+    for _ in range(2):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    first.stop_listening()
+    first.close_next = True
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+    assert len(second.requests) == 1
+
+
+def test_refusals_are_free(stub: MakeStub, route: MakeRouter) -> None:
+    """Half the fleet dead at once, and more of it than `attempts`: the request is answered."""
+    dead, alive = [stub() for _ in range(4)], stub()
+    urls = [worker.url for worker in (*dead, alive)]
+    router = route(*urls, strategy="roundrobin", limits={"attempts": 1}, health=QUIET)
+    for worker in dead:
+        worker.stop()
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize("end", ["close", "reset", "stall"])
+def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, end: str) -> None:
+    """The status is enough to ask the next one; the body of a 503 is not waited for."""
+    half: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 100\r\n\r\nhalf", end]
+    full, free = stub(half), stub()
+    router = route(full.url, free.url, strategy="roundrobin", health=QUIET)
+    replies = [router.http.post("/v1/chat/completions", json=CHAT) for _ in range(2)]
+    assert [reply.status_code for reply in replies] == [200, 200]
+    until(router.idle)
+
+
+@pytest.mark.parametrize(
+    "script", [BUSY, [b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"]], ids=["full", "rejected"]
+)
+def test_what_was_not_taken_on_is_not_believed_to_be_held(
+    stub: MakeStub, route: MakeRouter, script: list[Action]
+) -> None:
+    """A worker that is full, or rejects the request, is not preferred for its prefix afterwards."""
+    worker = stub(script)
+    router = route(worker.url, health=QUIET)
+    for _ in range(3):
+        reply = router.http.post("/v1/chat/completions", json=LONG)
+        assert reply.headers["x-warmroute-decision"].startswith("cold")
+    worker.script = OK
+    router.http.post("/v1/chat/completions", json=LONG)
+    reply = router.http.post("/v1/chat/completions", json=LONG)
+    assert reply.headers["x-warmroute-decision"].startswith("prefix")
+
+
+def test_a_refusal_does_not_take_back_what_was_held_before(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Only the new part of the prompt is unlearned."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    router.http.post("/v1/chat/completions", json=LONG)
+    worker.script = BUSY
+    longer = {**CHAT, "messages": [*LONG["messages"], {"role": "user", "content": "x" * 3000}]}
+    router.http.post("/v1/chat/completions", json=longer)
+    worker.script = OK
+    reply = router.http.post("/v1/chat/completions", json=LONG)
+    assert reply.headers["x-warmroute-decision"].startswith("prefix")
+
+
+def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: MakeRouter) -> None:
+    """After `timeouts.keepalive` a new one is made, as the worker may be closing the old one."""
+    worker = stub()
+    router = route(worker.url, timeouts={"keepalive": "1ms"}, health=QUIET)
+    before = worker.connections
+    for _ in range(3):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert worker.connections == before + 3
+
+
+def test_idle_connections_are_closed_in_time(stub: MakeStub, route: MakeRouter) -> None:
+    """Without any request coming."""
+    worker = stub()
+    settings = {"timeouts": {"keepalive": "50ms"}, "health": {"interval": "20ms"}}
+    router = route(worker.url, **settings)
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    until(lambda: router.worker().upstream.idle == 0)
+
+
+def test_bytes_nobody_asked_for_spoil_the_connection(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker that talks while idle is not listened to."""
+    worker = stub([*OK, 0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"])
+    router = route(worker.url, health=QUIET)
+    for _ in range(3):
+        assert router.http.post("/v1/chat/completions", json=CHAT).content == JSON
+        until(lambda: not any(c.usable for c in router.worker().upstream._idle))
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"HTTP/1.1 500 Evil\r\ncontent-type: text/evil\r\ncontent-length: 1\r\n\r\nx", b"HTTP/1.1 2"],
+    ids=["whole", "half"],
+)
+def test_a_second_answer_in_one_breath_is_dropped(
+    stub: MakeStub, route: MakeRouter, junk: bytes
+) -> None:
+    """It changes neither this answer nor the next one."""
+    assert isinstance(OK[0], bytes)
+    router = route(stub([OK[0] + junk]).url, health=QUIET)
+    for _ in range(3):
+        reply = router.http.post("/v1/chat/completions", json=CHAT)
+        assert (reply.status_code, reply.content) == (200, JSON)
+        assert reply.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("status", [b"700", b"099", b"999"])
+def test_a_status_that_is_none(stub: MakeStub, route: MakeRouter, status: bytes) -> None:
+    """RFC 9110 section 15 knows 100 to 599."""
+    script: list[Action] = [b"HTTP/1.1 " + status + b" What\r\ncontent-length: 0\r\n\r\n"]
+    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
+    assert reply.status_code == 502
+
+
+def test_death_between_head_and_body_is_not_counted_as_an_answer(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """The client got 502, so no 2xx is counted."""
+    worker: Stub = stub([b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", 0.05, "close"])
+    router = route({"url": worker.url, "name": "w"}, health=QUIET)
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+    where = {"pool": "default", "worker": "w"}
+    assert router.metric("warmroute_requests_total", **where, status="2xx") == 0
+    assert router.metric("warmroute_refused_requests_total", status="502") == 1
+
+
+def test_a_full_worker_is_not_counted_as_an_answer(stub: MakeStub, route: MakeRouter) -> None:
+    """Only what reached the client is."""
+    full, free = stub(BUSY), stub()
+    router = route({"url": full.url, "name": "full"}, free.url, strategy="roundrobin")
+    for _ in range(2):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    labels = {"pool": "default", "worker": "full"}
+    assert router.metric("warmroute_requests_total", **labels, status="5xx") == 0
+    assert router.metric("warmroute_worker_errors_total", **labels, kind="full") == 2
+
+
+@pytest.mark.parametrize("how", ["length", "chunks"])
+def test_a_real_client_hears_that_its_body_is_too_large(
+    stub: MakeStub, route: MakeRouter, how: str
+) -> None:
+    """It is still sending when it is refused, and gets the answer rather than a reset."""
+    worker = stub()
+    router = route(worker.url)
+    body = b" " * (20 << 20)
+    content = (
+        body if how == "length" else (body[at : at + 65536] for at in range(0, 20 << 20, 65536))
+    )
+    reply = httpx.post(f"{router.url}/v1/chat/completions", content=content, timeout=20)
+    assert reply.status_code == 413
+    assert "16777216" in reply.json()["error"]["message"]
+    assert worker.requests == []
