@@ -33,14 +33,6 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The YAML file.")]
 
 
-def main() -> None:
-    """Run the command line."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-
-
 def _fail(message: str, code: int = 1) -> typer.Exit:
     _err.print(message, markup=False)
     return typer.Exit(code)
