@@ -6,6 +6,7 @@ import ssl
 from fastapi import FastAPI
 
 from router.admin import admin
+from router.connection import Patience
 from router.exchange import Receive, Scope, Send
 from router.fleet import Fleet, Pool, Worker
 from router.health import Health
@@ -13,7 +14,7 @@ from router.metrics import Metrics
 from router.openai import ENDPOINTS
 from router.proxy import Proxy
 from router.settings import PoolSettings, Settings, WorkerSettings
-from router.upstream import Patience, Upstream
+from router.upstream import Upstream
 from strategies.registry import make
 
 

@@ -43,71 +43,54 @@ class Metrics:
     """All series of one router, in a registry of their own."""
 
     def __init__(self, fleet: Fleet) -> None:
-        registry = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "warmroute_requests",
+        self.registry = CollectorRegistry()
+        self.requests = self._counter(
+            "requests",
             "Requests answered by a worker, by class of status; 499 is a client that left.",
             ("pool", "worker", "status"),
-            registry=registry,
         )
-        self.refused = Counter(
-            "warmroute_refused_requests",
-            "Requests answered by the router itself, by status.",
-            ("status",),
-            registry=registry,
+        self.refused = self._counter(
+            "refused_requests", "Requests answered by the router itself, by status.", ("status",)
         )
-        self.decisions = Counter(
-            "warmroute_decisions",
-            "Why the first worker was first.",
-            ("pool", "reason"),
-            registry=registry,
+        self.decisions = self._counter(
+            "decisions", "Why the first worker was first.", ("pool", "reason")
         )
-        self.worker_errors = Counter(
-            "warmroute_worker_errors",
+        self.worker_errors = self._counter(
+            "worker_errors",
             "Failures between the router and a worker.",
             ("pool", "worker", "kind"),
-            registry=registry,
         )
-        self.first_byte = Histogram(
-            "warmroute_first_byte_seconds",
+        self.first_byte = self._seconds(
+            "first_byte_seconds",
             "From the request's last byte to the answer's first, streaming requests.",
-            ("pool",),
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.duration = Histogram(
-            "warmroute_request_seconds",
-            "From the request's last byte to the answer's last.",
-            ("pool",),
-            buckets=_SECONDS,
-            registry=registry,
+        self.duration = self._seconds(
+            "request_seconds", "From the request's last byte to the answer's last."
         )
         self.overhead = Histogram(
             "warmroute_decision_seconds",
             "From the request's last byte to the decision.",
             buckets=_MICRO,
-            registry=registry,
+            registry=self.registry,
         )
-        self.prompt_tokens = Counter(
-            "warmroute_prompt_tokens",
-            "Prompt tokens that workers reported.",
-            ("pool",),
-            registry=registry,
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens that workers reported.")
+        self.cached_tokens = self._counter(
+            "cached_tokens", "Prompt tokens that workers reported as cached."
         )
-        self.cached_tokens = Counter(
-            "warmroute_cached_tokens",
-            "Prompt tokens that workers reported as cached.",
-            ("pool",),
-            registry=registry,
-        )
-        self.predicted_tokens = Counter(
-            "warmroute_predicted_cached_tokens",
+        self.predicted_tokens = self._counter(
+            "predicted_cached_tokens",
             "Prompt tokens that the decision expected to be cached, where workers report them.",
-            ("pool",),
-            registry=registry,
         )
         self.pools = {pool.name: PoolMetrics(self, pool) for pool in fleet.pools}
-        registry.register(_FleetCollector(fleet))
+        self.registry.register(_FleetCollector(fleet))
+
+    def _counter(self, name: str, says: str, labels: tuple[str, ...] = ("pool",)) -> Counter:
+        return Counter(f"warmroute_{name}", says, labels, registry=self.registry)
+
+    def _seconds(self, name: str, says: str) -> Histogram:
+        return Histogram(
+            f"warmroute_{name}", says, ("pool",), buckets=_SECONDS, registry=self.registry
+        )
 
 
 class _FleetCollector(Collector):

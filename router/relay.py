@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from router.connection import Connection
 from router.errors import Headers, WorkerError
 from router.exchange import Send, answer_headers, header
 from router.openai import Endpoint, Prompted
-from router.upstream import Connection
 from router.usage import Usage, UsageTail
 
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 import httpx
 import msgspec
 
+from router.connection import Patience
 from router.replay_plan import Options, ReplayError
 from router.replay_report import Sample
 from router.replay_stream import Answer, Fault, error_message
 from router.replay_transport import LeanTransport
-from router.upstream import Patience
 
 _WORKER = "x-warmroute-worker"
 _CONNECT_S = 10.0

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 
+from router.connection import Connection, Patience
 from router.errors import Refused, Silent, WorkerError
-from router.upstream import Connection, Patience, Upstream
+from router.upstream import Upstream
 
 
 class LeanTransport(httpx.AsyncBaseTransport):

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from router.connection import Connection
 from router.openai import ENDPOINTS, Endpoint
-from router.upstream import Connection
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub, head, post, send, until
 
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from router.upstream import Connection
+from router.connection import Connection
 from tests.support import Action, MakeRouter, MakeStub, Router, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

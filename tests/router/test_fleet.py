@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.connection import Patience
 from router.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet import Fleet, Pool, State, Worker
-from router.upstream import Patience, Upstream
+from router.upstream import Upstream
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
 from strategies.registry import make
 from strategies.roundrobin import RoundRobin

@@ -1,0 +1,292 @@
+"""One HTTP/1.1 connection to a worker, one request at a time.
+
+httptools (llhttp) parses; streaming, back pressure and cancellation are ours, because they are
+what a reverse proxy is for. Nothing is read from the worker faster than the client takes it: past
+`HIGH_WATER` unread bytes the socket is left alone until they are taken.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Self, cast
+
+import httptools
+
+from router.errors import Garbled, Gone, Headers, Silent, Stale, WorkerError
+
+HIGH_WATER = 256 * 1024
+#: What a worker may send until its headers are complete; one read brings up to 256 KiB.
+HEAD_LIMIT = 512 * 1024
+#: A kept connection that ends this soon after a request was sent was being closed as idle: the
+#: two crossed on the way. Later, the worker may have begun.
+CROSSING_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for a worker, in seconds."""
+
+    connect: float
+    first_byte: float
+    """Until the first byte of the body."""
+    idle: float
+    """Between two reads after it."""
+    keepalive: float
+    """How long an unused connection is kept; below the worker's own limit, or the two race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status and headers of an answer, names in lower case."""
+
+    status: int
+    headers: Headers
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `ask`, then `head`, then `chunk` until it is empty."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience) -> None:
+        self._loop = loop
+        self._patience = patience
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._error: WorkerError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._paused = False
+        self._closed = False
+        self._reused = False
+        self._spoilt = False
+        self._asked_at = 0.0
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget the last exchange."""
+        self._headers: Headers = []
+        self._head_size = 0
+        self._framed = False
+        self._head: Head | None = None
+        self._chunks: list[bytes] = []
+        self._unread = 0
+        self._got_any = False
+        self._streaming = False
+        self._complete = False
+        self._asked = False
+
+    # What the proxy calls.
+
+    async def ask(self, head: bytes, body: bytes) -> Self:
+        """Send a request and wait for the head of the answer. Raises a WorkerError.
+
+        When anything is raised, cancellation too, the connection is closed.
+        """
+        self._reset()
+        self._asked = True
+        self._asked_at = self._loop.time()
+        self._wait_at_most(self._patience.first_byte)
+        try:
+            if self._transport is not None and not self._closed:
+                self._transport.writelines((head, body))
+            await self.head()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def head(self) -> Head:
+        """Wait for the status and headers. Raises a WorkerError."""
+        while self._head is None:
+            await self._more()
+        return self._head
+
+    async def chunk(self) -> bytes:
+        """Wait for more of the body and return all there is; empty at its end. Or raise."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            await self._more()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._unread = 0
+        if self._paused:
+            self._paused = False
+            self._deadline = self._loop.time() + self._patience.idle
+            if self._transport is not None and not self._closed:
+                self._transport.resume_reading()
+        return data
+
+    @property
+    def finished(self) -> bool:
+        """The whole answer has arrived and been taken."""
+        return self._complete and not self._chunks
+
+    def release(self, now: float) -> bool:
+        """Make ready for another request; False (and closed) if that cannot be."""
+        self._stop_timer()
+        self._reused = True
+        self.idle_since = now
+        if self._complete and not (self._closed or self._spoilt or self._error):
+            self._asked = False
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Drop the connection at once: the worker sees it and stops."""
+        self._stop_timer()
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        """Still open, as far as we have been told."""
+        return not self._closed
+
+    # Waiting.
+
+    async def _more(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise self._loss()
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._error is not None:
+            raise self._error
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        self._deadline = self._loop.time() + seconds
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Late: fail. Not yet: sleep on. A timer a request is cheaper than one a read."""
+        self._timer = None
+        left = self._deadline - self._loop.time()
+        if self._paused:  # it is the client who is slow
+            left = self._patience.idle
+        if left > 0.001:
+            self._timer = self._loop.call_later(left, self._on_timer)
+        elif not self._complete:
+            self._fail(Silent("sent nothing for too long"))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fail(self, error: WorkerError) -> None:
+        if self._error is None and not self._complete:
+            self._error = error
+        self.close()
+        self._wake()
+
+    def _loss(self) -> WorkerError:
+        crossed = self._loop.time() - self._asked_at < CROSSING_S
+        if self._reused and crossed and not self._got_any:
+            return Stale("closed a kept connection")
+        if self._head is None:
+            return Gone("closed the connection before it answered")
+        return Gone("closed the connection before its answer ended")
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer."""
+        if not self._asked or self._complete:
+            self.close()  # nobody asked: this connection cannot be trusted any more
+            return
+        self._got_any = True
+        if self._head is None:
+            self._head_size += len(data)
+            if self._head_size > HEAD_LIMIT:
+                self._fail(Garbled("sent headers without end"))
+                return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(Garbled("wants to switch protocols"))
+        except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
+            self._fail(Garbled(f"sent something that is not HTTP ({error})"))
+        self._wake()
+
+    def eof_received(self) -> bool:
+        """The worker has sent all it will; close our side too."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closed by either side. An answer without framing ends here (RFC 9112 section 6.3)."""
+        self._closed = True
+        if self._head is not None and not self._framed and exc is None and self._error is None:
+            self._complete = True
+        if self._asked and not self._complete:
+            self._fail(self._loss())
+        self._wake()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A message begins; one that nobody asked for spoils the connection, not the answer."""
+        if self._complete:
+            self._spoilt = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header field."""
+        if self._complete:
+            return  # of a message that nobody asked for
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """All header fields are there. Interim answers (1xx) are dropped."""
+        if self._complete:
+            return
+        status = self._parser.get_status_code()
+        if not 100 <= status < 600:  # RFC 9110 section 15
+            raise ValueError(f"status {status}")
+        if status >= 200:
+            self._head = Head(status, self._headers)
+        self._headers = []
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, its framing taken off."""
+        if self._complete:
+            return
+        self._chunks.append(data)
+        self._unread += len(data)
+        if self._streaming:
+            self._deadline = self._loop.time() + self._patience.idle
+        else:
+            self._streaming = True
+            self._stop_timer()  # it was set for the first byte, which may be far off
+            self._wait_at_most(self._patience.idle)
+        if self._unread > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The answer's last byte."""
+        if self._head is None or self._complete:
+            return
+        self._complete = True
+        self._stop_timer()
+        if not self._parser.should_keep_alive():
+            self._closed = True
+            if self._transport is not None:
+                self._transport.close()
