@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 
 from router import __version__
 from router.errors import DoorError, UnknownPath, WrongMethod
-from router.exchange import request_id
 from router.fleet import Fleet, Worker
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
@@ -110,7 +109,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
         ours = DoorError(error.detail)
         ours.status = error.status_code
     headers = {name.decode(): value.decode() for name, value in ours.headers}
-    headers["x-request-id"] = request_id(request.scope["headers"]).decode()
     return Response(ours.body(), ours.status, headers, "application/json")
 
 

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from router.admin import admin
 from router.connection import Patience
-from router.exchange import Receive, Scope, Send
+from router.exchange import Message, Receive, Scope, Send, request_id
 from router.fleet import Fleet, Pool, Worker
 from router.health import Health
 from router.metrics import Metrics
@@ -41,7 +41,7 @@ class Door:
         elif endpoint := ENDPOINTS.get(scope["path"]):
             await self._proxy.serve(endpoint, scope, receive, send)
         else:
-            await self._admin(scope, receive, send)
+            await self._admin(scope, receive, _identified(scope, send))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -53,6 +53,21 @@ class Door:
             worker.upstream.close()
         await asyncio.sleep(0)  # closing takes a turn of the loop
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _identified(scope: Scope, send: Send) -> Send:
+    """Add the request's id to an answer that does not come from the proxy."""
+    if scope["type"] != "http":
+        return send
+    identity = (b"x-request-id", request_id(scope["headers"]))
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            others = [pair for pair in message["headers"] if pair[0] != identity[0]]
+            message = {**message, "headers": [*others, identity]}
+        await send(message)
+
+    return sent
 
 
 def create_app(settings: Settings) -> Door:

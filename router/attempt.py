@@ -39,10 +39,10 @@ class Job:
 class Attempt:
     """The job on one worker: what is learned of it on the way."""
 
-    def __init__(self, job: Job, choice: Candidate, booking: Booking) -> None:
+    def __init__(self, job: Job, worker: Worker, choice: Candidate, booking: Booking) -> None:
         self.job = job
+        self.worker = worker
         self.choice = choice
-        self.worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
         self.status = 0
         """What the client was answered; 0 while it was not."""
         self._booking = booking
@@ -70,7 +70,8 @@ class Attempt:
         self._failure = error.kind
         if isinstance(error, Refused):
             self._began = False
-            self.worker.lost(str(error))
+            if not error.ours:
+                self.worker.lost(str(error))
         elif isinstance(error, Gone):
             self.worker.attention.set()  # dead or dying: a probe will tell
         self.job.metrics.failed(self.worker.name, error.kind)

@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._stop_timer()
         self._reused = True
         self.idle_since = now
-        if self._complete and not (self._closed or self._spoilt or self._error):
+        if self.finished and not (self._closed or self._spoilt or self._error):
             self._asked = False
             return True
         self.close()
@@ -246,8 +246,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field."""
-        if self._complete:
-            return  # of a message that nobody asked for
+        if self._head is not None:
+            return  # a trailer, or of a message that nobody asked for
         name = name.lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._framed = True

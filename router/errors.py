@@ -129,6 +129,11 @@ class Refused(WorkerError):
     kind = "connect"
     safe = True
 
+    def __init__(self, message: str, *, ours: bool = False) -> None:
+        super().__init__(message)
+        self.ours = ours
+        """For want of descriptors or ports here; the worker may be well."""
+
 
 class Stale(WorkerError):
     """A kept-alive connection was closed before any byte of an answer.

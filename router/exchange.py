@@ -35,6 +35,8 @@ HOP_BY_HOP = frozenset(
 #: Written anew towards the worker.
 _REWRITTEN = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 
+#: Digits that a length may have; none that fits in 64 bits has more.
+LONGEST_NUMBER = 20
 #: Seconds that a client may go on sending a body that was refused.
 LINGER_S = 5.0
 
@@ -66,7 +68,8 @@ def header(headers: Headers, wanted: bytes) -> bytes:
 async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     """Read the whole body. Raises BodyTooLarge before reading what is declared too large."""
     length = header(headers, b"content-length")
-    if length and int(length) > limit:  # the parser let only digits through
+    # The parser let only digits through, however many.
+    if len(length) > LONGEST_NUMBER or (length and int(length) > limit):
         raise BodyTooLarge(limit)
     chunks: list[bytes] = []
     size = 0
@@ -119,10 +122,12 @@ def upstream_head(
     return b"".join(lines)
 
 
-def answer_headers(headers: Headers, added: Headers) -> Headers:
+def answer_headers(status: int, headers: Headers, added: Headers) -> Headers:
     """Return a worker's header fields as the client may see them, and ours."""
     ours = {name for name, _ in added}
     dropped = HOP_BY_HOP | _connection_named(headers) | ours
+    if status in {204, 304}:  # without a body, whatever length is told (RFC 9110 section 8.6)
+        dropped |= {b"content-length"}
     return [pair for pair in headers if pair[0] not in dropped] + added
 
 

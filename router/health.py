@@ -23,6 +23,8 @@ log = logging.getLogger("warmroute.health")
 REDISCOVER_S = 30.0
 
 
+#: Tokens that no KV cache holds.
+LARGEST_CACHE = 1 << 40
 #: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
 LARGEST = 8 << 20
 
@@ -70,10 +72,14 @@ class Health:
         discovered = -REDISCOVER_S
         while True:
             worker.attention.clear()
-            problem = await self._probe(worker)
-            if problem is None and not (worker.ready and loop.time() - discovered < REDISCOVER_S):
-                problem = await self._discover(worker)
-                discovered = loop.time()
+            try:
+                await self._get(worker, "/health")
+                if not worker.ready or loop.time() - discovered >= REDISCOVER_S:
+                    await self._discover(worker)
+                    discovered = loop.time()
+                problem = None
+            except _Unwell as unwell:
+                problem = str(unwell)
             good, bad = (good + 1, 0) if problem is None else (0, bad + 1)
             self._judge(pool, worker, good, bad, problem)
             probed.set()
@@ -81,7 +87,7 @@ class Health:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval):
                     await worker.attention.wait()
-                    # A request has failed there: one more failure is enough, one success is not.
+                    # A request has failed there: one failed probe more is enough.
                     good, bad = 0, self._settings.fall
 
     def _judge(self, pool: Pool, worker: Worker, good: int, bad: int, problem: str | None) -> None:
@@ -98,25 +104,13 @@ class Health:
                 log.warning("worker %s is down: %s", worker.name, problem)
             worker.state, worker.reason = State.DOWN, problem
 
-    async def _probe(self, worker: Worker) -> str | None:
-        """Ask for its health; return what is wrong, or None."""
-        try:
-            await self._get(worker, "/health")
-        except _Unwell as unwell:
-            return str(unwell)
-        return None
-
-    async def _discover(self, worker: Worker) -> str | None:
-        """Learn its models and the size of its cache; return what is wrong, or None."""
+    async def _discover(self, worker: Worker) -> None:
+        """Learn its models and the size of its cache. Raises _Unwell."""
         if not worker.fixed_models:
-            try:
-                worker.models = _models(await self._get(worker, "/v1/models"))
-            except _Unwell as unwell:
-                return str(unwell)
+            worker.models = _models(await self._get(worker, "/v1/models"))
         if not worker.fixed_kv_tokens:
             with suppress(_Unwell):  # routing does without
                 worker.kv_tokens = _kv_tokens(await self._get(worker, "/metrics"))
-        return None
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
@@ -152,13 +146,10 @@ def _models(body: bytes) -> dict[str, dict[str, Any]]:
 
 def _kv_tokens(metrics: bytes) -> int | None:
     """Find the tokens a KV cache holds in vLLM's `vllm:cache_config_info`; None if not there."""
-    with suppress(ValueError):
+    with suppress(Exception):  # the parser raises whatever odd text makes it stumble over
         for family in text_string_to_metric_families(metrics.decode(errors="replace")):
-            if family.name != "vllm:cache_config_info":
-                continue
-            for sample in family.samples:
-                blocks = sample.labels.get("num_gpu_blocks", "")
-                size = sample.labels.get("block_size", "")
-                if blocks.isdigit() and size.isdigit():
-                    return int(blocks) * int(size)
+            for sample in family.samples if family.name == "vllm:cache_config_info" else ():
+                tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+                if 0 < tokens < LARGEST_CACHE:
+                    return tokens
     return None

@@ -8,6 +8,7 @@ is closed on the way out, and the worker stops.
 """
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 
 from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, log
@@ -23,7 +24,7 @@ from router.exchange import (
     request_id,
     upstream_head,
 )
-from router.fleet import Fleet
+from router.fleet import Fleet, Worker
 from router.metrics import Metrics
 from router.openai import Endpoint, parse
 from router.presence import Presence
@@ -69,6 +70,10 @@ class Proxy:
                 self._refused(scope, identity, CLIENT_LEFT, "the client left")
         except CutShort:
             pass  # told in the stream; or without an end, so that the connection is closed
+        except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
+            log.exception("a fault of the router's own, id=%s", identity.decode())
+            with suppress(RuntimeError):  # the answer had begun; without an end it is cut
+                await refuse(send, DoorError("The router failed."), identity)
 
     async def _read(
         self, endpoint: Endpoint, scope: Scope, receive: Receive, identity: bytes
@@ -96,17 +101,18 @@ class Proxy:
         asked = 0
         error: DoorError = NoWorker("No worker is ready any more; please try again.")
         for place, choice in enumerate(job.decision.candidates, start=1):
+            worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+            if not worker.ready:
+                continue  # lost since the decision
             is_last = asked + 1 >= self._attempts or place == len(job.decision.candidates)
             with job.pool.booked(job.prompt, choice) as booking:
-                attempt = Attempt(job, choice, booking)
-                if not attempt.worker.ready:
-                    continue  # lost since the decision
+                attempt = Attempt(job, worker, choice, booking)
                 try:
                     if await self._attempt(attempt, send, is_last=is_last):
                         return
                     asked += 1
                 except WorkerError as failure:
-                    error = answer_for(failure, attempt.worker.name)
+                    error = answer_for(failure, worker.name)
                     if not failure.safe:
                         raise error from None
         raise error

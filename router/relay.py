@@ -40,7 +40,7 @@ class Relay:
         head = await connection.head()
         chunk = await connection.chunk()
         self._on_first_byte(head.status)
-        headers = answer_headers(head.headers, added)
+        headers = answer_headers(head.status, head.headers, added)
         await send({"type": "http.response.start", "status": head.status, "headers": headers})
         add = self._tail.add
         try:

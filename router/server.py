@@ -15,8 +15,6 @@ KEEPALIVE_S = 75
 BACKLOG = 4096
 #: Seconds that answers under way are given when the server is told to stop.
 DRAIN_S = 600
-#: Connections that may wait to be accepted.
-BACKLOG = 4096
 
 
 class PortTaken(Exception):

@@ -108,7 +108,7 @@ class LimitSettings(Model):
     body: Capacity = 16 << 20
     """Longest request body. Default: 16MiB."""
     attempts: StrictInt = Field(default=3, ge=1, le=10)
-    """Workers tried before giving up, 1 to 10. Default: 3."""
+    """Full workers asked before giving up, 1 to 10; refusals do not count. Default: 3."""
 
 
 class HealthSettings(Model):

@@ -1,10 +1,14 @@
 """The connections to one worker: those in use, and those kept for the next request."""
 
 import asyncio
+import errno
 import ssl
 
 from router.connection import Connection, Patience
 from router.errors import Gone, Refused, Stale
+
+#: Out of descriptors, memory or local ports.
+_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
 
 
 class Upstream:
@@ -59,7 +63,7 @@ class Upstream:
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
-            raise Refused(f"could not be reached: {error}") from error
+            raise Refused(f"could not be reached: {error}", ours=error.errno in _OURS) from error
         return connection
 
     def release(self, connection: Connection) -> None:

@@ -2,10 +2,13 @@
 
 import json
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
 TAIL = 4096
+
+#: No prompt has so many tokens.
+MOST = 1 << 31
 
 _scan = json.JSONDecoder().raw_decode
 
@@ -75,4 +78,5 @@ def _usage(usage: dict[str, Any]) -> Usage:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
+    return cast("int", value) if fits else None

@@ -59,5 +59,6 @@ def _tokens(sound: bytes, count: int) -> array[int]:
     start = tokenize("sound")
     if not sound:
         return start
-    ring = array(TYPECODE, sound[: 4 * count])
+    whole = sound[: 4 * count]
+    ring = array(TYPECODE, whole + bytes(-len(whole) % 4))
     return start + array(TYPECODE, (ring[at % len(ring)] for at in range(count)))

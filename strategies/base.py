@@ -131,7 +131,7 @@ class Strategy(Protocol):
         """The request is being sent to `worker`: count it from now on."""
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """The request has ended on `candidate.worker`, well or not."""
+        """The request has ended on `candidate.worker`, well or not; once for each `placed`."""
 
     def forget(self, worker: str) -> None:
         """That worker restarted or left: it holds nothing any more."""

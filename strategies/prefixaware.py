@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.cost import cheapest_first, cost, held_tokens
-from strategies.prefixtree import PrefixTree
+from strategies.prefixtree import Placement, PrefixTree
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class PrefixAware:
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
+        # By prompt and worker: no more than there are requests in flight.
+        self._placed: dict[tuple[int, str], Placement] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
@@ -42,13 +43,15 @@ class PrefixAware:
         """Count the placement at once: a burst of siblings finds its first."""
         room = worker.kv_tokens
         capacity = None if room is None else int(room / prompt.block_tokens)
-        self._tree.insert(prompt.keys, worker.name, capacity)
+        placement = self._tree.insert(prompt.keys, worker.name, capacity)
+        self._placed[id(prompt), worker.name] = placement
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Take back what was placed on a worker that refused it, but for what it held before."""
-        if not outcome.began:
-            held = ceil(candidate.held_tokens / prompt.block_tokens)
-            self._tree.remove(prompt.keys[held:], candidate.worker.name)
+        """Take back what was placed on a worker that refused it."""
+        worker = candidate.worker.name
+        placement = self._placed.pop((id(prompt), worker), None)
+        if placement and not outcome.began:
+            self._tree.take_back(prompt.keys, worker, placement)
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""

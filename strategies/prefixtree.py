@@ -12,9 +12,19 @@ frees a request's blocks in reverse), and what remains stays connected.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Bytes of a block: its key, its mask, its places in both maps. Measured 260, with room to grow.
 BLOCK_BYTES = 320
+
+
+class Placement(NamedTuple):
+    """What one `insert` did."""
+
+    number: int
+    """Of this worker's placements."""
+    new: int
+    """Blocks that the worker did not hold before: the last ones of the prompt."""
 
 
 class PrefixTree:
@@ -25,7 +35,7 @@ class PrefixTree:
         self._holders: dict[int, int] = {}
         self._workers: dict[str, _Shadow] = {}
 
-    def insert(self, keys: Sequence[int], worker: str, capacity: int | None = None) -> None:
+    def insert(self, keys: Sequence[int], worker: str, capacity: int | None = None) -> Placement:
         """Record that `worker` was sent the prompt with these chained keys.
 
         `capacity` is how many blocks its own cache holds, if known: it forgets beyond that.
@@ -33,6 +43,7 @@ class PrefixTree:
         shadow = self._workers.get(worker) or self._join(worker)
         room = self._share() if capacity is None else min(capacity, self._share())
         holders, order, bit = self._holders, shadow.order, shadow.bit
+        new = 0
         # Of a path longer than the room, only what is nearest to the root could be kept.
         for key in reversed(keys[:room]):
             if key in order:
@@ -40,7 +51,10 @@ class PrefixTree:
             else:
                 order[key] = None
                 holders[key] = holders.get(key, 0) | bit
+                new += 1
         self._shrink(shadow, room)
+        shadow.placements += 1
+        return Placement(shadow.placements, new)
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
@@ -69,15 +83,19 @@ class PrefixTree:
             if mask & shadow.bit
         }
 
-    def remove(self, keys: Sequence[int], worker: str) -> None:
-        """`worker` does not hold these blocks after all."""
+    def take_back(self, keys: Sequence[int], worker: str, placement: Placement) -> None:
+        """`worker` did not take this prompt on: drop the blocks that its placement added.
+
+        Only if nothing was placed there since; then they are leaves that nobody else stands on,
+        and what remains stays connected. Otherwise they are left to age.
+        """
         shadow = self._workers.get(worker)
-        if shadow is None:
+        if shadow is None or shadow.placements != placement.number:
             return
-        for key in keys:
-            if key in shadow.order:
-                del shadow.order[key]
-                self._release(key, shadow.bit)
+        path = [key for key in keys if key in shadow.order]
+        for key in path[len(path) - placement.new :]:
+            del shadow.order[key]
+            self._release(key, shadow.bit)
 
     def forget(self, worker: str) -> None:
         """Drop everything `worker` held."""
@@ -120,8 +138,9 @@ class PrefixTree:
 class _Shadow:
     """What one worker was sent, the oldest use first."""
 
-    __slots__ = ("bit", "order")
+    __slots__ = ("bit", "order", "placements")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
+        self.placements = 0
         self.order: OrderedDict[int, None] = OrderedDict()

@@ -165,3 +165,13 @@ def test_almost_json_is_answered(door: Router, pieces: list[bytes]) -> None:
 def test_almost_forms_are_answered(door: Router, pieces: list[bytes]) -> None:
     """The same for uploads."""
     answered(door, FORM, b"".join(pieces), MULTIPART)
+
+
+def test_a_length_of_thousands_of_digits(route: MakeRouter, stub: MakeStub) -> None:
+    """It is too large, whatever its value."""
+    router = route(stub().url)
+    lines = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %b5\r\n\r\n" % (
+        b"0" * 5000
+    )
+    with send(router.port, lines) as client:
+        assert b" 413 " in client.recv(1000)

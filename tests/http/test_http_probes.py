@@ -128,3 +128,25 @@ def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> No
     script: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a" * 65536] * 100]
     router = route(stub(script).url, health={"interval": "1h"})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        b"a{, = \\}\n",
+        b'vllm:cache_config_info{num_gpu_blocks="%b",block_size="16"} 1\n' % (b"9" * 400),
+        b'vllm:cache_config_info{num_gpu_blocks="-5",block_size="16"} 1\n',
+    ],
+    ids=["odd", "huge", "negative"],
+)
+def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: bytes) -> None:
+    """Are passed over: the worker is used, and goes on being probed."""
+    worker = stub()
+    worker._fixed[b"/metrics"] = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
+    )
+    router = route(worker.url, health={"interval": "10ms"})
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert router.worker().kv_tokens is None
+    passed = len(worker.probes)
+    until(lambda: len(worker.probes) > passed + 2)

@@ -183,3 +183,51 @@ def test_a_real_client_hears_that_its_body_is_too_large(
     assert reply.status_code == 413
     assert "16777216" in reply.json()["error"]["message"]
     assert worker.requests == []
+
+
+def test_a_large_refusal_does_not_leave_its_connection_asleep(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """A 503 whose body was never read closes its connection rather than keeping it paused."""
+    body = b"x" * (1 << 20)
+    full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: %d\r\n\r\n" % len(body) + body])
+    router = route(full.url, stub().url, strategy="roundrobin", health=QUIET)
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert all(c.finished and not c._paused for c in router.worker(0).upstream._idle)
+    full.script = OK
+    for _ in range(3):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_a_body_may_tell_a_length(
+    stub: MakeStub, route: MakeRouter, status: int
+) -> None:
+    """RFC 9110 section 8.6: it is the length that there would have been."""
+    script: list[Action] = [b"HTTP/1.1 %d X\r\ncontent-length: 10\r\n\r\n" % status]
+    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
+    assert (reply.status_code, reply.content) == (status, b"")
+
+
+def test_a_fault_of_ours_is_told_in_the_clients_shape(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever we got wrong, the client gets an error object and the booking is released."""
+    router = route(stub().url)
+    (pool,) = router.door.fleet.pools
+    monkeypatch.setattr(pool.strategy, "settled", None)
+    body = b'{"model":"m","prompt":"x"}'
+    assert router.http.post("/v1/completions", content=body).status_code == 200  # it had begun
+    monkeypatch.setattr(pool.strategy, "rank", None)
+    reply = router.http.post("/v1/completions", content=body)
+    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "The router failed.")
+    until(router.idle)
+
+
+def test_absurd_counts_are_not_believed(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker that reports more tokens than there are is relayed, and not learned from."""
+    body = b'{"usage":{"prompt_tokens":1%b}}' % (b"0" * 400)
+    script: list[Action] = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
+    router = route(stub(script).url)
+    assert router.http.post("/v1/chat/completions", json=CHAT).content == body
+    assert router.metric("warmroute_prompt_tokens_total", pool="default") == 0

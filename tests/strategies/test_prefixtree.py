@@ -132,18 +132,37 @@ def test_what_only_forgotten_workers_held_is_gone() -> None:
     assert (len(tree), tree._holders, tree._workers) == (0, {}, {})
 
 
-@given(_steps, _workers, _prompts, _prompts)
-def test_what_is_removed_is_not_held(
-    steps: list[tuple[str, Prompt]], worker: str, removed: Prompt, later: Prompt
+@given(_steps, _workers, _prompts)
+def test_a_placement_taken_back_was_never_there(
+    steps: list[tuple[str, Prompt]], worker: str, refused: Prompt
 ) -> None:
-    """From the first removed block on; and the tree goes on working."""
+    """Everybody holds what they held before it."""
+    tree, reference = PrefixTree(_LARGE), Reference()
+    for name, prompt in steps:
+        tree.insert(keys(prompt), name)
+        reference.insert(prompt, name)
+    placement = tree.insert(keys(refused), worker)
+    tree.take_back(keys(refused), worker, placement)
+    for _, prompt in [*steps, (worker, refused)]:
+        assert tree.held(keys(prompt)) == reference.held(prompt)
+
+
+@given(_steps, _workers, _prompts, _prompts)
+def test_taking_back_never_disconnects(
+    steps: list[tuple[str, Prompt]], worker: str, refused: Prompt, since: Prompt
+) -> None:
+    """What was placed since stays held whole, and what remains stays in one piece."""
     tree = PrefixTree(_LARGE)
     for name, prompt in steps:
         tree.insert(keys(prompt), name)
-    tree.remove(keys(removed), worker)
-    assert tree.held(keys(removed)).get(worker, 0) == 0
-    tree.insert(keys(later), worker)
-    assert tree.held(keys(later)).get(worker, 0) == len(later)
+    placement = tree.insert(keys(refused), worker)
+    tree.insert(keys(since), worker)
+    tree.take_back(keys(refused), worker, placement)
+    assert tree.held(keys(since)).get(worker, 0) == len(since)
+    for prompt in (refused, *(prompt for _, prompt in steps)):
+        path = keys(prompt)
+        held = [key in tree._workers[worker].order for key in path]
+        assert held == sorted(held, reverse=True)
     for name in ("a", "b", "c"):
         tree.forget(name)
     assert (len(tree), tree._holders) == (0, {})
