@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.openai import ENDPOINTS
-from tests.support import Router, Stub, error_of, read_all, send
+from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
 
 CHAT = "/v1/chat/completions"
 FORM = "/v1/audio/transcriptions"
