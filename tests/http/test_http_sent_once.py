@@ -1,8 +1,11 @@
 """Nothing is sent twice that may have begun, nothing is given up that surely did not."""
 
+import time
+
 import httpx
 import pytest
 
+from router.connection import Connection
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -99,7 +102,12 @@ def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: Mak
     before = worker.connections
     for _ in range(3):
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+        until(lambda: any(_idle_for(c) > 0.01 for c in router.worker().upstream._idle))
     assert worker.connections == before + 3
+
+
+def _idle_for(connection: Connection) -> float:
+    return time.monotonic() - connection.idle_since
 
 
 def test_idle_connections_are_closed_in_time(stub: MakeStub, route: MakeRouter) -> None:
