@@ -168,7 +168,7 @@ def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, str
 def test_stalled_connections_are_reset_when_the_fault_is_cleared(start: Start) -> None:
     """They do not hang for ever."""
     (worker,) = start().workers
-    order(worker, kind="stall", seconds=0.05)
+    order(worker, kind="stall", seconds=1)
     with pytest.raises(httpx.ReadError):
         complete(worker)
 
