@@ -177,7 +177,7 @@ def test_a_worker_that_refuses_comes_back(start: Start) -> None:
     """The order is still answered; then connections are refused, for a while, at one port."""
     (worker,) = start().workers
     url = worker.url
-    order(worker, kind="refuse", seconds=0.3)
+    order(worker, kind="refuse", seconds=1)
     until(lambda: refused(worker))
     until(lambda: worker.fault is None and not refused(worker))
     assert worker.url == url
