@@ -77,11 +77,6 @@ class Listener:
         self._server: asyncio.AbstractServer | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether new connections are accepted."""
-        return self._server is not None
-
-    @property
     def connections(self) -> set[Connection]:
         """The connections clients hold now."""
         return {each for each in self._state.connections if isinstance(each, Connection)}

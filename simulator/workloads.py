@@ -87,38 +87,6 @@ def document_questions(
     return _by_start(made)
 
 
-def mixed(
-    seed: int,
-    *,
-    conversations: int = 64,
-    turns: int = 5,
-    documents: int = 8,
-    questions: int = 8,
-    document_tokens: int = 6000,
-    think_s: float = 4.0,
-    over_s: float = 30.0,
-    chars_per_token: int = CHARS_PER_TOKEN,
-) -> list[Conversation]:
-    """Return conversations and questions on documents together, over the same time."""
-    talk = chats(
-        seed,
-        conversations=conversations,
-        turns=turns,
-        think_s=think_s,
-        over_s=over_s,
-        chars_per_token=chars_per_token,
-    )
-    asked = document_questions(
-        seed,
-        documents=documents,
-        questions=questions,
-        document_tokens=document_tokens,
-        over_s=over_s,
-        chars_per_token=chars_per_token,
-    )
-    return _by_start([*talk, *asked])
-
-
 def _by_start(conversations: list[Conversation]) -> list[Conversation]:
     return sorted(conversations, key=lambda conversation: conversation.start_s)
 

@@ -2,8 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -17,24 +15,6 @@ from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all
 CHAT = "/v1/chat/completions"
 FORM = "/v1/audio/transcriptions"
 MULTIPART = "multipart/form-data; boundary=xx"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Stub]:
-    """A healthy worker that says yes to everything."""
-    with ExitStack() as stack:
-        made = Stub()
-        stack.callback(made.stop)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def door(worker: Stub) -> Iterator[Router]:
-    """A router in front of it, with a small limit on bodies."""
-    with ExitStack() as stack:
-        made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
-        stack.callback(made.stop)
-        yield made
 
 
 def answer_to(door: Router, sent: bytes) -> bytes:

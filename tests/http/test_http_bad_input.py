@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,24 +14,6 @@ LIMIT = 65536
 DEEP = b"[" * 100_000 + b"]" * 100_000
 FORM = "/v1/audio/transcriptions"
 MULTIPART = "multipart/form-data; boundary=xx"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Stub]:
-    """A healthy worker that says yes to everything."""
-    with ExitStack() as stack:
-        made = Stub()
-        stack.callback(made.stop)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def door(worker: Stub) -> Iterator[Router]:
-    """A router in front of it, with a small limit on bodies."""
-    with ExitStack() as stack:
-        made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
-        stack.callback(made.stop)
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -237,6 +237,13 @@ def test_the_other_numbers_have_their_shapes(client: httpx.Client) -> None:
         assert ranking[0]["relevance_score"] >= ranking[1]["relevance_score"]
 
 
+@pytest.mark.parametrize("length", [1, 3, 4, 6, 4097])
+def test_sound_of_any_length_is_heard(client: httpx.Client, length: int) -> None:
+    """Nothing says that a file is a whole number of words long."""
+    file = {"file": ("a.wav", b"R" * length, "audio/wav")}
+    assert client.post("/v1/audio/transcriptions", files=file, data={"model": "toy"}).json()["text"]
+
+
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
 def test_sound_is_heard(client: httpx.Client, path: str) -> None:
     """A form with a file gets a text, as JSON or plain."""

@@ -18,7 +18,7 @@ from simulator.traces import (
     read_trace,
     spread,
 )
-from simulator.workloads import chats, document_questions, mixed
+from simulator.workloads import chats, document_questions
 
 GOOD = '{"timestamp": 3000, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}\n'
 
@@ -132,8 +132,9 @@ def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
 
 def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
     """A seed names a workload."""
-    assert mixed(3) == mixed(3)
-    assert mixed(3) != mixed(4)
+    for made in (chats, document_questions):
+        assert made(3) == made(3)
+        assert made(3) != made(4)
 
 
 def test_chats_vary_in_turns_thinking_and_order() -> None:
@@ -165,10 +166,11 @@ def test_questions_on_documents_interleave() -> None:
     assert changes > 4
 
 
-def test_a_mix_holds_both_kinds_in_order_of_arrival() -> None:
-    """The demo's workload is sized by its parameters."""
-    made = mixed(1, conversations=7, documents=3, questions=2, document_tokens=50, think_s=0)
-    assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
-    assert sum(talk.name.startswith("chat-") for talk in made) == 7
-    assert sum(talk.name.startswith("document-") for talk in made) == 6
-    assert not any(turn.think_s for talk in made for turn in talk.turns)
+def test_workloads_are_sized_by_their_parameters() -> None:
+    """As many conversations as asked for, by arrival, without thinking if there is none."""
+    talks = chats(1, conversations=7, think_s=0)
+    asked = document_questions(1, documents=3, questions=2, document_tokens=50)
+    assert (len(talks), len(asked)) == (7, 6)
+    for made in (talks, asked):
+        assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
+        assert not any(turn.think_s for talk in made for turn in talk.turns)
