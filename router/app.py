@@ -2,72 +2,83 @@
 
 import asyncio
 import ssl
-
-from fastapi import FastAPI
+from collections.abc import Coroutine
+from typing import Any
 
 from router.admin import admin
+from router.asgi import Bridge
 from router.connection import Patience
-from router.exchange import Message, Receive, Scope, Send, request_id
+from router.errors import WrongMethod
+from router.exchange import Exchange
 from router.fleet import Fleet, Pool, Worker
 from router.health import Health
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
+from router.protocol import Bounds, Client
 from router.proxy import Proxy
 from router.settings import PoolSettings, Settings, WorkerSettings
 from router.upstream import Upstream
 from strategies.registry import make
 
+#: Bytes that a request to an administrative path may bring.
+ADMIN_BODY = 64 << 10
+
 
 class Door:
-    """The ASGI application. A dictionary stands in front of FastAPI's routing."""
+    """What is behind every connection. A dictionary stands in front of FastAPI's routing."""
 
     def __init__(self, fleet: Fleet, settings: Settings, tls: ssl.SSLContext) -> None:
         self.fleet = fleet
         self.metrics = Metrics(fleet)
+        self.bounds = _bounds(settings)
+        self.clients: set[Client] = set()
+        self.draining = False
+        """Told to stop, but still accepting: not ready any more."""
+        self.stopping = False
+        """Every connection is closed after its answer."""
+        self._body_limit = settings.limits.body
         self._health = Health(fleet, settings.health, tls)
-        self._admin: FastAPI = admin(fleet, self.metrics)
+        self._admin = Bridge(admin(fleet, self.metrics))
         self._proxy = Proxy(
             fleet,
             self.metrics,
-            body_limit=settings.limits.body,
             attempts=settings.limits.attempts,
             log_requests=settings.logs.requests,
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the server's start and end."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif endpoint := ENDPOINTS.get(scope["path"]):
-            await self._proxy.serve(endpoint, scope, receive, send)
-        else:
-            await self._admin(scope, receive, _identified(scope, send))
+    def admit(self, exchange: Exchange, length: int | None) -> int:
+        """Judge a request by its head; return the longest body it may have. Raises DoorError."""
+        if exchange.path not in ENDPOINTS:
+            return ADMIN_BODY
+        if exchange.method != "POST":
+            raise WrongMethod(exchange.method, "POST")
+        return self._body_limit
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
+    def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Answer a request that is there as a whole."""
+        endpoint = ENDPOINTS.get(exchange.path)
+        if endpoint is None:
+            return self._admin.serve(exchange)
+        return self._proxy.serve(endpoint, exchange)
+
+    def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
+        """A request was refused, or its client left, before anybody served it."""
+        self._proxy.refused(exchange, status, reason)
+
+    async def start(self) -> None:
+        """Look at every worker once, and go on looking."""
         await self._health.start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+
+    async def stop(self) -> None:
+        """Let go of the workers."""
         await self._health.stop()
         for worker in self.fleet.workers:
             worker.upstream.close()
         await asyncio.sleep(0)  # closing takes a turn of the loop
-        await send({"type": "lifespan.shutdown.complete"})
 
 
-def _identified(scope: Scope, send: Send) -> Send:
-    """Add the request's id to an answer that does not come from the proxy."""
-    if scope["type"] != "http":
-        return send
-    identity = (b"x-request-id", request_id(scope["headers"]))
-
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            others = [pair for pair in message["headers"] if pair[0] != identity[0]]
-            message = {**message, "headers": [*others, identity]}
-        await send(message)
-
-    return sent
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds()
 
 
 def create_app(settings: Settings) -> Door:

@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from time import monotonic
 
-from router.errors import Gone, Headers, Refused, WorkerError
-from router.exchange import Scope
+from router.errors import Gone, Refused, WorkerError
+from router.exchange import Exchange
 from router.fleet import Pool, Worker
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
@@ -26,9 +26,7 @@ class Job:
     """A request that has been read, understood and decided."""
 
     endpoint: Endpoint
-    scope: Scope
-    identity: bytes
-    body: bytes
+    exchange: Exchange
     pool: Pool
     prompt: Prompt
     decision: Decision
@@ -112,13 +110,13 @@ class Attempt:
             waited = self._booking.waited_s / self._booking.pace_factor
             pace.observe(waited + pace.guess(prompt_tokens - cached, cached), self._first_byte_s)
 
-    def headers(self) -> Headers:
-        """Return the header fields that tell the client what happened."""
-        return [
-            (b"x-request-id", self.job.identity),
-            (b"x-warmroute-worker", self.worker.name.encode()),
-            (b"x-warmroute-decision", self._explanation().encode()),
-        ]
+    def fields(self) -> bytes:
+        """Return the header lines that tell the client what happened."""
+        return b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
+            self.job.exchange.identity,
+            self.worker.name.encode(),
+            self._explanation().encode(),
+        )
 
     def _explanation(self) -> str:
         wait, prefill, crowd, pressure = self.choice.cost
@@ -132,7 +130,7 @@ class Attempt:
         job = self.job
         log.info(
             "id=%s path=%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",
-            job.identity.decode(),
+            job.exchange.identity.decode(),
             job.endpoint.path,
             self.status,
             self.worker.name,

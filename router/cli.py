@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
-from contextlib import suppress
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -82,11 +82,16 @@ def serve(
     except server.PortTaken as error:
         raise _fail(str(error)) from None
     logs.set_up(settings.logs)
-    running = server.server(create_app(settings), settings)
+    door = create_app(settings)
     port = listener.getsockname()[1]
     _err.print(f"Warmroute {__version__} listens on http://{Address(address.host, port)}")
-    with suppress(KeyboardInterrupt):  # uvicorn raises it again after a graceful end
-        uvloop.run(running.serve(sockets=[listener]))
+
+    async def run() -> None:
+        running = server.Server(door)
+        running.obey(signal.SIGTERM, signal.SIGINT)
+        await running.serve([listener])
+
+    uvloop.run(run())
 
 
 @app.command()

@@ -1,11 +1,13 @@
 """One HTTP/1.1 connection to a worker, one request at a time.
 
 httptools (llhttp) parses; streaming, back pressure and cancellation are ours, because they are
-what a reverse proxy is for. Nothing is read from the worker faster than the client takes it: past
-`HIGH_WATER` unread bytes the socket is left alone until they are taken.
+what a reverse proxy is for. An answer is taken in pieces with `chunk`, or flows into a sink as it
+arrives: then one read from the worker is one write to the client, and no task wakes up for it.
+Nothing is read from the worker faster than the client takes it.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, cast
 
@@ -19,6 +21,10 @@ HEAD_LIMIT = 512 * 1024
 #: A kept connection that ends this soon after a request was sent was being closed as idle: the
 #: two crossed on the way. Later, the worker may have begun.
 CROSSING_S = 0.1
+NEVER = float("inf")
+
+#: Takes a piece of an answer, and whether it is the last one.
+Sink = Callable[[bytes, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Patience:
     """Between two reads after it."""
     keepalive: float
     """How long an unused connection is kept; below the worker's own limit, or the two race."""
+    total: float = NEVER
+    """For the whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +48,12 @@ class Head:
 
     status: int
     headers: Headers
+    length: int | None
+    """Bytes of the body, if it was told."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `ask`, then `head`, then `chunk` until it is empty."""
+    """One connection. `ask`, then `flow`, or `chunk` until it is empty."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience) -> None:
         self._loop = loop
@@ -52,13 +62,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
-        self._paused = False
         self._closed = False
         self._reused = False
         self._spoilt = False
-        self._asked_at = 0.0
         self.idle_since = 0.0
         self._reset()
 
@@ -67,39 +73,50 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._head_size = 0
         self._framed = False
+        self._length: int | None = None
         self._head: Head | None = None
         self._chunks: list[bytes] = []
         self._unread = 0
+        self._sink: Sink | None = None
+        self._paused = False
         self._got_any = False
-        self._streaming = False
         self._complete = False
         self._asked = False
+        self._asked_at = 0.0
+        self._deadline = NEVER
+        self._latest = NEVER
 
     # What the proxy calls.
 
     async def ask(self, head: bytes, body: bytes) -> Self:
-        """Send a request and wait for the head of the answer. Raises a WorkerError.
+        """Send a request; wait for the head of the answer and the first byte of its body.
 
-        When anything is raised, cancellation too, the connection is closed.
+        When anything is raised, a WorkerError or a cancellation, the connection is closed.
         """
         self._reset()
         self._asked = True
-        self._asked_at = self._loop.time()
-        self._wait_at_most(self._patience.first_byte)
+        self._asked_at = now = self._loop.time()
+        self._latest = now + self._patience.total
+        self._deadline = min(now + self._patience.first_byte, self._latest)
         try:
             if self._transport is not None and not self._closed:
                 self._transport.writelines((head, body))
-            await self.head()
+            while not (self._chunks or self._complete):
+                await self._more()
         except BaseException:
             self.close()
             raise
         return self
 
-    async def head(self) -> Head:
-        """Wait for the status and headers. Raises a WorkerError."""
-        while self._head is None:
-            await self._more()
+    @property
+    def head(self) -> Head:
+        """Status and headers of the answer, once `ask` has returned."""
+        assert self._head is not None  # noqa: S101 - `ask` waits for more than this
         return self._head
+
+    def first(self) -> bytes:
+        """Return what of the body there is once `ask` has returned; empty if it has none."""
+        return self._take() if self._chunks else b""
 
     async def chunk(self) -> bytes:
         """Wait for more of the body and return all there is; empty at its end. Or raise."""
@@ -107,15 +124,41 @@ class Connection(asyncio.Protocol):
             if self._complete:
                 return b""
             await self._more()
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
-        self._unread = 0
+        data = self._take()
+        if self._paused:
+            self.resume()
+        return data
+
+    async def flow(self, sink: Sink) -> None:
+        """Pour the answer into `sink` as it arrives, until its end. Raises a WorkerError.
+
+        The sink is never called again after `flow` has ended. Whoever takes the bytes pauses
+        and resumes the connection.
+        """
+        self._sink = sink
+        try:
+            if self._paused:  # nobody had taken anything yet
+                self.resume()
+            self._pour()
+            while not self._complete:
+                await self._more()
+        finally:
+            self._sink = None
+
+    def pause(self) -> None:
+        """Read no more from the worker: it is the client who is slow."""
+        if not (self._paused or self._closed or self._complete) and self._transport is not None:
+            self._paused = True
+            self._deadline = self._latest
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
         if self._paused:
             self._paused = False
-            self._deadline = self._loop.time() + self._patience.idle
+            self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
-        return data
 
     @property
     def finished(self) -> bool:
@@ -124,7 +167,6 @@ class Connection(asyncio.Protocol):
 
     def release(self, now: float) -> bool:
         """Make ready for another request; False (and closed) if that cannot be."""
-        self._stop_timer()
         self._reused = True
         self.idle_since = now
         if self.finished and not (self._closed or self._spoilt or self._error):
@@ -135,7 +177,6 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Drop the connection at once: the worker sees it and stops."""
-        self._stop_timer()
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -144,6 +185,13 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Still open, as far as we have been told."""
         return not self._closed
+
+    def check(self, now: float) -> None:
+        """Fail if the worker is late. Called a few times a second while it is asked."""
+        if now < self._deadline or self._complete:
+            return
+        late = now >= self._latest
+        self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
 
     # Waiting.
 
@@ -160,30 +208,23 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
 
+    def _ready(self) -> bool:
+        """Whoever waits has something to wake up for."""
+        return self._complete or self._error is not None or bool(self._chunks)
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _wait_at_most(self, seconds: float) -> None:
-        self._deadline = self._loop.time() + seconds
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._on_timer)
+    def _take(self) -> bytes:
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._unread = 0
+        return data
 
-    def _on_timer(self) -> None:
-        """Late: fail. Not yet: sleep on. A timer a request is cheaper than one a read."""
-        self._timer = None
-        left = self._deadline - self._loop.time()
-        if self._paused:  # it is the client who is slow
-            left = self._patience.idle
-        if left > 0.001:
-            self._timer = self._loop.call_later(left, self._on_timer)
-        elif not self._complete:
-            self._fail(Silent("sent nothing for too long"))
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _pour(self) -> None:
+        if self._sink is not None and (self._chunks or self._complete):
+            self._sink(self._take(), self._complete)
 
     def _fail(self, error: WorkerError) -> None:
         if self._error is None and not self._complete:
@@ -222,7 +263,12 @@ class Connection(asyncio.Protocol):
             self._fail(Garbled("wants to switch protocols"))
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
             self._fail(Garbled(f"sent something that is not HTTP ({error})"))
-        self._wake()
+        if self._sink is not None:
+            self._pour()
+        elif self._unread > HIGH_WATER:
+            self.pause()
+        if self._ready():
+            self._wake()
 
     def eof_received(self) -> bool:
         """The worker has sent all it will; close our side too."""
@@ -233,6 +279,7 @@ class Connection(asyncio.Protocol):
         self._closed = True
         if self._head is not None and not self._framed and exc is None and self._error is None:
             self._complete = True
+            self._pour()
         if self._asked and not self._complete:
             self._fail(self._loss())
         self._wake()
@@ -249,7 +296,10 @@ class Connection(asyncio.Protocol):
         if self._head is not None:
             return  # a trailer, or of a message that nobody asked for
         name = name.lower()
-        if name in (b"content-length", b"transfer-encoding"):
+        if name == b"content-length":
+            self._framed = True
+            self._length = int(value)
+        elif name == b"transfer-encoding":
             self._framed = True
         self._headers.append((name, value))
 
@@ -261,7 +311,7 @@ class Connection(asyncio.Protocol):
         if not 100 <= status < 600:  # RFC 9110 section 15
             raise ValueError(f"status {status}")
         if status >= 200:
-            self._head = Head(status, self._headers)
+            self._head = Head(status, self._headers, self._length)
         self._headers = []
 
     def on_body(self, data: bytes) -> None:
@@ -270,22 +320,14 @@ class Connection(asyncio.Protocol):
             return
         self._chunks.append(data)
         self._unread += len(data)
-        if self._streaming:
-            self._deadline = self._loop.time() + self._patience.idle
-        else:
-            self._streaming = True
-            self._stop_timer()  # it was set for the first byte, which may be far off
-            self._wait_at_most(self._patience.idle)
-        if self._unread > HIGH_WATER and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        if not self._paused:
+            self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
 
     def on_message_complete(self) -> None:
         """The answer's last byte."""
         if self._head is None or self._complete:
             return
         self._complete = True
-        self._stop_timer()
         if not self._parser.should_keep_alive():
             self._closed = True
             if self._transport is not None:

@@ -9,19 +9,18 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import httpx
-import uvicorn
 from rich.console import Console
 
 from router.app import create_app
 from router.replay import Options, Plan, replay
 from router.replay_report import Report
 from router.replay_tables import comparison
-from router.server import bind, server
+from router.server import Ending, Server, bind
 from router.settings import Settings
 from router.units import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
@@ -48,14 +47,6 @@ class DemoOptions:
     workers: int = WORKERS
     once: bool = False
     seed: int = 1
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: the demo runs two servers and its own loop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
@@ -109,14 +100,13 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
         {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
     )
     listener = bind(listen)
-    running = server(create_app(settings), settings, _Server)
-    task = asyncio.create_task(running.serve(sockets=[listener]))
-    while not (running.started or task.done()):  # noqa: ASYNC110 - uvicorn sets no event
-        await asyncio.sleep(0.01)
+    running = Server(create_app(settings), Ending(delay=0.0))
+    task = asyncio.create_task(running.serve([listener]))
+    await running.started.wait()
     try:
         yield f"http://{Address(listen.host, listener.getsockname()[1])}"
     finally:
-        running.should_exit = True
+        running.stop()
         await task
 
 

@@ -76,6 +76,13 @@ class WrongMethod(DoorError):
         )
 
 
+class TooSlow(DoorError):
+    """The client did not send its request in time (RFC 9110 section 15.5.9)."""
+
+    status = 408
+    type = "invalid_request_error"
+
+
 class BodyTooLarge(DoorError):
     """The body is over `limits.body`."""
 
@@ -83,11 +90,38 @@ class BodyTooLarge(DoorError):
     type = "invalid_request_error"
 
     def __init__(self, limit: int) -> None:
-        # The rest of the body is not read, so the connection cannot be used again.
-        super().__init__(
-            f"The request body is over this server's limit of {limit} bytes.",
-            headers=[(b"connection", b"close")],
-        )
+        super().__init__(f"The request body is over this server's limit of {limit} bytes.")
+
+
+class UrlTooLong(DoorError):
+    """The target is over `limits.url`."""
+
+    status = 414
+    type = "invalid_request_error"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request's URL is over this server's limit of {limit} bytes.")
+
+
+class Unmet(DoorError):
+    """An expectation nobody here meets (RFC 9110 section 10.1.1)."""
+
+    status = 417
+    type = "invalid_request_error"
+
+
+class HeadersTooLarge(DoorError):
+    """Over `limits.headers` or `limits.header_count` (RFC 6585 section 5)."""
+
+    status = 431
+    type = "invalid_request_error"
+
+
+class Unimplemented(DoorError):
+    """A transfer coding nobody here knows (RFC 9112 section 6.1)."""
+
+    status = 501
+    type = "invalid_request_error"
 
 
 class NoWorker(DoorError):

@@ -1,139 +1,193 @@
-"""The request's own side of HTTP: its id, its body, and the headers that may pass.
-
-Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` names.
-"""
+"""One request of a client, and the answer to it: the seam between the socket and the proxy."""
 
 import asyncio
-import os
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
-from typing import Any
+from http import HTTPStatus
+from time import time
+from typing import Protocol
+from urllib.parse import unquote
+from wsgiref.handlers import format_date_time
 
-from router.errors import BodyTooLarge, Headers
+from router.errors import DoorError, Headers
+from router.headers import request_id
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-#: RFC 9110 section 7.6.1; Proxy-* belong to this hop as well (section 11.7).
-HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-authentication-info",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
-#: Written anew towards the worker.
-_REWRITTEN = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
-
-#: Digits that a length may have; none that fits in 64 bits has more.
-LONGEST_NUMBER = 20
-#: Seconds that a client may go on sending a body that was refused.
-LINGER_S = 5.0
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
 
 
-class ClientLeft(Exception):
-    """The client closed its connection; nobody is there to be answered."""
+class Source(Protocol):
+    """Where an answer flows from."""
 
-    def __init__(self, *, asked_worker: bool) -> None:
-        super().__init__("the client left")
-        self.asked_worker = asked_worker
-        """A worker was working on it, and it is counted there."""
+    def pause(self) -> None:
+        """Send nothing for now."""
 
-
-def request_id(headers: Headers) -> bytes:
-    """Return the client's own id if it is harmless in a log and a header, else a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return value
-    return os.urandom(16).hex().encode()
+    def resume(self) -> None:
+        """Go on."""
 
 
-def header(headers: Headers, wanted: bytes) -> bytes:
-    """Return the first value of a field, names being in lower case already; or nothing."""
-    return next((value for name, value in headers if name == wanted), b"")
+class Line(Protocol):
+    """The connection an exchange came on, as far as it needs to know it."""
+
+    stopping: bool
+    """The server wants to close it after this answer."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until the client takes them."""
+
+    def finished(self, exchange: "Exchange") -> None:
+        """The answer is complete."""
+
+    def feed_from(self, source: Source | None) -> None:
+        """Pause `source` while the client is slow."""
+
+    def cut(self) -> None:
+        """Close it: what has been sent is all there will be."""
 
 
-async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """Read the whole body. Raises BodyTooLarge before reading what is declared too large."""
-    length = header(headers, b"content-length")
-    # The parser let only digits through, however many.
-    if len(length) > LONGEST_NUMBER or (length and int(length) > limit):
-        raise BodyTooLarge(limit)
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft(asked_worker=False)
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge(limit)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+class Exchange:
+    """One request, read whole, and its answer.
 
-
-async def discard_body(headers: Headers, receive: Receive) -> None:
-    """Let the client finish sending, for a while: closing at once would destroy our answer.
-
-    A client that waits for `100 Continue` sends nothing more and needs no waiting for.
+    `answer` gives it at once; `start` and then `write` until `last` give it piece by piece.
     """
-    if header(headers, b"expect"):
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_S):
-            message = await receive()
-            while message["type"] == "http.request" and message.get("more_body", False):
-                message = await receive()
+
+    __slots__ = (
+        "_chunked",
+        "_fields",
+        "_line",
+        "_with_body",
+        "begun",
+        "body",
+        "ended",
+        "headers",
+        "identity",
+        "keep",
+        "left",
+        "method",
+        "path",
+        "served",
+        "started",
+        "target",
+        "task",
+        "tenant",
+        "version",
+    )
+
+    def __init__(
+        self, line: Line, method: str, target: bytes, headers: Headers, version: str, *, keep: bool
+    ) -> None:
+        self._line = line
+        self.method = method
+        self.target = target
+        path = target.partition(b"?")[0].decode("ascii")
+        self.path = unquote(path) if "%" in path else path
+        self.headers = headers
+        """In order, names in lower case."""
+        self.version = version
+        self.keep = keep
+        """The connection may be used again afterwards."""
+        self.identity = request_id(headers)
+        self.tenant = ""
+        """Name of the door key that was shown."""
+        self.body = b""
+        self.task: asyncio.Task[None] | None = None
+        self.served = False
+        """Somebody has begun to work on it."""
+        self.started = False
+        """The answer has begun."""
+        self.ended = False
+        """The answer is complete, or cut."""
+        self.left = False
+        """The client closed the connection; nobody is there to be answered."""
+        self._chunked = False
+        self._with_body = method != "HEAD"
+        self._fields = b""
+
+    def add(self, fields: bytes) -> None:
+        """Put header lines into the answer, whatever it will be."""
+        self._fields += fields
+
+    def answer(self, status: int, fields: bytes, body: bytes) -> None:
+        """Give the whole answer."""
+        self.start(status, fields, len(body), body, last=True)
+
+    def refuse(self, error: DoorError) -> None:
+        """Give an error of our own."""
+        extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
+        fields = b"content-type: application/json\r\nx-request-id: %b\r\n%b%b" % (
+            self.identity,
+            date_line(),
+            extra,
+        )
+        self.answer(error.status, fields, error.body())
+
+    def start(
+        self, status: int, fields: bytes, length: int | None, data: bytes, *, last: bool
+    ) -> None:
+        """Begin the answer with its first bytes; `length` is that of the whole body, if known."""
+        self.started = True
+        if self._line.stopping:
+            self.keep = False
+        head = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, fields, self._fields]
+        if status in {204, 304}:  # without a body, whatever length is told (RFC 9110 section 8.6)
+            self._with_body = False
+        elif length is not None:
+            head.append(b"content-length: %d\r\n" % length)
+        elif self.version == "1.1":
+            self._chunked = True
+            head.append(b"transfer-encoding: chunked\r\n")
+        else:
+            self.keep = False  # the end of the body is the end of the connection
+        if not self.keep:
+            head.append(b"connection: close\r\n")
+        elif self.version == "1.0":
+            head.append(b"connection: keep-alive\r\n")
+        head.append(b"\r\n")
+        if self._with_body and data:
+            if self._chunked:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            head.append(data)
+        if last and self._chunked and self._with_body:
+            head.append(b"0\r\n\r\n")
+        self._line.write(b"".join(head))
+        if last:
+            self._end()
+
+    def write(self, data: bytes, last: bool) -> None:
+        """Go on with the answer."""
+        if not self._with_body:
+            data = b""
+        elif self._chunked:
+            if data:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            if last:
+                data += b"0\r\n\r\n"
+        if data:
+            self._line.write(data)
+        if last:
+            self._end()
+
+    def feed_from(self, source: Source | None) -> None:
+        """The answer flows from there: pause it while the client is slow."""
+        self._line.feed_from(source)
+
+    def cut(self) -> None:
+        """Leave the answer without an end: the client must see that it is not whole."""
+        if not self.ended:
+            self.ended = True
+            self._line.cut()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._line.finished(self)
 
 
-def upstream_head(
-    scope: Scope, host: str, api_key: str | None, identity: bytes, length: int
-) -> bytes:
-    """Write the request line and header fields for a worker."""
-    headers: Headers = scope["headers"]
-    dropped = _REWRITTEN | _connection_named(headers)
-    if api_key:
-        dropped |= {b"authorization"}
-    target = scope["path"].encode()
-    if scope["query_string"]:
-        target += b"?" + scope["query_string"]
-    lines = [
-        b"POST %b HTTP/1.1\r\nhost: %b\r\n" % (target, host.encode()),
-        b"x-request-id: %b\r\ncontent-length: %d\r\n" % (identity, length),
-    ]
-    if api_key:
-        lines.append(b"authorization: Bearer %b\r\n" % api_key.encode())
-    lines += [b"%b: %b\r\n" % (name, value) for name, value in headers if name not in dropped]
-    lines.append(b"via: 1.1 warmroute\r\n\r\n")  # after those of proxies before us
-    return b"".join(lines)
+_date = (0, b"")
 
 
-def answer_headers(status: int, headers: Headers, added: Headers) -> Headers:
-    """Return a worker's header fields as the client may see them, and ours."""
-    ours = {name for name, _ in added}
-    dropped = HOP_BY_HOP | _connection_named(headers) | ours
-    if status in {204, 304}:  # without a body, whatever length is told (RFC 9110 section 8.6)
-        dropped |= {b"content-length"}
-    return [pair for pair in headers if pair[0] not in dropped] + added
-
-
-def _connection_named(headers: Headers) -> frozenset[bytes]:
-    named: set[bytes] = set()
-    for name, value in headers:
-        if name == b"connection":
-            named.update(token.strip().lower() for token in value.split(b","))
-    return frozenset(named)
+def date_line() -> bytes:
+    """Return the header field `Date` of now (RFC 9110 section 6.6.1), made once a second."""
+    global _date  # noqa: PLW0603 - a cache of one
+    now = int(time())
+    if _date[0] != now:
+        _date = (now, b"date: %b\r\n" % format_date_time(now).encode())
+    return _date[1]

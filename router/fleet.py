@@ -41,9 +41,9 @@ class Worker:
     ) -> None:
         self.name = name
         self.url = url
-        self.host = url.partition("://")[2]
+        self.host = url.partition("://")[2].encode()
         self.upstream = upstream
-        self.api_key = api_key
+        self.api_key = api_key.encode() if api_key else None
         self.fixed_models = bool(models)
         self.models = {name: _described(name) for name in models}
         """What `/v1/models` says of each, by name."""

@@ -114,7 +114,7 @@ class Health:
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
-        headers = {"authorization": f"Bearer {worker.api_key}"} if worker.api_key else {}
+        headers = {b"authorization": b"Bearer " + worker.api_key} if worker.api_key else {}
         body = b""
         try:
             async with (

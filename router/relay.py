@@ -1,12 +1,13 @@
 """From a worker's answer to the client: every byte as it came, as it comes."""
 
-from collections.abc import Callable
+import asyncio
 
 import msgspec
 
 from router.connection import Connection
-from router.errors import Headers, WorkerError
-from router.exchange import Send, answer_headers, header
+from router.errors import WorkerError
+from router.exchange import Exchange, date_line
+from router.headers import answer_fields, header
 from router.openai import Endpoint, Prompted
 from router.usage import Usage, UsageTail
 
@@ -26,50 +27,59 @@ class Relay:
     it computes the prompt still gives the client a proper status.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, connection: Connection, on_first_byte: Callable[[int], None]
-    ) -> None:
-        self._endpoint = endpoint
-        self._connection = connection
-        self._on_first_byte = on_first_byte
-        self._tail = UsageTail()
+    __slots__ = ("_add", "_endpoint", "_events", "_exchange", "_last", "_tail")
 
-    async def run(self, send: Send, added: Headers) -> None:
-        """Relay it whole. Raises WorkerError before the first byte, CutShort after it."""
-        connection = self._connection
-        head = await connection.head()
-        chunk = await connection.chunk()
-        self._on_first_byte(head.status)
-        headers = answer_headers(head.status, head.headers, added)
-        await send({"type": "http.response.start", "status": head.status, "headers": headers})
-        add = self._tail.add
+    def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        self._endpoint = endpoint
+        self._exchange = exchange
+        self._tail = UsageTail()
+        self._add = self._tail.add
+        self._events = False
+        self._last = b""
+
+    async def run(self, connection: Connection, added: bytes) -> None:
+        """Relay it whole, with `added` header lines. Raises CutShort."""
+        head, exchange = connection.head, self._exchange
+        fields = answer_fields(head.headers)
+        if b"date: " not in fields:  # RFC 9110 section 6.6.1
+            added += date_line()
+        self._last = data = connection.first()
+        self._add(data)
+        last = connection.finished
+        exchange.start(head.status, fields + added, head.length, data, last=last)
+        if last:
+            return
+        self._events = header(head.headers, b"content-type").startswith(b"text/event-stream")
+        exchange.feed_from(connection)
         try:
-            while True:
-                add(chunk)
-                last = connection.finished
-                await send({"type": "http.response.body", "body": chunk, "more_body": not last})
-                if last:
-                    return
-                chunk = await connection.chunk()
+            await connection.flow(self._pass)
         except WorkerError as error:
-            if header(headers, b"content-type").startswith(b"text/event-stream"):
-                event = self._error_event(error, chunk)
-                await send({"type": "http.response.body", "body": event, "more_body": False})
+            if self._events:
+                self.fail(f"The worker failed in the middle of its answer: it {error}.")
             raise CutShort(error) from None
+        except asyncio.CancelledError:
+            if self._events and not exchange.left:
+                self.fail("The router was stopped in the middle of this answer.")
+            raise
+
+    def _pass(self, data: bytes, last: bool) -> None:
+        self._last = data
+        self._add(data)
+        self._exchange.write(data, last)
 
     def usage(self) -> Usage:
         """What the worker reported, once the answer has passed."""
         return self._tail.read()
 
-    def _error_event(self, error: WorkerError, last: bytes) -> bytes:
-        """An error in the stream's own shape, in place of `[DONE]`.
+    def fail(self, message: str) -> None:
+        """End the stream with an error in its own shape, in place of `[DONE]`.
 
         OpenAI's clients raise on a data object with the key `error`; the event streams of
         `/v1/responses` and `/v1/messages` name their events.
         """
         body: dict[str, object] = {
             "error": {
-                "message": f"The worker failed in the middle of its answer: it {error}.",
+                "message": message,
                 "type": "server_error",
                 "param": None,
                 "code": "worker_failed",
@@ -81,4 +91,5 @@ class Relay:
         text = b"data: " + msgspec.json.encode(body) + b"\n\n"
         if named:
             text = b"event: error\n" + text
-        return text if last.endswith(b"\n\n") else b"\n\n" + text
+        text = text if self._last.endswith(b"\n\n") else b"\n\n" + text
+        self._exchange.write(text, last=True)

@@ -28,7 +28,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
         upstream = self._upstream(request.url)
         try:
             connection = await upstream.ask(_head(request), body)
-            head = await connection.head()
+            head = connection.head
         except WorkerError as error:
             raise _translated(error, request) from error
         stream = _Body(connection, upstream, request)

@@ -1,31 +1,50 @@
-"""uvicorn around the door."""
+"""The listening sockets, the deadlines of those who connect, and an orderly end.
 
+Told to stop, the server says so on `/health/ready`, goes on accepting for a while so that
+whoever balances load in front of it can notice, then closes its sockets, lets every answer under
+way end, and cuts those that take too long, each with an error in its own shape. Told again, it
+stops at once.
+"""
+
+import asyncio
 import errno
+import signal
 import socket
-
-import uvicorn
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from router.app import Door
-from router.settings import Settings
+from router.protocol import Client
 from router.units import Address
 
-#: Seconds a client's idle connection is kept.
-KEEPALIVE_S = 75
 #: Connections that wait to be accepted.
 BACKLOG = 4096
-#: Seconds that answers under way are given when the server is told to stop.
-DRAIN_S = 600
+#: Bytes that the kernel takes of an answer before the client's side has room for them.
+UNSENT = 128 << 10
+#: Seconds between two looks at whose deadline has passed.
+TICK_S = 0.1
+#: Seconds that cut answers are given to reach their clients.
+LAST_WORDS_S = 1.0
 
 
 class PortTaken(Exception):
     """The address to listen on cannot be had."""
 
 
-def bind(address: Address) -> socket.socket:
-    """Open the listening socket. Raises PortTaken with a sentence for the operator."""
+def bind(address: Address, *, shared: bool = False) -> socket.socket:
+    """Open the listening socket. Raises PortTaken with a sentence for the operator.
+
+    With `shared`, several processes may listen there, and the kernel spreads connections.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by every connection
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
     try:
         listener.bind((address.host, address.port))
         listener.listen(BACKLOG)  # here, so that of two servers the second one hears of it
@@ -38,24 +57,113 @@ def bind(address: Address) -> socket.socket:
     return listener
 
 
-def server(
-    door: Door, settings: Settings, kind: type[uvicorn.Server] = uvicorn.Server
-) -> uvicorn.Server:
-    """Make the server; run it with `serve(sockets=[bind(...)])`."""
-    config = uvicorn.Config(
-        door,
-        http="httptools",
-        loop="uvloop",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        log_level=settings.logs.level,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEPALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
-    )
-    return kind(config)
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How long the end may take, in seconds."""
+
+    delay: float = 5.0
+    """Told to stop, but still accepting."""
+    drain: float = 600.0
+    """For answers under way."""
+
+
+class Server:
+    """Serves a door on listening sockets, once."""
+
+    def __init__(
+        self, door: Door, ending: Ending | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._door = door
+        self._ending = ending or Ending()
+        self._tls = tls
+        self._told = asyncio.Event()
+        self._now = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.started = asyncio.Event()
+        """It accepts connections."""
+
+    def stop(self, *, now: bool = False) -> None:
+        """Begin the orderly end; or, told again or with `now`, end at once. From any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._tell, now)
+
+    def _tell(self, now: bool) -> None:
+        if now or self._told.is_set():
+            self._now.set()
+        self._told.set()
+
+    def obey(self, *signals: signal.Signals) -> None:
+        """Stop when one of these signals comes. Call it in the loop's own thread."""
+        for number in signals:
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+
+    async def serve(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve until told to stop, and end in order."""
+        loop = self._loop = asyncio.get_running_loop()
+        ticking: asyncio.Task[None] | None = None
+        servers: list[asyncio.Server] = []
+        try:
+            await self._door.start()
+            ticking = asyncio.create_task(self._tick())
+            for listener in listeners:
+                servers.append(await self._listen(loop, listener))
+            self.started.set()
+            await self._told.wait()
+            await self._end(servers)
+        finally:
+            for server in servers:
+                server.close()
+            if ticking is not None:
+                ticking.cancel()
+            await self._door.stop()
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, listener: socket.socket
+    ) -> asyncio.Server:
+        door = self._door
+        return await loop.create_server(
+            lambda: Client(door, loop),
+            sock=listener,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=door.bounds.header_s if self._tls else None,
+        )
+
+    async def _tick(self) -> None:
+        """End what is late. One look at everyone is cheaper than a timer for each."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            for client in [client for client in self._door.clients if client.deadline < now]:
+                client.expire(now)
+
+    async def _end(self, servers: Sequence[asyncio.Server]) -> None:
+        door = self._door
+        door.draining = True
+        await self._unless_now(self._ending.delay)
+        for server in servers:
+            server.close()
+        door.stopping = True
+        for client in tuple(door.clients):
+            client.stop()
+        await self._until_empty(self._ending.drain)
+        for client in tuple(door.clients):
+            client.abandon()
+        self._now.clear()
+        await self._until_empty(LAST_WORDS_S)
+        for client in tuple(door.clients):
+            client.abort()
+        await asyncio.sleep(0)
+
+    async def _unless_now(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._now.wait()
+
+    async def _until_empty(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._door.clients and not self._now.is_set() and loop.time() < deadline:
+            await self._unless_now(TICK_S / 2)

@@ -7,7 +7,6 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     StrictBool,
-    StrictInt,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -17,22 +16,47 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from router.settings_checks import contradictions
 from router.settings_errors import refuse
+from router.settings_exposure import exposures
+from router.settings_health import EjectionSettings, HealthSettings
+from router.settings_limits import ClientSettings, LimitSettings, ShutdownSettings, TimeoutSettings
+from router.settings_security import (
+    AdminSettings,
+    AuthSettings,
+    KeySettings,
+    Origin,
+    TlsSettings,
+    WorkerTlsSettings,
+)
 from router.settings_strategy import StrategySettings
 from router.settings_types import (
-    Capacity,
     Count,
     Model,
     ModelName,
     ModelPattern,
     Name,
     Some,
-    Wait,
     WorkerUrl,
     url_address,
 )
-from router.units import Address, Secret, parse_duration
+from router.units import Address, Secret
 
-KEEPALIVE_LIMIT = parse_duration("5s")
+__all__ = [
+    "AdminSettings",
+    "AuthSettings",
+    "ClientSettings",
+    "EjectionSettings",
+    "HealthSettings",
+    "KeySettings",
+    "LimitSettings",
+    "LogSettings",
+    "PoolSettings",
+    "Settings",
+    "ShutdownSettings",
+    "TimeoutSettings",
+    "TlsSettings",
+    "WorkerSettings",
+    "WorkerTlsSettings",
+]
 
 
 class WorkerSettings(Model):
@@ -50,6 +74,9 @@ class WorkerSettings(Model):
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None
     """Tokens its KV cache holds. Default: what the worker reports."""
+    tls: WorkerTlsSettings | None = None
+    """What it is expected to show, and is shown; only with `https://`. Default: the system's
+    roots, and nothing is shown."""
 
     @property
     def address(self) -> Address:
@@ -79,51 +106,6 @@ class PoolSettings(Model):
     """The vLLM servers, at least one. Required."""
 
 
-class TimeoutSettings(Model):
-    """How long the router waits for a worker."""
-
-    connect: Wait = 2.0
-    """Until a connection stands. Default: 2s."""
-    first_byte: Wait = 600.0
-    """From the request to the first byte of the answer. Default: 10m."""
-    idle: Wait = 120.0
-    """Between two pieces of an answer. Default: 2m."""
-    keepalive: Wait = 3.0
-    """How long an idle connection to a worker is kept; below 5s. Default: 3s."""
-
-    @field_validator("keepalive")
-    @classmethod
-    def _before_the_worker(cls, value: float) -> float:
-        if value >= KEEPALIVE_LIMIT:
-            raise ValueError(
-                "must be shorter than 5s: vLLM closes idle connections after 5s,"
-                " and a request sent at that moment is lost"
-            )
-        return value
-
-
-class LimitSettings(Model):
-    """Bounds on one request."""
-
-    body: Capacity = 16 << 20
-    """Longest request body. Default: 16MiB."""
-    attempts: StrictInt = Field(default=3, ge=1, le=10)
-    """Full workers asked before giving up, 1 to 10; refusals do not count. Default: 3."""
-
-
-class HealthSettings(Model):
-    """How the router asks each worker whether it is ready."""
-
-    interval: Wait = 2.0
-    """Between two probes of one worker. Default: 2s."""
-    timeout: Wait = 1.0
-    """For the answer to one probe. Default: 1s."""
-    fall: Count = 2
-    """Failed probes in a row until a worker gets no requests. Default: 2."""
-    rise: Count = 1
-    """Good probes in a row until it gets requests again. Default: 1."""
-
-
 class LogSettings(Model):
     """What is written to standard error."""
 
@@ -148,12 +130,26 @@ class Settings(Model):
     """The vLLM servers, as URLs or mappings. Instead of `pools`."""
     pools: Some[PoolSettings] = ()
     """Groups of workers, by model. Instead of `workers`."""
+    auth: AuthSettings | None = None
+    """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
+    can be reached from other machines. Default: everyone who reaches `listen`."""
+    tls: TlsSettings | None = None
+    """What the router shows to clients, and asks of them. Default: plain HTTP."""
+    cors: Some[Origin] = ()
+    """Origins whose web pages may call the router, such as `https://app.example`; `"*"`: all.
+    Default: none."""
+    admin: AdminSettings = AdminSettings()
+    """Where `/workers`, `/metrics` and the other paths for operators are served, and to whom."""
+    clients: ClientSettings = ClientSettings()
+    """How long clients may take, and how many may connect."""
     timeouts: TimeoutSettings = TimeoutSettings()
-    """How long the router waits for a worker."""
+    """How long the router waits for a worker, and a request for its turn."""
     limits: LimitSettings = LimitSettings()
-    """Bounds on one request."""
+    """Bounds on one request, and on how many are served at once."""
     health: HealthSettings = HealthSettings()
-    """How the router asks each worker whether it is ready."""
+    """How the router asks each worker whether it is ready, and learns from its answers."""
+    shutdown: ShutdownSettings = ShutdownSettings()
+    """How the router ends when it is told to."""
     logs: LogSettings = LogSettings()
     """What is written to standard error."""
 
@@ -162,6 +158,22 @@ class Settings(Model):
         if self.pools:
             return self.pools
         return (PoolSettings(name="default", strategy=self.strategy, workers=self.workers),)
+
+    @property
+    def door_keys(self) -> tuple[KeySettings, ...]:
+        """The keys that open the inference paths; none if everyone may come in."""
+        return self.auth.keys if self.auth else ()
+
+    @property
+    def admin_keys(self) -> tuple[KeySettings, ...]:
+        """The keys that open the paths for operators; none if everyone may come in."""
+        return self.admin.keys or self.door_keys
+
+    def listening_on(self, listen: Address) -> Self:
+        """Change `listen`, with the same checks. Raises ValueError with a sentence."""
+        for found in exposures({"listen": listen, "auth": self.auth, "admin": self.admin}):
+            raise ValueError(found.message)
+        return self.model_copy(update={"listen": listen})
 
     @field_validator("pools")
     @classmethod

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from pydantic_core import InitErrorDetails
 
 from router.settings_errors import KeyPath, dotted, refusal
+from router.settings_exposure import exposures
+from router.settings_health import EjectionSettings
 from router.settings_types import url_address
-from router.units import shown
+from router.units import format_duration, parse_duration, shown
 
 
 class _Worker(NamedTuple):
@@ -20,6 +22,9 @@ class _Worker(NamedTuple):
     named: bool
     """The name was given and is not the address."""
     address: str | None
+    plain: bool
+    """Its URL begins with http://."""
+    tls: object
 
 
 def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -34,6 +39,11 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     yield from _repeated_workers(workers)
     yield from _repeated_pools(pools)
     yield from _repeated_models(pools)
+    yield from _tls(workers)
+    yield from _ejection(_get(_get(given, "health"), "ejection"))
+    yield from _origins(_get(given, "cors"))
+    for found in exposures(given):
+        yield refusal(found.path, found.message)
 
 
 def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
@@ -74,6 +84,46 @@ def _repeated_models(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorD
                 yield refusal(place, message)
 
 
+def _tls(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
+    for worker in workers:
+        if worker.tls is None:
+            continue
+        path = (*worker.path, "tls")
+        if worker.plain:
+            yield refusal(
+                path, "is of no use with http://: write https:// in the URL, or remove it"
+            )
+        certificate, key = _get(worker.tls, "certificate"), _get(worker.tls, "key")
+        if (certificate is None) != (key is None):
+            missing = "certificate" if certificate is None else "key"
+            yield refusal(
+                path, f"a certificate and its key are given together: {missing} is missing"
+            )
+
+
+def _ejection(ejection: object) -> Iterator[InitErrorDetails]:
+    defaults = EjectionSettings()
+    first = _duration(_get(ejection, "first"), defaults.first)
+    longest = _duration(_get(ejection, "longest"), defaults.longest)
+    if first > longest:
+        message = f"first ({format_duration(first)}) is longer than longest"
+        message += f" ({format_duration(longest)})"
+        yield refusal(("health", "ejection"), message)
+
+
+def _origins(cors: object) -> Iterator[InitErrorDetails]:
+    if isinstance(cors, list | tuple) and "*" in cors and len(cors) > 1:
+        yield refusal(("cors",), '"*" allows every origin: remove it, or the others')
+
+
+def _duration(value: object, default: float) -> float:
+    """Read a duration as given; what cannot be read counts as the default."""
+    try:
+        return value if isinstance(value, float) else parse_duration(value)
+    except ValueError:
+        return default
+
+
 def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
     for path, worker in _items(owner, "workers", pool):
         url = worker if isinstance(worker, str) else _get(worker, "url")
@@ -83,7 +133,9 @@ def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
         except ValueError:
             address = None
         named = isinstance(name, str) and name != address
-        yield _Worker(path, name if isinstance(name, str) else address, named, address)
+        name = name if isinstance(name, str) else address
+        plain = isinstance(url, str) and url.startswith("http://")
+        yield _Worker(path, name, named, address, plain, _get(worker, "tls"))
 
 
 def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:

@@ -5,11 +5,17 @@ from typing import NamedTuple, cast
 
 from pydantic import BaseModel
 
-from router.settings import Settings
 from router.settings_strategy import StrategySettings
 
-#: Left out, these are asked of the worker.
-LEARNED = (".models", ".kv_tokens")
+#: What it means to leave these out.
+_LEFT_OUT = {
+    ".models": "as the worker reports",
+    ".kv_tokens": "as the worker reports",
+    ".limits.max_tokens": "no limit",
+    ".admin.listen": "as listen",
+    ".admin.keys": "as auth",
+    ".auth": "everyone on this machine",
+}
 
 
 class Row(NamedTuple):
@@ -23,14 +29,14 @@ class Row(NamedTuple):
     """`set` in the file, or `default`."""
 
 
-def describe(settings: Settings) -> list[Row]:
-    """List all settings in the order of the file, defaults included."""
+def describe(settings: BaseModel) -> list[Row]:
+    """List all settings, or those of one part, in the order of the file, defaults included."""
     return list(_rows("", settings, settings.model_dump(mode="json"), given=True))
 
 
 def _rows(path: str, value: object, written: object, *, given: bool) -> Iterator[Row]:
     """Walk a value together with how it is written."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, BaseModel) and isinstance(written, dict):
         said = cast("dict[str, object]", written)
         for key in type(value).model_fields:
             below, known = f"{path}.{key}".removeprefix("."), key in value.model_fields_set
@@ -54,8 +60,9 @@ def _are_models(value: object) -> bool:
 
 def _row(path: str, written: object, *, given: bool) -> Row:
     text = _text(written)
-    if text == "none" and path.endswith(LEARNED):
-        text = "as the worker reports"
+    if written in (None, []):
+        ends = (meaning for end, meaning in _LEFT_OUT.items() if f".{path}".endswith(end))
+        text = next(ends, text)
     return Row(path, text, "set" if given else "default")
 
 

@@ -28,15 +28,15 @@ MAX_BYTES = 1 << 20
 
 def load(path: str | os.PathLike[str]) -> Settings:
     """Read a settings file. Raises SettingsError with every problem in it."""
-    return loads(_read(Path(path)), str(path))
+    return loads(_read(Path(path)), str(path), Path(path).parent)
 
 
-def loads(text: str, file: str = "settings") -> Settings:
-    """Read settings from a text; `file` is what problems call it."""
+def loads(text: str, file: str = "settings", folder: Path | None = None) -> Settings:
+    """Read settings from a text; `file` is what problems call it, `folder` where paths begin."""
     document = settings_yaml.parse(text, file)
     problems = list(document.problems)
     try:
-        settings = Settings.model_validate(document.data)
+        settings = Settings.model_validate(document.data, context={"folder": folder or Path()})
     except ValidationError as error:
         problems += translate(error, document)
     if problems:

@@ -8,14 +8,18 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from router.settings import PoolSettings, Settings, WorkerSettings
+from router.settings import AuthSettings, KeySettings, PoolSettings, Settings, WorkerSettings
 from router.settings_strategy import StrategySettings, options_model
 from router.settings_types import URL_PATTERN
 from router.units import (
+    DURATION_OR_OFF_PATTERN,
     DURATION_PATTERN,
+    SECRET_PATTERN,
     SIZE_PATTERN,
     Address,
     format_duration,
+    format_duration_or_off,
+    format_share,
     format_size,
 )
 from strategies.leastload import LeastLoad
@@ -26,6 +30,11 @@ BUILT_IN: dict[str, type[Any]] = {
     "leastload": LeastLoad,
     "prefixaware": PrefixAware,
     "roundrobin": RoundRobin,
+}
+_SHORT_FORMS: dict[type[BaseModel], JsonSchemaValue] = {
+    WorkerSettings: {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."},
+    KeySettings: {"type": "string", "pattern": SECRET_PATTERN, "description": "The key alone."},
+    AuthSettings: {"const": "none", "description": "Everyone may come in."},
 }
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -48,12 +57,11 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Allow a bare URL for a worker; demand one of `workers` and `pools`."""
+        """Allow the short forms; demand one of `workers` and `pools`."""
         result = super().model_schema(schema)
         result.pop("title", None)
-        if schema["cls"] is WorkerSettings:
-            url = {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."}
-            return {"anyOf": [url, result]}
+        if schema["cls"] in _SHORT_FORMS:
+            return {"anyOf": [_SHORT_FORMS[schema["cls"]], result]}
         if schema["cls"] is PoolSettings:
             del result["properties"]["strategy"]["default"]  # the one at the top of the file
         if schema["cls"] is Settings:
@@ -75,7 +83,9 @@ class _Generator(GenerateJsonSchema):
         """Write durations and sizes with their units; what defaults to nothing has no default."""
         result = super().default_schema(schema)
         default = schema.get("default")
-        if default is None or default == ():
+        if result.get("pattern") == DURATION_OR_OFF_PATTERN:
+            result["default"] = format_duration_or_off(default)
+        elif default is None or default == ():
             result.pop("default", None)
         elif result.get("pattern") == DURATION_PATTERN:
             result["default"] = format_duration(default)
@@ -86,7 +96,10 @@ class _Generator(GenerateJsonSchema):
     def encode_default(self, dft: object) -> object:
         """Write everything else as the file would."""
         if isinstance(dft, BaseModel):
-            return dft.model_dump(mode="json")
+            written = dft.model_dump(mode="json").items()
+            return {key: value for key, value in written if value not in (None, [])}
+        if isinstance(dft, float):
+            return format_share(dft)
         if isinstance(dft, Address):
             return str(dft)
         if isinstance(dft, StrategySettings):

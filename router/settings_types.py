@@ -132,5 +132,7 @@ Some = Annotated[
 ]
 """At least one. (pydantic's own check also fails where the only item is wrong.)"""
 Count = Annotated[StrictInt, Field(ge=1)]
+Whole = Annotated[StrictInt, Field(ge=0)]
+"""As many as it says; 0 is allowed."""
 Wait = Annotated[Duration, AfterValidator(_positive_duration)]
 Capacity = Annotated[Size, AfterValidator(_positive_size)]

@@ -1,11 +1,12 @@
-"""What an operator writes in the YAML, and what the program gets: durations, sizes, addresses,
-secrets. Each is read strictly, so that a forgotten unit is an error and not a surprise."""
+"""What an operator writes in the YAML, and what the program gets: durations, sizes, shares,
+addresses, secrets. Each is read strictly, so that a forgotten unit is an error and not a surprise.
+"""
 
 import json
 import os
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -32,7 +33,10 @@ _BYTES = {
     "TiB": 1 << 40,
 }
 DURATION_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_MILLISECONDS)})$"
+DURATION_OR_OFF_PATTERN = f"{DURATION_PATTERN}|^off$"
 SIZE_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_BYTES)})$"
+_PERCENT = r"(100|[0-9]{1,2}(?:\.[0-9]{1,3})?)%"
+SECRET_PATTERN = r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"  # noqa: S105
 _SECRET_FILE_BYTES = 64 << 10
 
 
@@ -54,6 +58,33 @@ def parse_duration(value: object) -> float:
     return _quantity(value, _MILLISECONDS, "duration", "30s") / 1000
 
 
+def parse_duration_or_off(value: object) -> float | None:
+    """`30s` → 30.0 seconds, `off` → None."""
+    if value is None or value == "off":
+        return None
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+    if seconds <= 0:
+        raise ValueError("must be longer than 0s, or off")
+    return seconds
+
+
+def parse_share(value: object) -> float:
+    """`0.2` or `20%` → 0.2."""
+    share = -1.0
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        share = value
+    elif isinstance(value, str) and (found := re.fullmatch(_PERCENT, value, re.ASCII)):
+        share = float(found[1]) / 100
+    if not 0 <= share <= 1:  # also what is no number at all
+        raise ValueError(
+            f"{shown(value)} is not a share: write a number from 0 to 1, such as 0.2, or 20%"
+        )
+    return float(share)
+
+
 def parse_size(value: object) -> int:
     """`16MiB` → 16777216 bytes."""
     return _quantity(value, _BYTES, "size", "16MiB")
@@ -65,6 +96,16 @@ def format_duration(seconds: float) -> str:
     if milliseconds / 1000 != seconds:
         return f"{seconds:g}s"  # finer than a duration can be written: a strategy's own default
     return _shortest(milliseconds, _MILLISECONDS)
+
+
+def format_duration_or_off(seconds: float | None) -> str:
+    """None → `off`; the inverse of `parse_duration_or_off`."""
+    return "off" if seconds is None else format_duration(seconds)
+
+
+def format_share(share: float) -> int | float:
+    """Return 1.0 as 1, and 0.2 as it is."""
+    return int(share) if share.is_integer() else share
 
 
 def format_size(size: int) -> str:
@@ -97,6 +138,29 @@ Duration = Annotated[
 ]
 """Seconds, written with a unit."""
 
+DurationOrOff = Annotated[
+    float | None,
+    BeforeValidator(parse_duration_or_off),
+    PlainSerializer(format_duration_or_off, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": DURATION_OR_OFF_PATTERN}),
+]
+"""Seconds, written with a unit; None is written `off`."""
+
+Share = Annotated[
+    float,
+    BeforeValidator(parse_share),
+    PlainSerializer(format_share, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 1},
+                {"type": "string", "pattern": rf"^{_PERCENT}$"},
+            ]
+        }
+    ),
+]
+"""A part of a whole, 0 to 1, written as `0.2` or `20%`."""
+
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
@@ -127,6 +191,18 @@ class Address:
         if int(found[2]) > 65535:
             raise ValueError(f"{shown(value)} is not an address: a port is at most 65535")
         return cls(found[1].strip("[]"), int(found[2]))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it; a name other than localhost may be anywhere."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return (mapped or address).is_loopback
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -199,6 +275,6 @@ Secret = Annotated[
     SecretStr,
     BeforeValidator(resolve_secret),
     PlainSerializer(_hide, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"}),
+    WithJsonSchema({"type": "string", "pattern": SECRET_PATTERN}),
 ]
 """`SecretStr` read from where it is kept; `get_secret_value()` tells it."""

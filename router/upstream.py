@@ -9,6 +9,8 @@ from router.errors import Gone, Refused, Stale
 
 #: Out of descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+#: Seconds between two looks at who is late. One timer a worker is cheaper than one a request.
+TICK_S = 0.1
 
 
 class Upstream:
@@ -22,33 +24,54 @@ class Upstream:
         self._tls = tls
         self._patience = patience
         self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
-        """Send a request; return the connection once the head of the answer is there.
+        """Send a request; return the connection once the first byte of the answer is there.
 
         A kept connection that the worker was just closing as idle is replaced, once: if it does
         not listen any more it was dying instead, and may have begun. Raises WorkerError.
         """
-        connection = await self._connect()
+        connection = self._kept() or await self._dial()
         try:
-            return await connection.ask(head, body)
+            return await self._ask(connection, head, body)
         except Stale as stale:
             try:
                 connection = await self._dial()
             except Refused:
                 raise Gone(str(stale)) from None
-            return await connection.ask(head, body)
+            return await self._ask(connection, head, body)
 
-    async def _connect(self) -> Connection:
-        """Return the idle connection that was used last, or a new one."""
+    async def _ask(self, connection: Connection, head: bytes, body: bytes) -> Connection:
+        self._busy.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        try:
+            return await connection.ask(head, body)
+        except BaseException:
+            self._busy.discard(connection)
+            raise
+
+    def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        freshest = loop.time() - self._patience.keepalive
-        while self._idle:
-            connection = self._idle.pop()
+        now = loop.time()
+        for connection in self._busy:
+            connection.check(now)
+        self._timer = loop.call_later(TICK_S, self._tick) if self._busy else None
+
+    def _kept(self) -> Connection | None:
+        """Return the idle connection that was used last, if there is one."""
+        idle = self._idle
+        if not idle:
+            return None
+        freshest = asyncio.get_running_loop().time() - self._patience.keepalive
+        while idle:
+            connection = idle.pop()
             if connection.usable and connection.idle_since > freshest:
                 return connection
             connection.close()
-        return await self._dial()
+        return None
 
     async def _dial(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -68,6 +91,7 @@ class Upstream:
 
     def release(self, connection: Connection) -> None:
         """Keep `connection` for the next request if its answer is complete, else close it."""
+        self._busy.discard(connection)
         if connection.release(asyncio.get_running_loop().time()):
             self._idle.append(connection)
 

@@ -14,7 +14,7 @@ import uvloop
 
 from router.app import Door, create_app
 from router.fleet import Worker
-from router.server import bind, server
+from router.server import Ending, Server, bind
 from router.settings import Settings
 from router.units import Address
 
@@ -36,17 +36,17 @@ class Router:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.port = int(listener.getsockname()[1])
         self.door: Door = create_app(parsed)
-        self._server = server(self.door, parsed)
+        self._server = Server(self.door, Ending(delay=0.0))
         self._thread = threading.Thread(
-            target=lambda: uvloop.run(self._server.serve(sockets=[listener])), daemon=True
+            target=lambda: uvloop.run(self._server.serve([listener])), daemon=True
         )
         self._thread.start()
-        until(lambda: self._server.started)
+        until(self._server.started.is_set)
         self.http = httpx.Client(base_url=self.url, timeout=20)
 
     def stop(self) -> None:
         self.http.close()
-        self._server.should_exit = True
+        self._server.stop()
         self._thread.join(10)
         assert not self._thread.is_alive()
 

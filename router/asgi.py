@@ -1,0 +1,76 @@
+"""The bridge to FastAPI, for everything that is not inference: small requests, small answers."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from router.errors import DoorError, Headers
+from router.exchange import Exchange, date_line
+
+log = logging.getLogger("warmroute.admin")
+
+Message = MutableMapping[str, Any]
+App = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+
+
+class Bridge:
+    """Serves an exchange by an ASGI application. The answer is sent when all of it is there."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer one request. Raises nothing that the application raises."""
+        status, headers, body = 500, list[tuple[bytes, bytes]](), b""
+        asked = False
+
+        async def receive() -> Message:
+            nonlocal asked
+            if asked:
+                await asyncio.Event().wait()  # a client that leaves cancels the task
+            asked = True
+            return {"type": "http.request", "body": exchange.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status, headers, body
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], list(message["headers"])
+            elif message["type"] == "http.response.body":
+                body += message.get("body", b"")
+
+        try:
+            await self._app(_scope(exchange), receive, send)
+        except Exception:
+            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
+            exchange.refuse(DoorError("The router failed."))
+            return
+        exchange.answer(status, _fields(headers, exchange.identity), body)
+
+
+def _scope(exchange: Exchange) -> Message:
+    path, _, query = exchange.target.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": exchange.version,
+        "method": exchange.method,
+        "scheme": "http",
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": exchange.headers,
+        "client": None,
+        "server": None,
+        "state": {},
+    }
+
+
+def _fields(headers: Headers, identity: bytes) -> bytes:
+    lines = [b"%b: %b\r\n" % pair for pair in headers if pair[0].lower() != b"content-length"]
+    return b"".join((*lines, b"x-request-id: %b\r\n" % identity, date_line()))

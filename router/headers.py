@@ -1,0 +1,114 @@
+"""Header fields on their way through: which pass, which end here, which are written anew.
+
+Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` names.
+"""
+
+import re
+from random import getrandbits
+from typing import Protocol
+
+from router.errors import Headers
+
+#: RFC 9110 section 7.6.1; Proxy-* belong to this hop as well (section 11.7).
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-authentication-info",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+#: Written anew towards the worker.
+_REWRITTEN = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    b"x-request-id",
+    b"http2-settings",
+}
+#: Where clients put keys: OpenAI's, Anthropic's and Azure's.
+CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+_REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
+#: Written anew towards the client.
+_OURS = HOP_BY_HOP | {
+    b"content-length",
+    b"x-request-id",
+    b"x-warmroute-worker",
+    b"x-warmroute-decision",
+}
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+def request_id(headers: Headers) -> bytes:
+    """Return the client's own id if it is harmless in a log and a header, else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return value
+    return b"%032x" % getrandbits(128)
+
+
+def header(headers: Headers, wanted: bytes) -> bytes:
+    """Return the first value of a field, names being in lower case already; or nothing."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return b""
+
+
+class Incoming(Protocol):
+    """A request as far as its head is concerned."""
+
+    target: bytes
+    headers: Headers
+    identity: bytes
+    body: bytes
+
+
+def upstream_head(path: str, request: Incoming, host: bytes, key: bytes | None) -> bytes:
+    """Write the request line and header fields for a worker.
+
+    `key` is the worker's own; an empty one stands for none, and the client's is kept back too.
+    With None the client's credentials pass.
+    """
+    dropped = _REWRITTEN if key is None else _REWRITTEN_KEYED
+    named = connection_named(request.headers)
+    if named:
+        dropped |= named
+    _, question, query = request.target.partition(b"?")
+    lines = [
+        b"POST %b%b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
+        % (path.encode(), question, query, host, request.identity, len(request.body))
+    ]
+    if key:
+        lines.append(b"authorization: Bearer %b\r\n" % key)
+    for name, value in request.headers:
+        if name not in dropped:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    lines.append(b"via: 1.1 warmroute\r\n\r\n")  # after those of proxies before us
+    return b"".join(lines)
+
+
+def answer_fields(headers: Headers) -> bytes:
+    """Return a worker's header fields as the client may see them, one line each."""
+    dropped: frozenset[bytes] = _OURS
+    named = connection_named(headers)
+    if named:
+        dropped |= named
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in dropped])
+
+
+def connection_named(headers: Headers) -> frozenset[bytes] | None:
+    """Return the fields that `Connection` names, in lower case; None if it names none."""
+    named: frozenset[bytes] | None = None
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in {b"keep-alive", b"close"}:
+            tokens = frozenset(token.strip().lower() for token in value.split(b","))
+            named = tokens | (named or frozenset())
+    return named

@@ -1,0 +1,69 @@
+"""Who a request comes from, by the key it brings. Pure: headers in, a name or nothing out.
+
+Keys are kept as SHA-256 digests and each is compared in constant time, also after one fitted, so
+that neither a dump of the memory nor the time of an answer tells a key.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from hmac import compare_digest
+
+BARE = (b"x-api-key", b"api-key")
+"""Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
+"""
+_BEARER = b"bearer"
+
+
+class Keys:
+    """The keys that open one door."""
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        """Take each key by the name it has in metrics and logs; the keys themselves are let go."""
+        self._digests = [(name, _digest(key.encode())) for name, key in named.items()]
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """Return the name of the key that a request brings, or None if it may not come in.
+
+        A request may bring its key in several headers, but only one key, and each header once:
+        what else reads the request might look at the other one.
+        """
+        brought = _credentials(headers)
+        if brought is None:
+            return None
+        digest, found = _digest(brought), None
+        for name, known in self._digests:
+            if compare_digest(digest, known):
+                found = name
+        return found
+
+
+def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the one credential of a request, or None if there is none or more than one."""
+    brought: dict[bytes, bytes] = {}
+    for name, value in headers:
+        header = name.lower()
+        if header != b"authorization" and header not in BARE:
+            continue
+        key = value.strip(b" \t")
+        if header == b"authorization":
+            key = _bearer(key)
+        if not key or header in brought:
+            return None
+        brought[header] = key
+    keys = set(brought.values())
+    return keys.pop() if len(keys) == 1 else None
+
+
+def _bearer(value: bytes) -> bytes:
+    """`Bearer abc` → abc, whatever the case of the scheme (RFC 9110, section 11.1)."""
+    scheme, _, token = value.partition(b" ")
+    return token.lstrip(b" ") if scheme.lower() == _BEARER else b""
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()

@@ -1,0 +1,128 @@
+"""What a reload changes, as sentences for the log. Pure; secrets are compared and never shown."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from pydantic import BaseModel
+
+from router.settings import KeySettings, PoolSettings, Settings, WorkerSettings
+from router.settings_describe import describe
+
+RESTART = ("listen", "admin.listen", "tls.client_ca")
+"""Settings that only a new start can change. A listening socket keeps its address, whether it
+speaks TLS, and whom it asks for a certificate; certificates themselves are read again."""
+_BY_NAME = ("strategy", "workers", "pools", "auth", "admin.keys")
+"""Compared by name instead, or as what they mean to each pool."""
+
+
+def changes(old: Settings, new: Settings) -> list[str]:
+    """Tell everything that differs, in the order of the file."""
+    waiting = needs_restart(old, new)
+    sentences = [
+        f"{path}: {before} → {after}" + ("; waits for a restart" if path in waiting else "")
+        for path, before, after in _differences(old, new)
+    ]
+    sentences += _keys("auth", old.door_keys, new.door_keys, _who(old), _who(new))
+    admin = (old.admin.keys, new.admin.keys)
+    sentences += _keys("admin", *admin, *("keys" if keys else "as auth" for keys in admin))
+    sentences += _pools(old.all_pools(), new.all_pools())
+    return sentences
+
+
+def needs_restart(old: Settings, new: Settings) -> list[str]:
+    """Name the changed settings that only a new start can put into effect."""
+    changed = [path for path, _, _ in _differences(old, new)]
+    if (old.tls is None) != (new.tls is None):
+        return [path for path in changed if path in RESTART or path.startswith("tls.")]
+    return [path for path in changed if path in RESTART]
+
+
+def _differences(
+    old: BaseModel, new: BaseModel, left_out: Iterable[str] = _BY_NAME
+) -> Iterator[tuple[str, str, str]]:
+    """Path, old and new text of every value that differs; secrets all read alike."""
+    before, after = ({row.path: row.value for row in describe(one)} for one in (old, new))
+    for path in {**before, **after}:
+        one, other = before.get(path, "none"), after.get(path, "none")
+        if one != other and not any(map(partial(_is_in, path), left_out)):
+            yield path, one, other
+
+
+def _is_in(path: str, section: str) -> bool:
+    return path == section or path.startswith((f"{section}.", f"{section}["))
+
+
+def _who(settings: Settings) -> str:
+    """Tell who may come in, without names."""
+    if settings.door_keys:
+        return "keys"
+    return "everyone on this machine" if settings.auth is None else "none"
+
+
+def _keys(
+    section: str,
+    old: tuple[KeySettings, ...],
+    new: tuple[KeySettings, ...],
+    before: str,
+    after: str,
+) -> Iterator[str]:
+    """Tell keys apart by name; also tell when there begin or cease to be any."""
+    if before != after:
+        yield f"{section}: {before} → {after}"
+    ours, theirs = ({key.name: key.key for key in keys} for keys in (old, new))
+    for name in {**ours, **theirs}:
+        if name not in theirs:
+            yield f"{section}: key {name} removed"
+        elif name not in ours:
+            yield f"{section}: key {name} added"
+        elif ours[name] != theirs[name]:
+            yield f"{section}: key {name} changed"
+
+
+def _pools(old: tuple[PoolSettings, ...], new: tuple[PoolSettings, ...]) -> Iterator[str]:
+    ours, theirs = ({pool.name: pool for pool in pools} for pools in (old, new))
+    for name in {**ours, **theirs}:
+        if name not in theirs:
+            yield f"pool {name} removed"
+        elif name not in ours:
+            yield f"pool {name} added"
+        else:
+            yield from _pool(ours[name], theirs[name])
+    yield from _workers(_placed(old), _placed(new))
+
+
+def _pool(old: PoolSettings, new: PoolSettings) -> Iterator[str]:
+    left_out = ["workers"]
+    if old.strategy.name != new.strategy.name:
+        yield f"pool {new.name}: strategy: {old.strategy.name} → {new.strategy.name}"
+        left_out.append("strategy")  # the options of one say nothing about the other
+    for path, before, after in _differences(old, new, left_out):
+        yield f"pool {new.name}: {path}: {before} → {after}"
+
+
+_Placed = dict[str, tuple[str, WorkerSettings]]
+
+
+def _placed(pools: tuple[PoolSettings, ...]) -> _Placed:
+    """Every worker by its name, with its pool's."""
+    return {worker.name: (pool.name, worker) for pool in pools for worker in pool.workers}
+
+
+def _workers(old: _Placed, new: _Placed) -> Iterator[str]:
+    for name in {**old, **new}:
+        if name not in new:
+            yield f"worker {name} removed from pool {old[name][0]}"
+        elif name not in old:
+            yield f"worker {name} added to pool {new[name][0]}"
+        else:
+            yield from _worker(old[name], new[name])
+
+
+def _worker(old: tuple[str, WorkerSettings], new: tuple[str, WorkerSettings]) -> Iterator[str]:
+    (was_in, before), (is_in, after) = old, new
+    if was_in != is_in:
+        yield f"worker {after.name} moved from pool {was_in} to pool {is_in}"
+    for path, one, other in _differences(before, after, ()):
+        yield f"worker {after.name}: {path}: {one} → {other}"
+    if before.api_key and after.api_key and before.api_key != after.api_key:
+        yield f"worker {after.name}: api_key changed"

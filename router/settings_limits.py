@@ -1,0 +1,93 @@
+"""Bounds in the settings: how long clients and workers may take, and how much they may ask for."""
+
+from pydantic import Field, StrictInt, field_validator
+
+from router.settings_types import Capacity, Count, Model, Wait, Whole
+from router.units import Duration, DurationOrOff, Share, parse_duration
+
+KEEPALIVE_LIMIT = parse_duration("5s")
+
+
+class ClientSettings(Model):
+    """How long clients may take, and how many may connect."""
+
+    header: Wait = 10.0
+    """For the whole head of a request, from its first byte. Default: 10s."""
+    body: Wait = 30.0
+    """Between two pieces of a request's body. Default: 30s."""
+    write: Wait = 60.0
+    """How long a client may take nothing of an answer that is ready. Default: 60s."""
+    keepalive: Wait = 75.0
+    """How long a connection may stay idle between two requests. Default: 75s."""
+    connections: Count = 10_000
+    """Connections open at once. Default: 10000."""
+
+
+class LimitSettings(Model):
+    """Bounds on one request, and on how many are served at once."""
+
+    body: Capacity = 16 << 20
+    """Longest request body. Default: 16MiB."""
+    headers: Capacity = 32 << 10
+    """All header fields of one request together. Default: 32KiB."""
+    header_count: Count = 100
+    """Header fields of one request. Default: 100."""
+    url: Capacity = 8 << 10
+    """Longest path and query of a request. Default: 8KiB."""
+    messages: Count = 4096
+    """Messages of one request. Default: 4096."""
+    images: Whole = 256
+    """Images, sounds and videos of one request; 0: none. Default: 256."""
+    n: Count = 128
+    """Answers that one request may ask for (`n`). Default: 128."""
+    best_of: Count = 128
+    """Answers that one request may have computed to choose from (`best_of`). Default: 128."""
+    max_tokens: Count | None = None
+    """Tokens that one request may ask for as its answer. Default: no limit."""
+    in_flight: Count = 1024
+    """Requests at once on one worker; more wait or go elsewhere. Default: 1024."""
+    queue: Whole = 1000
+    """Requests that wait while every worker has `in_flight`; 0: none waits. Default: 1000."""
+    attempts: StrictInt = Field(default=3, ge=1, le=10)
+    """Full workers asked before giving up, 1 to 10; refusals do not count. Default: 3."""
+    retries: Share = 0.2
+    """Share of the requests in flight that may be retries, 0 to 1; 0: none. Default: 0.2."""
+
+
+class TimeoutSettings(Model):
+    """How long the router waits for a worker, and a request for its turn."""
+
+    connect: Wait = 2.0
+    """Until a connection stands. Default: 2s."""
+    first_byte: Wait = 600.0
+    """From the request to the first byte of the answer. Default: 10m."""
+    idle: Wait = 120.0
+    """Between two pieces of an answer. Default: 2m."""
+    total: DurationOrOff = 3600.0
+    """For a whole answer, however it flows; or `off`. Default: 1h."""
+    queue: Wait = 30.0
+    """How long a request waits while every worker has `limits.in_flight`. Default: 30s."""
+    keepalive: Wait = 3.0
+    """How long an idle connection to a worker is kept; below 5s. Default: 3s."""
+    comment: DurationOrOff = None
+    """Silence after which a stream without a first byte gets an SSE comment, so that nothing on
+    the way closes it; or `off`. Default: off."""
+
+    @field_validator("keepalive")
+    @classmethod
+    def _before_the_worker(cls, value: float) -> float:
+        if value >= KEEPALIVE_LIMIT:
+            raise ValueError(
+                "must be shorter than 5s: vLLM closes idle connections after 5s,"
+                " and a request sent at that moment is lost"
+            )
+        return value
+
+
+class ShutdownSettings(Model):
+    """How the router ends when it is told to."""
+
+    delay: Duration = 5.0
+    """How long it goes on accepting while `/health/ready` says no already. Default: 5s."""
+    drain: Duration = 600.0
+    """How long requests in flight may then take to end. Default: 10m."""

@@ -1,0 +1,176 @@
+"""What the log says that a reload changes."""
+
+from pathlib import Path
+
+import pytest
+
+from router.settings import Settings
+from router.settings_diff import changes, needs_restart
+from router.settings_file import loads
+
+WORKER = "workers: [http://a:1]\n"
+POOLS = """
+pools:
+  - {name: p, models: ["x"], workers: [{url: http://a:1, name: a}, {url: http://b:1, name: b}]}
+  - {name: q, strategy: roundrobin, workers: [{url: "http://c:1", name: c}]}
+"""
+KEYS = {name: f"sk-{name.lower()}-0123456789" for name in ("ONE", "TWO", "THREE")}
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+
+def said(old: str, new: str) -> list[str]:
+    """What is said of two texts, and never a secret in it."""
+    sentences = changes(loads(old), loads(new))
+    assert not any(key in sentence for sentence in sentences for key in KEYS.values())
+    return sentences
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("", "limits: {body: 32MiB}", "limits.body: 16MiB → 32MiB"),
+        ("", "limits: {max_tokens: 5}", "limits.max_tokens: no limit → 5"),
+        ("limits: {retries: 50%}", "limits: {retries: 0}", "limits.retries: 0.5 → 0"),
+        ("timeouts: {total: 2h}", "timeouts: {total: off}", "timeouts.total: 2h → off"),
+        ("", "health: {ejection: {panic: 0}}", "health.ejection.panic: 0.5 → 0"),
+        ("", "cors: [https://a, https://b]", "cors: none → https://a, https://b"),
+        ("logs: {requests: true}", "", "logs.requests: true → false"),
+        (
+            "",
+            "strategy: {name: prefixaware, memory: 1GiB}",
+            "pool default: strategy.memory: 64MiB → 1GiB",
+        ),
+        ("", "strategy: leastload", "pool default: strategy: prefixaware → leastload"),
+        (
+            "",
+            "listen: 127.0.0.1:9000",
+            "listen: 127.0.0.1:8080 → 127.0.0.1:9000; waits for a restart",
+        ),
+        (
+            "",
+            "admin: {listen: 127.0.0.1:9000}",
+            "admin.listen: as listen → 127.0.0.1:9000; waits for a restart",
+        ),
+    ],
+)
+def test_a_changed_setting_is_one_sentence(old: str, new: str, sentence: str) -> None:
+    """With both values as a file would say them."""
+    assert said(WORKER + old, WORKER + new) == [sentence]
+
+
+def test_the_same_is_nothing() -> None:
+    """Also where a default is written out, or a worker has another shape."""
+    assert said(WORKER + "auth: {keys: ['${ONE}']}", WORKER + "auth: {keys: ['${ONE}']}") == []
+    written = "limits: {body: 16384KiB}\nhealth: {}\nstrategy: prefixaware\n"
+    assert said(WORKER, written + "workers: [{url: http://a:1/, name: 'a:1'}]") == []
+    assert said(WORKER, "pools: [{name: default, workers: [http://a:1]}]") == []
+
+
+def test_workers_come_go_move_and_change() -> None:
+    """Told apart by name, in pools as at the top."""
+    assert said(
+        POOLS,
+        """
+pools:
+  - {name: p, models: [x, y], workers: [{url: http://a:2, name: a, kv_tokens: 5}]}
+  - {name: q, workers: [{url: "http://b:1", name: b, api_key: "${ONE}"}, http://d:1]}
+""",
+    ) == [
+        "pool p: models: x → x, y",
+        "pool q: strategy: roundrobin → prefixaware",
+        "worker a: url: http://a:1 → http://a:2",
+        "worker a: kv_tokens: as the worker reports → 5",
+        "worker b moved from pool p to pool q",
+        "worker b: api_key: none → ***",
+        "worker c removed from pool q",
+        "worker d:1 added to pool q",
+    ]
+
+
+def test_pools_come_and_go() -> None:
+    """With their workers."""
+    assert said(POOLS, WORKER) == [
+        "pool p removed",
+        "pool q removed",
+        "pool default added",
+        "worker a removed from pool p",
+        "worker b removed from pool p",
+        "worker c removed from pool q",
+        "worker a:1 added to pool default",
+    ]
+
+
+def test_a_new_key_for_a_worker_is_told_without_it() -> None:
+    """Only that it is another one."""
+    worker = "workers: [{url: http://a:1, api_key: '${%s}'}]"
+    assert said(worker % "ONE", worker % "TWO") == ["worker a:1: api_key changed"]
+
+
+def test_keys_come_go_and_change() -> None:
+    """Told apart by name; a key without one is called by its place."""
+    assert said(
+        WORKER + "auth: {keys: ['${ONE}', {name: bob, key: '${TWO}'}]}",
+        WORKER + "auth: {keys: [{name: bob, key: '${THREE}'}, '${TWO}']}",
+    ) == ["auth: key key-1 removed", "auth: key bob changed", "auth: key key-2 added"]
+    assert said(WORKER, WORKER + "auth: none") == ["auth: everyone on this machine → none"]
+    assert said(WORKER + "auth: none", WORKER + "auth: {keys: ['${ONE}']}") == [
+        "auth: none → keys",
+        "auth: key key-1 added",
+    ]
+    assert said(WORKER + "admin: {keys: ['${ONE}']}", WORKER) == [
+        "admin: keys → as auth",
+        "admin: key key-1 removed",
+    ]
+
+
+def with_tls(folder: Path, tls: str, worker: str = "") -> Settings:
+    """Settings whose files are in a folder, which has some."""
+    for name in ("a.pem", "b.pem"):
+        (folder / name).touch()
+    worker = f"workers: [{{url: 'https://a:1'{worker}}}]\n"
+    return loads(worker + tls, folder=folder)
+
+
+def test_tls_begins_and_ends_with_a_restart(tmp_path: Path) -> None:
+    """Other certificates do not need one; other clients' certificates do."""
+    none, one, other, asking = (
+        with_tls(tmp_path, text)
+        for text in (
+            "",
+            "tls: {certificate: a.pem, key: a.pem}",
+            "tls: {certificate: b.pem, key: a.pem}",
+            "tls: {certificate: a.pem, key: a.pem, client_ca: b.pem}",
+        )
+    )
+    both = ["tls.certificate", "tls.key"]
+    assert (needs_restart(none, one), needs_restart(one, none)) == (both, both)
+    assert (needs_restart(one, other), needs_restart(one, one)) == ([], [])
+    assert changes(one, other) == [f"tls.certificate: {tmp_path}/a.pem → {tmp_path}/b.pem"]
+    assert needs_restart(one, asking) == ["tls.client_ca"]
+    assert changes(none, one) == [
+        f"tls.certificate: none → {tmp_path}/a.pem; waits for a restart",
+        f"tls.key: none → {tmp_path}/a.pem; waits for a restart",
+    ]
+
+
+def test_a_worker_may_be_trusted_otherwise(tmp_path: Path) -> None:
+    """Without a restart."""
+    before, after = with_tls(tmp_path, ""), with_tls(tmp_path, "", ", tls: {ca: a.pem}")
+    assert changes(before, after) == [f"worker a:1: tls.ca: none → {tmp_path}/a.pem"]
+    assert needs_restart(before, after) == []
+
+
+def test_what_needs_a_restart_is_named() -> None:
+    """And nothing else."""
+    old = loads(WORKER)
+    new = loads(
+        "workers: [http://b:1]\nlisten: 127.0.0.1:1\nadmin: {listen: 'localhost:2'}\n"
+        "auth: none\nlimits: {body: 1B}\nclients: {connections: 1}\nlogs: {format: json}\n"
+    )
+    assert needs_restart(old, new) == ["listen", "admin.listen"]
+    assert needs_restart(new, new) == []
