@@ -15,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from strategies.base import Prompt, Strategy
-from strategies.blocks import TEXT_BLOCK, chain, root_key
+from strategies.blocks import TEXT_ENDS, chain, root_key
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.registry import make
@@ -77,7 +77,7 @@ def _place_all(strategy: Strategy, prompts: list[Prompt], worker: Stand) -> None
 
 def _prompt(text: bytes) -> Prompt:
     keys = chain(root_key("CHAT", "model", ""), text)
-    return Prompt("model", len(text) // 4, keys, TEXT_BLOCK / 4)
+    return Prompt("model", len(text) // 4, keys, TEXT_ENDS, 0.25)
 
 
 def _cpu(work: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from router.admin import admin
 from router.asgi import Bridge
-from router.connection import Patience
+from router.connection import NEVER, Patience
 from router.errors import WrongMethod
 from router.exchange import Exchange
 from router.fleet import Fleet, Pool, Worker
@@ -46,7 +46,7 @@ class Door:
             log_requests=settings.logs.requests,
         )
 
-    def admit(self, exchange: Exchange, length: int | None) -> int:
+    def admit(self, exchange: Exchange) -> int:
         """Judge a request by its head; return the longest body it may have. Raises DoorError."""
         if exchange.path not in ENDPOINTS:
             return ADMIN_BODY
@@ -78,13 +78,23 @@ class Door:
 
 
 def _bounds(settings: Settings) -> Bounds:
-    return Bounds()
+    clients, limits = settings.clients, settings.limits
+    return Bounds(
+        header_s=clients.header,
+        body_s=clients.body,
+        write_s=clients.write,
+        keepalive_s=clients.keepalive,
+        connections=clients.connections,
+        url=limits.url,
+        headers=limits.headers,
+        header_count=limits.header_count,
+    )
 
 
 def create_app(settings: Settings) -> Door:
     """Make the application that `settings` describe. Raises what a strategy's options raise."""
     t = settings.timeouts
-    patience = Patience(t.connect, t.first_byte, t.idle, t.keepalive)
+    patience = Patience(t.connect, t.first_byte, t.idle, t.keepalive, t.total or NEVER)
     tls = ssl.create_default_context()
     fleet = Fleet([_pool(pool, patience, tls) for pool in settings.all_pools()])
     return Door(fleet, settings, tls)

@@ -1,8 +1,8 @@
 """A request that was decided on, and one attempt at it on one worker."""
 
 import logging
-from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 from router.errors import Gone, Refused, WorkerError
 from router.exchange import Exchange
@@ -10,8 +10,7 @@ from router.fleet import Pool, Worker
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.usage import Usage
-from strategies.base import Candidate, Decision, Outcome, Prompt
-from strategies.load import Booking
+from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 
 log = logging.getLogger("warmroute.requests")
 
@@ -21,8 +20,7 @@ CLIENT_LEFT = 499
 FULL = 503
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A request that has been read, understood and decided."""
 
     endpoint: Endpoint
@@ -37,17 +35,34 @@ class Job:
 class Attempt:
     """The job on one worker: what is learned of it on the way."""
 
-    def __init__(self, job: Job, worker: Worker, choice: Candidate, booking: Booking) -> None:
+    __slots__ = (
+        "_began",
+        "_booked_at",
+        "_booking",
+        "_failure",
+        "_first_byte_s",
+        "choice",
+        "job",
+        "status",
+        "worker",
+    )
+
+    def __init__(self, job: Job, worker: Worker, choice: Candidate) -> None:
+        """Book it on the worker: it counts there until `release`."""
         self.job = job
         self.worker = worker
         self.choice = choice
         self.status = 0
         """What the client was answered; 0 while it was not."""
-        self._booking = booking
         self._booked_at = monotonic()
+        self._booking = job.pool.book(job.prompt, choice, self._booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
         self._began = True
+
+    def release(self) -> None:
+        """Take it off the worker's books, whatever came of it."""
+        self.worker.load.release(self._booking, monotonic())
 
     def on_first_byte(self, status: int) -> None:
         """The answer has begun; in a stream that means that the prompt is computed."""
@@ -98,16 +113,14 @@ class Attempt:
     def _learn(self, prompt_tokens: int, cached: int | None) -> None:
         job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
         job.pool.prompts.learn(job.prompt, prompt_tokens)
-        job.metrics.prompt_tokens.inc(prompt_tokens)
-        if cached is None:
-            cached = expected
-        else:
+        if cached is not None:
             cached = min(cached, prompt_tokens)
-            job.metrics.cached_tokens.inc(cached)
-            job.metrics.predicted_tokens.inc(expected)
+        job.metrics.used(prompt_tokens, cached, expected)
         if job.prompt.stream and self._first_byte_s is not None:  # else it came with the last token
             pace = self.worker.pace
             waited = self._booking.waited_s / self._booking.pace_factor
+            if cached is None:
+                cached = expected
             pace.observe(waited + pace.guess(prompt_tokens - cached, cached), self._first_byte_s)
 
     def fields(self) -> bytes:
@@ -115,14 +128,17 @@ class Attempt:
         return b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
             self.job.exchange.identity,
             self.worker.name.encode(),
-            self._explanation().encode(),
+            self._explanation(),
         )
 
-    def _explanation(self) -> str:
-        wait, prefill, crowd, pressure = self.choice.cost
-        return (
-            f"{self.job.decision.reason}; held={self.choice.held_tokens}; wait={wait:.3f}s;"
-            f" prefill={prefill:.3f}s; crowd={crowd:.3f}s; pressure={pressure:.3f}s"
+    def _explanation(self) -> bytes:
+        choice = self.choice
+        if choice.cost is FREE:
+            return self.job.decision.reason.encode()
+        return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; crowd=%.3fs; pressure=%.3fs" % (
+            self.job.decision.reason.encode(),
+            choice.held_tokens,
+            *choice.cost,
         )
 
     def log(self) -> None:
@@ -134,7 +150,7 @@ class Attempt:
             job.endpoint.path,
             self.status,
             self.worker.name,
-            self._explanation(),
+            self._explanation().decode(),
             job.prompt.tokens,
             monotonic() - job.started,
             f" failure={self._failure}" if self._failure else "",

@@ -125,42 +125,40 @@ class Exchange:
     ) -> None:
         """Begin the answer with its first bytes; `length` is that of the whole body, if known."""
         self.started = True
+        framing = self._framing(status, length)
+        if not self._with_body:
+            data = b""
+        elif self._chunked:
+            data = _chunk(data, last)
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        self._line.write(b"%b%b%b%b\r\n%b" % (line, fields, self._fields, framing, data))
+        if last:
+            self._end()
+
+    def _framing(self, status: int, length: int | None) -> bytes:
+        """Decide how the body ends; return the header lines that say so."""
         if self._line.stopping:
             self.keep = False
-        head = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, fields, self._fields]
+        framing = b""
         if status in {204, 304}:  # without a body, whatever length is told (RFC 9110 section 8.6)
             self._with_body = False
         elif length is not None:
-            head.append(b"content-length: %d\r\n" % length)
+            framing = b"content-length: %d\r\n" % length
         elif self.version == "1.1":
             self._chunked = True
-            head.append(b"transfer-encoding: chunked\r\n")
+            framing = b"transfer-encoding: chunked\r\n"
         else:
             self.keep = False  # the end of the body is the end of the connection
         if not self.keep:
-            head.append(b"connection: close\r\n")
-        elif self.version == "1.0":
-            head.append(b"connection: keep-alive\r\n")
-        head.append(b"\r\n")
-        if self._with_body and data:
-            if self._chunked:
-                data = b"%x\r\n%b\r\n" % (len(data), data)
-            head.append(data)
-        if last and self._chunked and self._with_body:
-            head.append(b"0\r\n\r\n")
-        self._line.write(b"".join(head))
-        if last:
-            self._end()
+            return framing + b"connection: close\r\n"
+        return framing if self.version == "1.1" else framing + b"connection: keep-alive\r\n"
 
     def write(self, data: bytes, last: bool) -> None:
         """Go on with the answer."""
         if not self._with_body:
             data = b""
         elif self._chunked:
-            if data:
-                data = b"%x\r\n%b\r\n" % (len(data), data)
-            if last:
-                data += b"0\r\n\r\n"
+            data = _chunk(data, last)
         if data:
             self._line.write(data)
         if last:
@@ -179,6 +177,13 @@ class Exchange:
     def _end(self) -> None:
         self.ended = True
         self._line.finished(self)
+
+
+def _chunk(data: bytes, last: bool) -> bytes:
+    """RFC 9112 section 7.1."""
+    if not data:
+        return b"0\r\n\r\n" if last else b""
+    return (b"%x\r\n%b\r\n0\r\n\r\n" if last else b"%x\r\n%b\r\n") % (len(data), data)
 
 
 _date = (0, b"")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from time import monotonic
 from typing import Any
@@ -51,16 +50,19 @@ class Worker:
         self.fixed_kv_tokens = kv_tokens is not None
         self.load = Load()
         self.pace = Pace()
+        self.label = name.encode()
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
+        self.ready = False
+        """It can be sent requests."""
 
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
 
-    @property
-    def ready(self) -> bool:
-        """It can be sent requests."""
-        return self.state is State.READY
+    def become(self, state: State, reason: str) -> None:
+        """Another state, and why."""
+        self.state, self.reason = state, reason
+        self.ready = state is State.READY
 
     def wait(self) -> float:
         """Seconds of prefill booked on it and not yet done."""
@@ -68,8 +70,7 @@ class Worker:
 
     def lost(self, reason: str) -> None:
         """It could not be reached: send it nothing until a probe succeeds, and probe now."""
-        self.state = State.DOWN
-        self.reason = reason
+        self.become(State.DOWN, reason)
         self.attention.set()
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class Pool:
         self.models = tuple(models)
         self.workers = tuple(workers)
         self.strategy = strategy
-        self.prompts = Prompts()
+        self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
         self._turn = 0
 
     def eligible(self, model: str) -> list[Worker]:
@@ -99,26 +100,25 @@ class Pool:
             raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
         raise UnknownModel(model)
 
-    @contextmanager
-    def booked(self, prompt: Prompt, choice: Candidate) -> Iterator[Booking]:
-        """Charge `prompt` to the chosen worker while the block runs, whatever happens in it."""
-        now = monotonic()
-        load = choice.worker.load
+    def book(self, prompt: Prompt, choice: Candidate, now: float) -> Booking:
+        """Charge `prompt` to the chosen worker; its load releases the booking."""
+        worker = choice.worker
+        load = worker.load
         self._turn += 1
         load.turn = self._turn
-        kv_tokens = prompt.tokens + prompt.answer_tokens
         booking = load.book(
             now,
             choice.cost.prefill,
-            kv_tokens,
+            prompt.tokens + prompt.answer_tokens,
             stream=prompt.stream,
-            pace_factor=choice.worker.pace.factor,
+            pace_factor=worker.pace.factor,
         )
         try:
-            self.strategy.placed(prompt, choice.worker, now)
-            yield booking
-        finally:
-            load.release(booking, monotonic())
+            self.strategy.placed(prompt, worker, now)
+        except BaseException:
+            load.release(booking, now)
+            raise
+        return booking
 
 
 class Fleet:

@@ -5,7 +5,9 @@ that two readers could understand differently is refused, never repaired.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
 from router.headers import connection_named
@@ -23,8 +25,7 @@ _END_TO_END = frozenset(
 _LONGEST_NUMBER = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(NamedTuple):
     """What the head says of what follows it."""
 
     target: bytes
@@ -35,36 +36,36 @@ class Framing:
     """The client waits for `100 Continue` before it sends the body."""
 
 
+#: The fields that are looked at here.
+_JUDGED = frozenset((b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"))
+
+
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> Framing:
     """Judge the head of a request. Raises a DoorError."""
-    hosts = 0
-    lengths: list[bytes] = []
-    codings: list[bytes] = []
-    expects = connection = False
+    fields: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        if name == b"host":
-            hosts += 1
-            _check_host(value)
-        elif name == b"content-length":
-            lengths.append(value)
-        elif name == b"transfer-encoding":
-            codings.append(value)
-        elif name == b"connection":
-            connection = True
-        elif name == b"expect":
-            expects = True
-            if value.lower() != b"100-continue":
-                raise Unmet("The only expectation that is met here is 100-continue.")
+        if name in _JUDGED:
+            fields.setdefault(name, []).append(value)
+    hosts = fields.get(b"host", ())
     # RFC 9112 section 3.2: exactly one in HTTP/1.1, at most one before.
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
-    if connection:
+    for host in hosts:
+        _check_host(host)
+    if b"connection" in fields:
         _check_connection(headers)
-    length = _body_length(version, lengths, codings)
-    has_body = length is None or length > 0
-    return Framing(_target(method, target), length, expects and has_body and version == "1.1")
+    length = _body_length(
+        version, fields.get(b"content-length", ()), fields.get(b"transfer-encoding", ())
+    )
+    expects = False
+    for expectation in fields.get(b"expect", ()):
+        if expectation.lower() != b"100-continue":
+            raise Unmet("The only expectation that is met here is 100-continue.")
+        expects = length != 0 and version == "1.1"
+    return Framing(_target(method, target), length, expects)
 
 
+@lru_cache(maxsize=256)  # clients say the same again and again
 def _check_host(value: bytes) -> None:
     found = _HOST.fullmatch(value)
     if found is None or int(found[1] or 0) > 65535:
@@ -78,7 +79,7 @@ def _check_connection(headers: Headers) -> None:
         raise BadRequest(f"The header field `Connection` must not name `{field}`.")
 
 
-def _body_length(version: str, lengths: list[bytes], codings: list[bytes]) -> int | None:
+def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> int | None:
     """RFC 9112 section 6.3, every ambiguity refused."""
     if codings:
         if lengths or len(codings) > 1 or version != "1.1":
@@ -95,6 +96,7 @@ def _body_length(version: str, lengths: list[bytes], codings: list[bytes]) -> in
     return int(lengths[0]) if len(lengths[0]) <= _LONGEST_NUMBER else 10**_LONGEST_NUMBER
 
 
+@lru_cache(maxsize=256)
 def _target(method: bytes, target: bytes) -> bytes:
     """RFC 9112 section 3.2: origin form, absolute form, or `*` of OPTIONS."""
     if method in {b"CONNECT", b"TRACE"}:

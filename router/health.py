@@ -97,12 +97,12 @@ class Health:
                 if worker.state is State.DOWN:
                     # It was gone, and most likely restarted: its cache is empty.
                     pool.strategy.forget(worker.name)
-                worker.state, worker.reason = State.READY, "ready"
+                worker.become(State.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
         elif not worker.ready or bad >= self._settings.fall:
             if worker.state is not State.DOWN or worker.reason != problem:
                 log.warning("worker %s is down: %s", worker.name, problem)
-            worker.state, worker.reason = State.DOWN, problem
+            worker.become(State.DOWN, problem)
 
     async def _discover(self, worker: Worker) -> None:
         """Learn its models and the size of its cache. Raises _Unwell."""

@@ -1,127 +1,148 @@
 """What Prometheus scrapes. Labels come from the configuration only, never from a request."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from router.fleet import Fleet, Pool, State
+from router.series import Counter, Histogram
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
+#: What a status is counted as; 499 is a client that left.
+_CLASSES = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
+
+#: Name, help and labels of every counter.
+_COUNTERS = {
+    "requests": (
+        "Requests answered by a worker, by class of status; 499 is a client that left.",
+        ("pool", "worker", "status"),
+    ),
+    "refused_requests": ("Requests answered by the router itself, by status.", ("status",)),
+    "decisions": ("Why the first worker was first.", ("pool", "reason")),
+    "worker_errors": ("Failures between the router and a worker.", ("pool", "worker", "kind")),
+    "prompt_tokens": ("Prompt tokens that workers reported.", ("pool",)),
+    "cached_tokens": ("Prompt tokens that workers reported as cached.", ("pool",)),
+    "predicted_cached_tokens": (
+        "Prompt tokens that the decision expected to be cached, where workers report them.",
+        ("pool",),
+    ),
+}
 
 
 class PoolMetrics:
-    """The series of one pool, their labels looked up once."""
+    """The series of one pool."""
 
-    def __init__(self, metrics: "Metrics", pool: Pool) -> None:
-        name = pool.name
-        self.first_byte = metrics.first_byte.labels(name)
-        self.duration = metrics.duration.labels(name)
-        self.prompt_tokens = metrics.prompt_tokens.labels(name)
-        self.cached_tokens = metrics.cached_tokens.labels(name)
-        self.predicted_tokens = metrics.predicted_tokens.labels(name)
-        self._metrics = metrics
-        self._name = name
+    def __init__(self, counters: dict[str, Counter], pool: str) -> None:
+        self._pool = pool
+        self._requests = counters["requests"].inc
+        self._decisions = counters["decisions"].inc
+        self._errors = counters["worker_errors"].inc
+        self._prompt = counters["prompt_tokens"].inc
+        self._cached = counters["cached_tokens"].inc
+        self._predicted = counters["predicted_cached_tokens"].inc
+        self.first_byte = Histogram(_SECONDS)
+        self.duration = Histogram(_SECONDS)
 
     def answered(self, worker: str, status: int) -> None:
         """An answer was relayed."""
-        label = "499" if status == 499 else f"{status // 100}xx"
-        self._metrics.requests.labels(self._name, worker, label).inc()
+        self._requests(self._pool, worker, _CLASSES[status])
 
     def decided(self, reason: str) -> None:
         """The strategy chose, for this reason."""
-        self._metrics.decisions.labels(self._name, reason).inc()
+        self._decisions(self._pool, reason)
 
     def failed(self, worker: str, kind: str) -> None:
         """Something went wrong between us and a worker."""
-        self._metrics.worker_errors.labels(self._name, worker, kind).inc()
+        self._errors(self._pool, worker, kind)
+
+    def used(self, prompt_tokens: int, cached: int | None, expected: int) -> None:
+        """A worker reported what it had to compute."""
+        self._prompt(self._pool, by=prompt_tokens)
+        if cached is not None:
+            self._cached(self._pool, by=cached)
+            self._predicted(self._pool, by=expected)
 
 
-class Metrics:
+class Metrics(Collector):
     """All series of one router, in a registry of their own."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = self._counter(
-            "requests",
-            "Requests answered by a worker, by class of status; 499 is a client that left.",
-            ("pool", "worker", "status"),
-        )
-        self.refused = self._counter(
-            "refused_requests", "Requests answered by the router itself, by status.", ("status",)
-        )
-        self.decisions = self._counter(
-            "decisions", "Why the first worker was first.", ("pool", "reason")
-        )
-        self.worker_errors = self._counter(
-            "worker_errors",
-            "Failures between the router and a worker.",
-            ("pool", "worker", "kind"),
-        )
-        self.first_byte = self._seconds(
-            "first_byte_seconds",
-            "From the request's last byte to the answer's first, streaming requests.",
-        )
-        self.duration = self._seconds(
-            "request_seconds", "From the request's last byte to the answer's last."
-        )
-        self.overhead = Histogram(
-            "warmroute_decision_seconds",
-            "From the request's last byte to the decision.",
-            buckets=_MICRO,
-            registry=self.registry,
-        )
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens that workers reported.")
-        self.cached_tokens = self._counter(
-            "cached_tokens", "Prompt tokens that workers reported as cached."
-        )
-        self.predicted_tokens = self._counter(
-            "predicted_cached_tokens",
-            "Prompt tokens that the decision expected to be cached, where workers report them.",
-        )
-        self.pools = {pool.name: PoolMetrics(self, pool) for pool in fleet.pools}
-        self.registry.register(_FleetCollector(fleet))
-
-    def _counter(self, name: str, says: str, labels: tuple[str, ...] = ("pool",)) -> Counter:
-        return Counter(f"warmroute_{name}", says, labels, registry=self.registry)
-
-    def _seconds(self, name: str, says: str) -> Histogram:
-        return Histogram(
-            f"warmroute_{name}", says, ("pool",), buckets=_SECONDS, registry=self.registry
-        )
-
-
-class _FleetCollector(Collector):
-    """Reads the fleet when scraped, so that nothing is written on the request path."""
-
-    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._counters = {
+            name: Counter(f"warmroute_{name}", says, labels)
+            for name, (says, labels) in _COUNTERS.items()
+        }
+        self.overhead = Histogram(_MICRO)
+        self._pools: dict[str, PoolMetrics] = {}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges of every worker and strategy."""
-        labels = ("pool", "worker")
-        up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
-        flying = GaugeMetricFamily(
-            "warmroute_in_flight", "Requests booked and not ended.", labels=labels
-        )
-        booked = GaugeMetricFamily("warmroute_kv_tokens_booked", "KV tokens booked.", labels=labels)
-        pace = GaugeMetricFamily(
-            "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
-        )
-        gauges: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
+    def pool(self, name: str) -> PoolMetrics:
+        """Return the series of the pool of that name."""
+        found = self._pools.get(name)
+        if found is None:
+            found = self._pools[name] = PoolMetrics(self._counters, name)
+        return found
+
+    def refused(self, status: int) -> None:
+        """The router itself answered, with this status."""
+        self._counters["refused_requests"].inc(str(status))
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every series; gauges are read from the fleet now."""
         for pool in self._fleet.pools:
-            for worker in pool.workers:
-                where = (pool.name, worker.name)
-                up.add_metric(where, float(worker.state is State.READY))
-                flying.add_metric(where, worker.load.in_flight)
-                booked.add_metric(where, worker.load.kv_tokens)
-                pace.add_metric(where, worker.pace.factor)
-            for name, value in pool.strategy.gauges().items():
-                if name not in gauges:
-                    gauges[name] = GaugeMetricFamily(
-                        f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
-                    )
-                gauges[name].add_metric((pool.name,), value)
-        return [up, flying, booked, pace, *gauges.values()]
+            self.pool(pool.name)
+        for counter in self._counters.values():
+            yield counter.family()
+        yield from self._histograms()
+        yield from _gauges(self._fleet.pools)
+
+    def _histograms(self) -> Iterator[Metric]:
+        first_byte = HistogramMetricFamily(
+            "warmroute_first_byte_seconds",
+            "From the request's last byte to the answer's first, streaming requests.",
+            labels=("pool",),
+        )
+        duration = HistogramMetricFamily(
+            "warmroute_request_seconds",
+            "From the request's last byte to the answer's last.",
+            labels=("pool",),
+        )
+        for name, pool in self._pools.items():
+            pool.first_byte.add_to(first_byte, (name,))
+            pool.duration.add_to(duration, (name,))
+        overhead = HistogramMetricFamily(
+            "warmroute_decision_seconds", "From the request's last byte to the decision.", labels=()
+        )
+        self.overhead.add_to(overhead, ())
+        yield from (first_byte, duration, overhead)
+
+
+def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
+    labels = ("pool", "worker")
+    up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
+    flying = GaugeMetricFamily(
+        "warmroute_in_flight", "Requests booked and not ended.", labels=labels
+    )
+    booked = GaugeMetricFamily("warmroute_kv_tokens_booked", "KV tokens booked.", labels=labels)
+    pace = GaugeMetricFamily(
+        "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
+    )
+    sizes: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
+    for pool in pools:
+        for worker in pool.workers:
+            where = (pool.name, worker.name)
+            up.add_metric(where, float(worker.state is State.READY))
+            flying.add_metric(where, worker.load.in_flight)
+            booked.add_metric(where, worker.load.kv_tokens)
+            pace.add_metric(where, worker.pace.factor)
+        for name, value in pool.strategy.gauges().items():
+            if name not in sizes:
+                sizes[name] = GaugeMetricFamily(
+                    f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
+                )
+            sizes[name].add_metric((pool.name,), value)
+    yield from (up, flying, booked, pace, *sizes.values())

@@ -13,7 +13,7 @@ from xxhash import xxh3_128_digest
 
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import Prompt
-from strategies.blocks import TEXT_BLOCK, chain, root_key
+from strategies.blocks import TEXT_ENDS, chain, root_key
 
 #: Bytes a token until usage was seen; English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
@@ -66,26 +66,34 @@ class _Canonical(NamedTuple):
 
 
 class Prompts:
-    """Makes prompts, and learns how long they are. One for each pool."""
+    """Makes prompts, and learns how long they are. One for each pool.
 
-    def __init__(self) -> None:
+    Without `keyed` nobody looks at keys, and prompts are only measured.
+    """
+
+    def __init__(self, *, keyed: bool = True) -> None:
+        self._keyed = keyed
         self.bytes_per_token = BYTES_PER_TOKEN
         self._seen = 0
 
     def prompt(self, endpoint: Endpoint, request: Request) -> Prompt:
         """Turn `request` into what a strategy may know of it."""
-        prompt = _canonical(endpoint, request)
+        prompt = (_canonical if self._keyed else _measured)(endpoint, request)
         per_token = self.bytes_per_token if prompt.tokens is None else ID_BYTES
-        salt = request.cache_salt if isinstance(request.cache_salt, str) else ""
         model = request.model or ""
+        keys: list[int] = []
+        if self._keyed:
+            salt = request.cache_salt if isinstance(request.cache_salt, str) else ""
+            keys = chain(root_key(endpoint.prompted.name, model, salt), prompt.data)
         answer = 0
         if endpoint.answers:
             answer = min(request.answer_limit or ANSWER_TOKENS, LONGEST_ANSWER)
         return Prompt(
             model=model,
             tokens=int(len(prompt.data) / per_token) + PART_TOKENS * prompt.parts,
-            keys=chain(root_key(endpoint.prompted.name, model, salt), prompt.data),
-            block_tokens=TEXT_BLOCK / per_token,
+            keys=keys,
+            ends=TEXT_ENDS,
+            unit_tokens=1.0 / per_token,
             answer_tokens=answer,
             estimated=prompt.plain and prompt.tokens is None,
             stream=request.stream is True,
@@ -113,6 +121,19 @@ def _canonical(endpoint: Endpoint, request: Request) -> _Canonical:
             return _plain(request.prompt)
         case Prompted.INPUT:
             return _plain(request.input)
+        case Prompted.NOTHING:
+            return _Canonical(b"", plain=False)
+
+
+def _measured(endpoint: Endpoint, request: Request) -> _Canonical:
+    """The prompt as it was written: as long as its text, or nearly so."""
+    match endpoint.prompted:
+        case Prompted.CHAT | Prompted.MESSAGES:
+            return _Canonical(bytes(request.messages))
+        case Prompted.COMPLETION:
+            return _Canonical(bytes(request.prompt))
+        case Prompted.INPUT | Prompted.RESPONSES:
+            return _Canonical(bytes(request.input))
         case Prompted.NOTHING:
             return _Canonical(b"", plain=False)
 

@@ -60,7 +60,7 @@ class House(Protocol):
     stopping: bool
     clients: "set[Client]"
 
-    def admit(self, exchange: Exchange, length: int | None) -> int:
+    def admit(self, exchange: Exchange) -> int:
         """Judge a request by its head; return the longest body it may have. Raises DoorError."""
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
@@ -97,7 +97,7 @@ class Client(asyncio.Protocol):
     def _begin_head(self) -> None:
         self._url = b""
         self._headers: Headers = []
-        self._header_bytes = 0
+        self._trailer_bytes = 0
         self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -140,7 +140,7 @@ class Client(asyncio.Protocol):
         """A client that will say no more has left."""
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """It is gone: whatever is being done for it ends now."""
         self.deadline = NEVER
         self._house.clients.discard(self)
@@ -188,18 +188,22 @@ class Client(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field, or a trailer field, which is dropped (RFC 9112 section 7.1.2)."""
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._bounds.headers:
-            raise self._headers_too_large()
         if self._in_head:
             self._headers.append((name.lower(), value))
-            if len(self._headers) > self._bounds.header_count:
+        else:
+            self._trailer_bytes += len(name) + len(value)
+            if self._trailer_bytes > self._bounds.headers:
                 raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
         """The head is there: judge it before anything of the body is read."""
         self._in_head = False
         parser, headers = self._parser, self._headers
+        if (
+            len(headers) > self._bounds.header_count
+            or sum([len(name) + len(value) for name, value in headers]) > self._bounds.headers
+        ):
+            raise self._headers_too_large()
         version = parser.get_http_version()
         method: bytes = parser.get_method()
         if version not in {"1.1", "1.0"}:
@@ -214,7 +218,7 @@ class Client(asyncio.Protocol):
             keep=parser.should_keep_alive() and not parser.should_upgrade(),
         )
         self._reading = exchange
-        self._body_limit = self._house.admit(exchange, framing.length)
+        self._body_limit = self._house.admit(exchange)
         if framing.length is not None and framing.length > self._body_limit:
             raise BodyTooLarge(self._body_limit)
         if self._answering is None:

@@ -52,7 +52,7 @@ class Proxy:
                 self._stopped(exchange)
             elif not asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
-        except Exception:
+        except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
             log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
             if not exchange.started:
                 exchange.refuse(DoorError("The router failed."))
@@ -66,7 +66,7 @@ class Proxy:
         pool, request.model, workers = self._fleet.route(request.model)
         prompt = pool.prompts.prompt(endpoint, request)
         decision = pool.strategy.rank(prompt, workers, started)
-        metrics = self._metrics.pools[pool.name]
+        metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
         self._metrics.overhead.observe(monotonic() - started)
         return Job(endpoint, exchange, pool, prompt, decision, started, metrics)
@@ -83,16 +83,17 @@ class Proxy:
             if not worker.ready:
                 continue  # lost since the decision
             is_last = asked + 1 >= self._attempts or place == len(job.decision.candidates)
-            with job.pool.booked(job.prompt, choice) as booking:
-                attempt = Attempt(job, worker, choice, booking)
-                try:
-                    if await self._attempt(attempt, is_last=is_last):
-                        return
-                    asked += 1
-                except WorkerError as failure:
-                    error = answer_for(failure, worker.name)
-                    if not failure.safe:
-                        raise error from None
+            attempt = Attempt(job, worker, choice)
+            try:
+                if await self._attempt(attempt, is_last=is_last):
+                    return
+                asked += 1
+            except WorkerError as failure:
+                error = answer_for(failure, worker.name)
+                if not failure.safe:
+                    raise error from None
+            finally:
+                attempt.release()
         raise error
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
@@ -139,7 +140,7 @@ class Proxy:
 
     def refused(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """Count, and log, what is answered without a worker's help."""
-        self._metrics.refused.labels(str(status)).inc()
+        self._metrics.refused(status)
         if self._log_requests and exchange is not None:
             log.info(
                 "id=%s path=%s status=%d reason=%r",

@@ -107,7 +107,7 @@ class Server:
             await self._door.start()
             ticking = asyncio.create_task(self._tick())
             for listener in listeners:
-                servers.append(await self._listen(loop, listener))
+                servers.append(await self._listen(loop, listener))  # noqa: PERF401 - closed if one fails
             self.started.set()
             await self._told.wait()
             await self._end(servers)

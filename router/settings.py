@@ -75,8 +75,8 @@ class WorkerSettings(Model):
     kv_tokens: Count | None = None
     """Tokens its KV cache holds. Default: what the worker reports."""
     tls: WorkerTlsSettings | None = None
-    """What it is expected to show, and is shown; only with `https://`. Default: the system's
-    roots, and nothing is shown."""
+    """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
+    system's roots, and nothing."""
 
     @property
     def address(self) -> Address:
@@ -99,7 +99,7 @@ class PoolSettings(Model):
     name: Name
     """Label in metrics and logs, unique. Required."""
     models: Some[ModelPattern] = ("*",)
-    """Models routed here: exact names, or beginnings followed by `*`. Default: all (`*`)."""
+    """Models routed here: exact names, or beginnings followed by `*`. Default: `["*"]`."""
     strategy: StrategySettings = StrategySettings("prefixaware")
     """How a worker is chosen. Default: the strategy at the top of the file."""
     workers: Some[WorkerSettings]
@@ -127,9 +127,9 @@ class Settings(Model):
     tokenizer: Literal["bytes"] = "bytes"
     """What prompts are compared by: `bytes`, the text as sent. Default: bytes."""
     workers: Some[WorkerSettings] = ()
-    """The vLLM servers, as URLs or mappings. Instead of `pools`."""
+    """The vLLM servers, as URLs or mappings; instead of `pools`. Default: none."""
     pools: Some[PoolSettings] = ()
-    """Groups of workers, by model. Instead of `workers`."""
+    """Groups of workers, by model; instead of `workers`. Default: none."""
     auth: AuthSettings | None = None
     """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
     can be reached from other machines. Default: everyone who reaches `listen`."""

@@ -1,26 +1,30 @@
-"""Files that settings name: there and readable when the settings are read, not hours later."""
+"""Files that settings name: there, readable and of use when the settings are read, not hours
+later. What they hold is never shown."""
 
 import re
+import ssl
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
-from router.units import shown
+from router.units import shown, shown_file
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
     """Find a file, from the folder of the settings file where its path is relative."""
     if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
         raise ValueError(f"{shown(value)} is not a path: write where the file is")
+    if "-----BEGIN" in str(value):  # not echoed: it may be a key
+        raise ValueError("must be the path of a file, not what the file holds")
     path = Path((info.context or {}).get("folder", "")) / value
     try:
-        if not path.is_file():
-            raise ValueError(f"file {shown(str(path))} does not exist or is not a plain file")
+        if not path.is_file():  # a pipe would block, a device never end
+            raise ValueError(f"{shown_file(path)} does not exist or is not a plain file")
         with path.open("rb"):
             return path
     except OSError as error:
-        raise ValueError(f"file {shown(str(path))} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{shown_file(path)} cannot be read: {error.strerror}") from None
 
 
 ReadableFile = Annotated[
@@ -29,4 +33,42 @@ ReadableFile = Annotated[
     PlainSerializer(str, when_used="json"),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-"""A path, relative to the folder of the settings file or else to the working directory."""
+"""A path, relative to the folder of the settings file, or else to the working directory."""
+
+
+def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Give a context its certificate, also a running one. Raises ValueError with a sentence."""
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ValueError("the key does not belong to the certificate") from None
+        raise ValueError("certificate and key cannot be read as such: both must be PEM") from None
+    except OSError as error:
+        raise ValueError(f"certificate and key cannot be read: {error.strerror}") from None
+
+
+def load_roots(context: ssl.SSLContext, path: Path) -> None:
+    """Let a context trust the certificates of a file. Raises ValueError with a sentence."""
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        raise ValueError(f"{shown_file(path)} holds no certificate in PEM") from None
+    except OSError as error:
+        raise ValueError(f"{shown_file(path)} cannot be read: {error.strerror}") from None
+
+
+def check_chain(certificate: Path, key: Path) -> None:
+    """Raise ValueError if a certificate and its key are of no use together."""
+    load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+
+
+def check_roots(path: Path) -> Path:
+    """Raise ValueError if a file holds no certificates."""
+    load_roots(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
+    return path
+
+
+def _no_password() -> str:
+    """Without this, OpenSSL would ask on the terminal and wait."""
+    raise ValueError("the key has a password: give one without")

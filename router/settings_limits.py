@@ -31,13 +31,13 @@ class LimitSettings(Model):
     headers: Capacity = 32 << 10
     """All header fields of one request together. Default: 32KiB."""
     header_count: Count = 100
-    """Header fields of one request. Default: 100."""
+    """How many header fields one request may have. Default: 100."""
     url: Capacity = 8 << 10
     """Longest path and query of a request. Default: 8KiB."""
     messages: Count = 4096
-    """Messages of one request. Default: 4096."""
+    """Messages in one request. Default: 4096."""
     images: Whole = 256
-    """Images, sounds and videos of one request; 0: none. Default: 256."""
+    """Images in one request; 0: none. Default: 256."""
     n: Count = 128
     """Answers that one request may ask for (`n`). Default: 128."""
     best_of: Count = 128

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from router.settings_errors import refusal, refuse
-from router.settings_files import ReadableFile
+from router.settings_files import ReadableFile, check_chain, check_roots
 from router.settings_types import Model, Name, Some
 from router.units import Address, Secret, shown
 
@@ -131,6 +131,9 @@ class AdminSettings(Model):
         return _told_apart(keys)
 
 
+Roots = Annotated[ReadableFile, AfterValidator(check_roots)]
+
+
 class TlsSettings(Model):
     """What the router shows to clients, and asks of them, where it speaks TLS."""
 
@@ -138,18 +141,29 @@ class TlsSettings(Model):
     """File of the certificate and those that lead to its root, PEM. Required."""
     key: ReadableFile
     """File of the certificate's key, PEM, without a password. Required."""
-    client_ca: ReadableFile | None = None
-    """File of the roots that clients' certificates must come from, PEM; without one, clients need
-    no certificate. Default: none."""
+    client_ca: Roots | None = None
+    """File of the roots that clients' certificates must come from, PEM. Default: none, and
+    clients need no certificate."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        check_chain(self.certificate, self.key)
+        return self
 
 
 class WorkerTlsSettings(Model):
     """What the router expects of a worker at `https://`, and shows to it."""
 
-    ca: ReadableFile | None = None
+    ca: Roots | None = None
     """File of the roots that the worker's certificate must come from, PEM. Default: those of the
     system."""
     certificate: ReadableFile | None = None
     """File of the certificate that the router shows to the worker, PEM. Default: none."""
     key: ReadableFile | None = None
     """File of that certificate's key, PEM, without a password. Default: none."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if self.certificate and self.key:  # one without the other is a contradiction, told there
+            check_chain(self.certificate, self.key)
+        return self

@@ -40,17 +40,23 @@ SECRET_PATTERN = r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"  # noqa: S105
 _SECRET_FILE_BYTES = 64 << 10
 
 
-def shown(value: object) -> str:
+def shown(value: object, longest: int = 60) -> str:
     """Return a value for a message: short, on one line, named as YAML names it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value if len(value) <= 60 else value[:60] + "…", ensure_ascii=False)
+        short = value if len(value) <= longest else value[:longest] + "…"
+        return json.dumps(short, ensure_ascii=False)
     if isinstance(value, int | float):
         return format(value, ".17g")
     if value is None:
         return "nothing"
     return "a list" if isinstance(value, list | tuple) else "a mapping"
+
+
+def shown_file(path: object) -> str:
+    """Return a file's path for a message: it is its end that matters."""
+    return f"file {shown(str(path), 400)}"
 
 
 def parse_duration(value: object) -> float:
@@ -243,7 +249,7 @@ def resolve_secret(value: object) -> str:
         if secret is None:
             raise ValueError(f"{origin} is not set")
     elif text.startswith("file:/"):
-        origin = f"file {shown(text.removeprefix('file:'))}"
+        origin = shown_file(text.removeprefix("file:"))
         secret = _read_secret(text.removeprefix("file:"), origin)
     else:
         raise ValueError(

@@ -32,7 +32,7 @@ def held_tokens(prompt: Prompt, blocks: int) -> int:
 
     Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`.
     """
-    return min(int(blocks * prompt.block_tokens), max(0, prompt.tokens - 1))
+    return min(int(prompt.ends[blocks] * prompt.unit_tokens), max(0, prompt.tokens - 1))
 
 
 def cheapest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -41,5 +41,5 @@ def cheapest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _rank(candidate: Candidate) -> tuple[float, float, int]:
-    total = candidate.cost.total
-    return (total, candidate.cost.wait, candidate.worker.load.turn)
+    wait, prefill, crowd, pressure = candidate.cost
+    return (wait + prefill + crowd + pressure, wait, candidate.worker.load.turn)

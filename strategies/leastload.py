@@ -11,6 +11,7 @@ class LeastLoad:
     """Compares workers by booked seconds, as if every cache were empty."""
 
     Options: ClassVar[type[Any]] = NoOptions
+    reads_prompt: ClassVar[bool] = False
 
     def __init__(self, options: NoOptions) -> None:
         del options

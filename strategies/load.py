@@ -82,6 +82,8 @@ class Load:
         The oldest booking is charged what is left of its prediction, never below zero: one that
         takes longer than predicted delays those behind it, it does not cancel them.
         """
+        if not self._pending:
+            return 0.0
         self._expire(now)
         if not self._pending:
             return 0.0

@@ -32,7 +32,7 @@ class Pace:
 
     def prefill(self, uncached: float, cached: float) -> float:
         """Seconds to compute `uncached` tokens that follow `cached` ones, as learned."""
-        return self.factor * self.guess(uncached, cached)
+        return self.factor * uncached / RATE * (1.0 + (cached + uncached / 2.0) / GROWTH)
 
     def observe(self, guessed_s: float, actual_s: float) -> None:
         """Learn from one first byte, which was guessed to take `guessed_s`, waiting included.

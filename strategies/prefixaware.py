@@ -23,6 +23,7 @@ class PrefixAware:
     """The default strategy. Believes that a worker holds what this router sent it last."""
 
     Options: ClassVar[type[Any]] = PrefixAwareOptions
+    reads_prompt: ClassVar[bool] = True
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
@@ -42,8 +43,8 @@ class PrefixAware:
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
         room = worker.kv_tokens
-        capacity = None if room is None else int(room / prompt.block_tokens)
-        placement = self._tree.insert(prompt.keys, worker.name, capacity)
+        capacity = None if room is None else int(room / prompt.unit_tokens)
+        placement = self._tree.insert(prompt.keys, worker.name, capacity, prompt.ends)
         self._placed[id(prompt), worker.name] = placement
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:

@@ -10,10 +10,14 @@ block is always a leaf: eviction cuts leaves first, as engines do (vLLM `v1/core
 frees a request's blocks in reverse), and what remains stays connected.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+#: Every block counts one.
+BLOCKS = range(1 << 32)
+UNBOUNDED = 1 << 62
 #: Bytes of a block: its key, its mask, its places in both maps. Measured 260, with room to grow.
 BLOCK_BYTES = 320
 
@@ -35,24 +39,39 @@ class PrefixTree:
         self._holders: dict[int, int] = {}
         self._workers: dict[str, _Shadow] = {}
 
-    def insert(self, keys: Sequence[int], worker: str, capacity: int | None = None) -> Placement:
+    def insert(
+        self,
+        keys: Sequence[int],
+        worker: str,
+        capacity: int | None = None,
+        ends: Sequence[int] = BLOCKS,
+    ) -> Placement:
         """Record that `worker` was sent the prompt with these chained keys.
 
-        `capacity` is how many blocks its own cache holds, if known: it forgets beyond that.
+        `capacity` is how much its own cache holds, if known: it forgets beyond that. `ends` tells
+        how much the first blocks take, in the same unit; otherwise each of them counts one.
         """
         shadow = self._workers.get(worker) or self._join(worker)
-        room = self._share() if capacity is None else min(capacity, self._share())
-        holders, order, bit = self._holders, shadow.order, shadow.bit
-        new = 0
+        room = self._share()
+        capacity = UNBOUNDED if capacity is None else capacity
         # Of a path longer than the room, only what is nearest to the root could be kept.
-        for key in reversed(keys[:room]):
+        kept = min(len(keys), room)
+        if ends[kept] > capacity:
+            kept = bisect_right(ends, capacity, hi=kept) - 1
+        holders, order, bit = self._holders, shadow.order, shadow.bit
+        touch = order.move_to_end
+        new = 0
+        for place in range(kept - 1, -1, -1):
+            key = keys[place]
             if key in order:
-                order.move_to_end(key)
+                touch(key)
             else:
-                order[key] = None
+                order[key] = size = ends[place + 1] - ends[place]
+                shadow.size += size
                 holders[key] = holders.get(key, 0) | bit
                 new += 1
-        self._shrink(shadow, room)
+        if len(order) > room or shadow.size > capacity:
+            self._shrink(shadow, room, capacity)
         shadow.placements += 1
         return Placement(shadow.placements, new)
 
@@ -94,7 +113,7 @@ class PrefixTree:
             return
         path = [key for key in keys if key in shadow.order]
         for key in path[len(path) - placement.new :]:
-            del shadow.order[key]
+            shadow.size -= shadow.order.pop(key)
             self._release(key, shadow.bit)
 
     def forget(self, worker: str) -> None:
@@ -113,9 +132,11 @@ class PrefixTree:
     def _share(self) -> int:
         return max(1, self._limit // len(self._workers))
 
-    def _shrink(self, shadow: "_Shadow", room: int) -> None:
-        while len(shadow.order) > room:
-            key, _ = shadow.order.popitem(last=False)
+    def _shrink(self, shadow: "_Shadow", room: int, capacity: int = UNBOUNDED) -> None:
+        order = shadow.order
+        while len(order) > room or shadow.size > capacity:
+            key, size = order.popitem(last=False)
+            shadow.size -= size
             self._release(key, shadow.bit)
 
     def _release(self, key: int, bit: int) -> None:
@@ -138,9 +159,11 @@ class PrefixTree:
 class _Shadow:
     """What one worker was sent, the oldest use first."""
 
-    __slots__ = ("bit", "order", "placements")
+    __slots__ = ("bit", "order", "placements", "size")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self.placements = 0
-        self.order: OrderedDict[int, None] = OrderedDict()
+        self.size = 0
+        self.order: OrderedDict[int, int] = OrderedDict()
+        """How much each block takes, by its key."""

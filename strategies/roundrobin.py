@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from strategies.base import Candidate, Cost, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 
 class RoundRobin:
     """The worker whose turn is longest ago is next; no index into a list that may change."""
 
     Options: ClassVar[type[Any]] = NoOptions
+    reads_prompt: ClassVar[bool] = False
 
     def __init__(self, options: NoOptions) -> None:
         del options
@@ -20,7 +21,7 @@ class RoundRobin:
         """Least recently placed first; a newcomer counts as longest ago."""
         turns = self._turns
         order = sorted(workers, key=lambda worker: turns.get(worker.name, 0))
-        return Decision([Candidate(worker, Cost()) for worker in order], "turn")
+        return Decision([Candidate(worker, FREE) for worker in order], "turn")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """It has had its turn."""

@@ -8,7 +8,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
-from router.settings_file import SettingsError, load, loads, schema, schema_text
+from router.settings import Settings
+from router.settings_file import SettingsError, describe, load, loads, schema, schema_text
 
 CONFIG = Path(__file__).parents[2] / "config"
 EXAMPLES = sorted(CONFIG.glob("*.yaml"))
@@ -68,6 +69,20 @@ def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> Non
         load(CONFIG / "pools.yaml")
 
 
+def test_one_example_tells_the_defaults() -> None:
+    """All there are below its workers, as it says."""
+    sections = {"clients", "timeouts", "limits", "health", "shutdown", "logs"}
+    settings = load(CONFIG / "prefixaware.yaml")
+    for section in sections:
+        assert getattr(settings, section) == getattr(Settings(workers=settings.workers), section)
+    left_out = [
+        row.path
+        for row in describe(settings)
+        if row.path.split(".")[0] in sections and row.source == "default"
+    ]
+    assert left_out == ["limits.max_tokens"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -77,12 +92,24 @@ def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> Non
         "listen: '[::1]:0'",
         "timeouts: {connect: 250ms}",
         "limits: {body: 64kB, attempts: 10}",
+        "limits: {images: 0, queue: 0, max_tokens: 5, retries: 0}",
+        "limits: {retries: 12.5%}",
+        "timeouts: {total: off, comment: 15s}",
         "health: {fall: 1}",
+        "health: {ejection: {share: 1, panic: 100%}}",
+        "shutdown: {delay: 0s}",
+        "auth: none",
+        "auth: {keys: ['${WARMROUTE_KEY}']}",
+        "auth: {keys: [{name: a, key: 'file:/run/a'}, 'file:/run/b']}",
+        "admin: {listen: '127.0.0.1:9', keys: ['${WARMROUTE_KEY}']}",
+        "cors: ['*']",
+        "cors: [https://app.example, 'http://localhost:3000']",
+        "tls: {certificate: a.pem, key: /a.key, client_ca: b.pem}",
         "logs: {level: debug, format: json, requests: true}",
     ],
 )
 def test_the_schema_allows_what_is_right(line: str) -> None:
-    """Both shapes of a strategy, also of another package."""
+    """Both shapes of a strategy, also of another package; all shapes of the others."""
     assert fits(f"workers: [http://a:1, {{url: http://b, models: [x]}}]\n{line}")
 
 
@@ -107,6 +134,22 @@ def test_the_schema_allows_what_is_right(line: str) -> None:
         "workers: [http://a:1]\nstrategy: {memory: 1MiB}",
         "workers: [http://a:1]\ntimeouts: {connect: 2}",
         "workers: [http://a:1]\nlimits: {attempts: 11}",
+        "workers: [http://a:1]\nlimits: {queue: -1}",
+        "workers: [http://a:1]\nlimits: {retries: 101%}",
+        "workers: [http://a:1]\nlimits: {retries: '0.2'}",
+        "workers: [http://a:1]\nlimits: {max_tokens: off}",
+        "workers: [http://a:1]\ntimeouts: {total: none}",
+        "workers: [http://a:1]\ntimeouts: {queue: off}",
+        "workers: [http://a:1]\nhealth: {ejection: {share: 1.5}}",
+        "workers: [http://a:1]\nauth: off",
+        "workers: [http://a:1]\nauth: {}",
+        "workers: [http://a:1]\nauth: {keys: []}",
+        "workers: [http://a:1]\nauth: {keys: [sk-literal]}",
+        "workers: [http://a:1]\nauth: {keys: [{name: a}]}",
+        "workers: [http://a:1]\nadmin: {listen: 9090}",
+        "workers: [http://a:1]\ncors: [https://app.example/]",
+        "workers: [http://a:1]\ntls: {certificate: a.pem}",
+        "workers: [{url: https://a:1, tls: {cert: a.pem}}]",
         "workers: [http://a:1]\nzebra: 1",
     ],
 )

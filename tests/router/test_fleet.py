@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, cast
+from time import monotonic
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from router.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet import Fleet, Pool, State, Worker
 from router.upstream import Upstream
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
+from strategies.load import Booking
 from strategies.registry import make
 from strategies.roundrobin import RoundRobin
 
@@ -28,7 +30,7 @@ def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) 
     made = Worker(name, "http://127.0.0.1:1", upstream, models=fixed)
     if models:
         made.models = {model: {"id": model} for model in models}
-    made.state = state
+    made.become(state, "as the test has it")
     return made
 
 
@@ -171,33 +173,17 @@ class Watching(RoundRobin):
         self.placements.append(worker.name)
 
 
-class Left(BaseException):
-    """Stands for a cancellation."""
-
-
-@pytest.mark.parametrize("end", [None, ValueError, Left])
-def test_booked(end: type[BaseException] | None) -> None:
-    """Booked before the block, let go after it, whatever happens in it."""
+def test_booked() -> None:
+    """Booked at once, and let go when it is released; once is enough and twice is the same."""
     one, strategy = worker("m"), Watching()
     found = Pool("p", ["*"], [one], cast("Strategy", strategy))
-    choice = Candidate(one, Cost(prefill=5.0))
-
-    def use() -> None:
-        with found.booked(PROMPT, choice) as booking:
-            assert strategy.placements == [one.name]
-            assert one.load.in_flight == 1
-            assert one.load.kv_tokens == 1100
-            assert 0 < one.wait() <= 5.0
-            assert booking.prefill_s == 5.0
-            if end is not None:
-                raise end
-
-    if end is None:
-        use()
-    else:
-        with pytest.raises(end):
-            use()
-    assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
+    booking = found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
+    assert strategy.placements == [one.name]
+    assert (one.load.in_flight, one.load.kv_tokens, booking.prefill_s) == (1, 1100, 5.0)
+    assert 0 < one.wait() <= 5.0
+    for _ in range(2):
+        one.load.release(booking, monotonic())
+        assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
 
 
 def test_booked_by_a_broken_strategy() -> None:
@@ -205,8 +191,8 @@ def test_booked_by_a_broken_strategy() -> None:
     one, strategy = worker("m"), Watching()
     strategy.broken = True
     found = Pool("p", ["*"], [one], cast("Strategy", strategy))
-    with pytest.raises(RuntimeError), found.booked(PROMPT, Candidate(one, Cost(prefill=5.0))):
-        pytest.fail("it was not placed")
+    with pytest.raises(RuntimeError):
+        found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
     assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
 
 
@@ -215,14 +201,13 @@ def test_many_bookings_return_to_nothing(order: list[int]) -> None:
     """However they overlap."""
     workers = [worker("m") for _ in range(3)]
     found = Pool("p", ["*"], workers, make("leastload", {}))
-    open_: list[Any] = []
+    open_: list[tuple[Worker, Booking]] = []
     for place in order:
-        context = found.booked(PROMPT, Candidate(workers[place], Cost(prefill=0.1)))
-        context.__enter__()
-        open_.append(context)
+        one = workers[place]
+        open_.append((one, found.book(PROMPT, Candidate(one, Cost(prefill=0.1)), monotonic())))
         assert sum(w.load.in_flight for w in workers) == len(open_)
-    for context in open_[::2] + open_[1::2]:
-        context.__exit__(None, None, None)
+    for one, booking in open_[::2] + open_[1::2]:
+        one.load.release(booking, monotonic())
     assert all((w.load.in_flight, w.load.kv_tokens, w.wait()) == (0, 0, 0.0) for w in workers)
 
 
@@ -231,5 +216,5 @@ def test_turns() -> None:
     first, second = worker("m"), worker("m")
     found = Pool("p", ["*"], [first, second], make("roundrobin", {}))
     for one, other in ((first, second), (second, first), (first, second)):
-        with found.booked(PROMPT, Candidate(one, Cost())):
-            assert one.load.turn > other.load.turn
+        found.book(PROMPT, Candidate(one, Cost()), monotonic())
+        assert one.load.turn > other.load.turn

@@ -174,7 +174,7 @@ def test_token_ids_are_exact() -> None:
     ids = list(range(1000, 3000))
     first = prompt(COMPLETION, {"prompt": ids})
     assert (first.tokens, first.estimated) == (2000, False)
-    assert len(first.keys) * first.block_tokens <= 2000
+    assert first.ends[len(first.keys)] * first.unit_tokens <= 2000
     longer = prompt(COMPLETION, {"prompt": [*ids, 1, 2, 3]})
     assert longer.keys[: len(first.keys)] == first.keys
     assert prompt(COMPLETION, {"prompt": [ids, [1]]}).keys == first.keys

@@ -19,6 +19,45 @@ pools:
     workers: [{url: "https://[::1]", name: six}]
 """
 
+SECTIONS: dict[str, dict[str, object]] = {
+    "admin": {"listen": None, "keys": ()},
+    "clients": {"header": 10, "body": 30, "write": 60, "keepalive": 75, "connections": 10_000},
+    "timeouts": {
+        "connect": 2,
+        "first_byte": 600,
+        "idle": 120,
+        "total": 3600,
+        "queue": 30,
+        "keepalive": 3,
+        "comment": None,
+    },
+    "limits": {
+        "body": 16 << 20,
+        "headers": 32 << 10,
+        "header_count": 100,
+        "url": 8 << 10,
+        "messages": 4096,
+        "images": 256,
+        "n": 128,
+        "best_of": 128,
+        "max_tokens": None,
+        "in_flight": 1024,
+        "queue": 1000,
+        "attempts": 3,
+        "retries": 0.2,
+    },
+    "health": {
+        "interval": 2,
+        "timeout": 1,
+        "fall": 2,
+        "rise": 1,
+        "ejection": {"failures": 5, "first": 5, "longest": 300, "share": 0.5, "panic": 0.5},
+    },
+    "shutdown": {"delay": 5, "drain": 600},
+    "logs": {"level": "info", "format": "plain", "requests": False},
+}
+"""What all sections hold if nothing is written: seconds, bytes and numbers."""
+
 
 def test_everything_but_the_workers_has_a_default() -> None:
     """The documented ones, in seconds and bytes."""
@@ -30,17 +69,9 @@ def test_everything_but_the_workers_has_a_default() -> None:
     worker = settings.workers[0]
     assert (worker.url, worker.name) == ("http://10.0.0.11:8000", "10.0.0.11:8000")
     assert (worker.models, worker.api_key, worker.kv_tokens) == ((), None, None)
-    timeouts, limits, health, logs = (
-        settings.timeouts,
-        settings.limits,
-        settings.health,
-        settings.logs,
-    )
-    assert (timeouts.connect, timeouts.first_byte) == (2, 600)
-    assert (timeouts.idle, timeouts.keepalive) == (120, 3)
-    assert (limits.body, limits.attempts) == (16 << 20, 3)
-    assert (health.interval, health.timeout, health.fall, health.rise) == (2, 1, 2, 1)
-    assert (logs.level, logs.format, logs.requests) == ("info", "plain", False)
+    assert (settings.auth, settings.tls, settings.cors) == (None, None, ())
+    assert (settings.door_keys, settings.admin_keys) == ((), ())
+    assert {name: getattr(settings, name).model_dump() for name in SECTIONS} == SECTIONS
 
 
 @pytest.mark.parametrize(
@@ -115,21 +146,54 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("workers[0].models", "as the worker reports", "default"),
         ("workers[0].api_key", "***", "set"),
         ("workers[0].kv_tokens", "as the worker reports", "default"),
+        ("workers[0].tls", "none", "default"),
         ("workers[1].url", "http://b:1", "set"),
         ("workers[1].name", "b:1", "default"),
         ("workers[1].models", "as the worker reports", "default"),
         ("workers[1].api_key", "none", "default"),
         ("workers[1].kv_tokens", "as the worker reports", "default"),
+        ("workers[1].tls", "none", "default"),
+        ("auth", "everyone on this machine", "default"),
+        ("tls", "none", "default"),
+        ("cors", "none", "default"),
+        ("admin.listen", "as listen", "default"),
+        ("admin.keys", "as auth", "default"),
+        ("clients.header", "10s", "default"),
+        ("clients.body", "30s", "default"),
+        ("clients.write", "1m", "default"),
+        ("clients.keepalive", "75s", "default"),
+        ("clients.connections", "10000", "default"),
         ("timeouts.connect", "2s", "default"),
         ("timeouts.first_byte", "10m", "default"),
         ("timeouts.idle", "90s", "set"),
+        ("timeouts.total", "1h", "default"),
+        ("timeouts.queue", "30s", "default"),
         ("timeouts.keepalive", "3s", "default"),
+        ("timeouts.comment", "off", "default"),
         ("limits.body", "16MiB", "default"),
+        ("limits.headers", "32KiB", "default"),
+        ("limits.header_count", "100", "default"),
+        ("limits.url", "8KiB", "default"),
+        ("limits.messages", "4096", "default"),
+        ("limits.images", "256", "default"),
+        ("limits.n", "128", "default"),
+        ("limits.best_of", "128", "default"),
+        ("limits.max_tokens", "no limit", "default"),
+        ("limits.in_flight", "1024", "default"),
+        ("limits.queue", "1000", "default"),
         ("limits.attempts", "3", "default"),
+        ("limits.retries", "0.2", "default"),
         ("health.interval", "2s", "default"),
         ("health.timeout", "1s", "default"),
         ("health.fall", "2", "default"),
         ("health.rise", "1", "default"),
+        ("health.ejection.failures", "5", "default"),
+        ("health.ejection.first", "5s", "default"),
+        ("health.ejection.longest", "5m", "default"),
+        ("health.ejection.share", "0.5", "default"),
+        ("health.ejection.panic", "0.5", "default"),
+        ("shutdown.delay", "5s", "default"),
+        ("shutdown.drain", "10m", "default"),
         ("logs.level", "info", "default"),
         ("logs.format", "plain", "default"),
         ("logs.requests", "false", "default"),

@@ -7,6 +7,7 @@ import pytest
 from router.settings import Settings
 from router.settings_diff import changes, needs_restart
 from router.settings_file import loads
+from tests.pems import write_pems
 
 WORKER = "workers: [http://a:1]\n"
 POOLS = """
@@ -129,11 +130,9 @@ def test_keys_come_go_and_change() -> None:
 
 
 def with_tls(folder: Path, tls: str, worker: str = "") -> Settings:
-    """Settings whose files are in a folder, which has some."""
-    for name in ("a.pem", "b.pem"):
-        (folder / name).touch()
-    worker = f"workers: [{{url: 'https://a:1'{worker}}}]\n"
-    return loads(worker + tls, folder=folder)
+    """Settings whose files are in a folder."""
+    write_pems(folder)
+    return loads(f"workers: [{{url: 'https://a:1'{worker}}}]\n{tls}", folder=folder)
 
 
 def test_tls_begins_and_ends_with_a_restart(tmp_path: Path) -> None:
@@ -142,26 +141,26 @@ def test_tls_begins_and_ends_with_a_restart(tmp_path: Path) -> None:
         with_tls(tmp_path, text)
         for text in (
             "",
-            "tls: {certificate: a.pem, key: a.pem}",
-            "tls: {certificate: b.pem, key: a.pem}",
-            "tls: {certificate: a.pem, key: a.pem, client_ca: b.pem}",
+            "tls: {certificate: one.pem, key: one.key}",
+            "tls: {certificate: both.pem, key: one.key}",
+            "tls: {certificate: one.pem, key: one.key, client_ca: one.pem}",
         )
     )
     both = ["tls.certificate", "tls.key"]
     assert (needs_restart(none, one), needs_restart(one, none)) == (both, both)
     assert (needs_restart(one, other), needs_restart(one, one)) == ([], [])
-    assert changes(one, other) == [f"tls.certificate: {tmp_path}/a.pem → {tmp_path}/b.pem"]
+    assert changes(one, other) == [f"tls.certificate: {tmp_path}/one.pem → {tmp_path}/both.pem"]
     assert needs_restart(one, asking) == ["tls.client_ca"]
     assert changes(none, one) == [
-        f"tls.certificate: none → {tmp_path}/a.pem; waits for a restart",
-        f"tls.key: none → {tmp_path}/a.pem; waits for a restart",
+        f"tls.certificate: none → {tmp_path}/one.pem; waits for a restart",
+        f"tls.key: none → {tmp_path}/one.key; waits for a restart",
     ]
 
 
 def test_a_worker_may_be_trusted_otherwise(tmp_path: Path) -> None:
     """Without a restart."""
-    before, after = with_tls(tmp_path, ""), with_tls(tmp_path, "", ", tls: {ca: a.pem}")
-    assert changes(before, after) == [f"worker a:1: tls.ca: none → {tmp_path}/a.pem"]
+    before, after = with_tls(tmp_path, ""), with_tls(tmp_path, "", ", tls: {ca: one.pem}")
+    assert changes(before, after) == [f"worker a:1: tls.ca: none → {tmp_path}/one.pem"]
     assert needs_restart(before, after) == []
 
 

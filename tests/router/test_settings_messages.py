@@ -14,6 +14,7 @@ NAME = "is not a name: write 1 to 64 letters, digits and . _ : - [ ]"
 WHOLE = "is not the name of a model: write it in full, without *"
 ONE_POOL = "; a worker stands in one pool, and a pool may have several models"
 PATTERN = "is not a model pattern: write an exact name, or how it begins with one * at the end"
+SHARE = "is not a share: write a number from 0 to 1, such as 0.2, or 20%"
 TWO_FORMS = (
     "a secret is never written here: give ${NAME} for an environment variable,"
     " or file:/path for a file that holds it"
@@ -44,7 +45,12 @@ def wrong(text: str) -> list[str]:
             "timeouts: {first-byte: 1s}",
             'timeouts.first-byte: unknown key; did you mean "first_byte"?',
         ),
-        ("limits: {retries: 2}", "limits.retries: unknown key"),
+        ("limits: {zebras: 2}", "limits.zebras: unknown key"),
+        ("limits: {inflight: 2}", 'limits.inflight: unknown key; did you mean "in_flight"?'),
+        (
+            "health: {ejection: {fails: 1}}",
+            'health.ejection.fails: unknown key; did you mean "failures"?',
+        ),
         ("health: {intervall: 1s}", 'health.intervall: unknown key; did you mean "interval"?'),
         ("logs: {Level: info}", 'logs.Level: unknown key; did you mean "level"?'),
         (
@@ -66,6 +72,31 @@ def wrong(text: str) -> list[str]:
             "limits: {body: 16}",
             "limits.body: 16 is not a size: write a whole number and a unit"
             " (B, kB, MB, GB, KiB, MiB, GiB, TiB), such as 16MiB",
+        ),
+        ("limits: {headers: 0B}", "limits.headers: must be more than 0B"),
+        ("limits: {images: -1}", "limits.images: must be at least 0"),
+        ("limits: {queue: 1.5}", "limits.queue: must be a whole number"),
+        ("limits: {in_flight: 0}", "limits.in_flight: must be at least 1"),
+        ("limits: {max_tokens: 0}", "limits.max_tokens: must be at least 1"),
+        ("limits: {max_tokens: none}", "limits.max_tokens: must be a whole number"),
+        ("limits: {retries: 20}", f"limits.retries: 20 {SHARE}"),
+        ("limits: {retries: 120%}", f'limits.retries: "120%" {SHARE}'),
+        ("clients: {header: 0s}", "clients.header: must be longer than 0s"),
+        ("clients: {connections: 0}", "clients.connections: must be at least 1"),
+        ("timeouts: {total: never}", f'timeouts.total: "never" {DURATION}, or off'),
+        ("timeouts: {comment: 0s}", "timeouts.comment: must be longer than 0s, or off"),
+        ("timeouts: {total: }", "timeouts.total: has no value; give it one or remove it"),
+        ("timeouts: {queue: off}", f'timeouts.queue: "off" {DURATION}'),
+        ("shutdown: {drain: forever}", f'shutdown.drain: "forever" {DURATION}'),
+        ("health: {ejection: 5}", "health.ejection: must be a mapping"),
+        ("health: {ejection: {panic: half}}", f'health.ejection.panic: "half" {SHARE}'),
+        (
+            "health: {ejection: {first: 10m}}",
+            "health.ejection: first (10m) is longer than longest (5m)",
+        ),
+        (
+            "health: {ejection: {longest: 2s}}",
+            "health.ejection: first (5s) is longer than longest (2s)",
         ),
         ("limits: {attempts: 0}", "limits.attempts: must be at least 1"),
         ("limits: {attempts: 11}", "limits.attempts: must be at most 10"),
@@ -166,7 +197,7 @@ def test_a_wrong_worker_gets_one_sentence(worker: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("listen: a:1", ['f:1: no workers: give "workers" or "pools"']),
+        ("listen: '[::1]:1'", ['f:1: no workers: give "workers" or "pools"']),
         ("workers: []", ["f:1: workers: must not be empty"]),
         ("pools: []", ["f:1: pools: must not be empty"]),
         ("workers: http://a:1", ["f:1: workers: must be a list"]),

@@ -10,7 +10,10 @@ WORDS = [
     "workers", "pools", "strategy", "name", "url", "models", "api_key", "timeouts", "connect",
     "limits", "attempts", "logs", "level", "listen", "health", "kv_tokens", "http://a:1",
     "http://b:2/x", "prefixaware", "roundrobin", "memory", "16MiB", "2s", "${HOME}", "${NO}",
-    "file:/dev/null", "info", "true", "~", "5", "1e9", "0x", ".nan", "2001-01-01", "*", "a*",
+    "auth", "keys", "key", "admin", "tls", "ca", "certificate", "cors", "clients", "health",
+    "ejection", "first", "longest", "retries", "total", "off", "none", "20%", "0.0.0.0:80",
+    "https://a", "file:/dev/null", "info", "true", "~", "5", "1e9", "0x", ".nan", "2001-01-01",
+    "*", "a*",
 ]  # fmt: skip
 MARKS = [
     ": ", ":\n", ":\n  ", "\n", "\n  ", "\n- ", "\n  - ", ", ", "{", "}", "[", "]", "&a ", "*a ",
@@ -18,6 +21,7 @@ MARKS = [
     "# ", "\t", "---\n", "...\n", "%YAML 1.1\n", "%TAG ! x\n", "? ", "\\", "\\ud800", "\0", "é",
     "\ufeff", "`",
 ]  # fmt: skip
+KEYS = [*WORDS[:16], "auth", "keys", "admin", "tls", "cors", "ejection", "first", "retries"]
 YAMLISH = st.lists(st.sampled_from([*WORDS, *MARKS, *MARKS]), max_size=30).map("".join)
 
 
@@ -60,7 +64,7 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: (
         st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(map(str, items))}]")
-        | st.dictionaries(st.sampled_from(WORDS[:16]), inner, max_size=4).map(
+        | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4).map(
             lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs.items()) + "}"
         )
     ),
@@ -69,7 +73,7 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from(WORDS[:16]), VALUES, max_size=5))
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
 def test_any_structure_loads_or_is_refused(sections: dict[str, object]) -> None:
     """Right keys with wrong values, in every place."""
     check("".join(f"{key}: {value}\n" for key, value in sections.items()))

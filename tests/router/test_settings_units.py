@@ -11,14 +11,18 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 from router.units import (
     Address,
     Duration,
+    DurationOrOff,
     Secret,
+    Share,
     Size,
     format_duration,
     format_size,
     parse_duration,
+    parse_duration_or_off,
+    parse_share,
     parse_size,
     resolve_secret,
-    shown,
+    shown_file,
 )
 
 DURATION = "is not a duration: write a whole number and a unit (ms, s, m, h, d), such as 30s"
@@ -70,6 +74,72 @@ def test_anything_else_is_no_duration(value: object, said: str) -> None:
     with pytest.raises(ValueError, match="duration") as caught:
         parse_duration(value)
     assert str(caught.value) == f"{said} {DURATION}"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("off", None), ("15s", 15.0), ("1ms", 0.001)])
+def test_a_duration_may_be_off(text: str, seconds: float | None) -> None:
+    """Which is None, and written as it was read."""
+    adapter: TypeAdapter[float | None] = TypeAdapter(DurationOrOff)
+    assert adapter.validate_python(text) == seconds
+    assert adapter.dump_python(seconds, mode="json") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("Off", f'"Off" {DURATION}, or off'),
+        (False, f"false {DURATION}, or off"),
+        (15, f"15 {DURATION}, or off"),
+        ("none", f'"none" {DURATION}, or off'),
+        ("0s", "must be longer than 0s, or off"),
+    ],
+)
+def test_anything_else_is_neither(value: object, said: str) -> None:
+    """Both are named; there is one way to say off."""
+    with pytest.raises(ValueError, match="off") as caught:
+        parse_duration_or_off(value)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "share"),
+    [(0, 0.0), (1, 1.0), (0.25, 0.25), ("0%", 0.0), ("100%", 1.0), ("20%", 0.2), ("12.5%", 0.125)],
+)
+def test_a_share_is_a_number_or_a_percentage(value: object, share: float) -> None:
+    """What is read is written as a number, a whole one without a point."""
+    adapter: TypeAdapter[float] = TypeAdapter(Share)
+    assert adapter.validate_python(value) == share
+    written = adapter.dump_python(share, mode="json")
+    assert (written, type(written)) == (share, int if share in (0, 1) else float)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (20, "20"),
+        (1.5, "1.5"),
+        (-0.1, "-0.10000000000000001"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (True, "true"),
+        (None, "nothing"),
+        ([], "a list"),
+        ("0.5", '"0.5"'),
+        ("101%", '"101%"'),
+        ("100.5%", '"100.5%"'),
+        ("-5%", '"-5%"'),
+        ("5 %", '"5 %"'),
+        ("\u0665%", '"\u0665%"'),
+        ("5%\n", '"5%\\n"'),
+    ],
+)
+def test_anything_else_is_no_share(value: object, said: str) -> None:
+    """The message shows both forms."""
+    with pytest.raises(ValueError, match="share") as caught:
+        parse_share(value)
+    assert str(caught.value) == (
+        f"{said} is not a share: write a number from 0 to 1, such as 0.2, or 20%"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,6 +266,23 @@ def test_a_port_has_a_largest_number() -> None:
         Address.parse("a:65536")
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.9.10", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1", "LocalHost"]
+)
+def test_a_loopback_address_is_known(host: str) -> None:
+    """In every way to write one."""
+    assert Address(host, 80).is_loopback
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "localhost.example", "gpu-2"],  # noqa: S104
+)
+def test_any_other_address_may_be_reached_by_others(host: str) -> None:
+    """Also a name: what it stands for may change."""
+    assert not Address(host, 80).is_loopback
+
+
 def test_a_secret_comes_from_the_environment_or_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -257,7 +344,15 @@ def test_a_file_without_a_secret_is_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ValueError, match="file") as caught:
             resolve_secret(f"file:{path}")
-        assert str(caught.value) == f"file {shown(path)} {said}"
+        assert str(caught.value) == f"{shown_file(path)} {said}"
+
+
+def test_a_file_is_named_by_its_whole_path() -> None:
+    """On one line; only what no path is like is cut."""
+    long = "/" + "a" * 300
+    assert shown_file(long) == f'file "{long}"'
+    assert shown_file("/a\nb") == 'file "/a\\nb"'
+    assert len(shown_file("/" + "a" * 5000)) < 500
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,20 @@
 """Chained block keys."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.blocks import chain, root_key
+from strategies.blocks import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, root_key
+
+SIXTEENS = range(0, 1 << 20, 16)
 
 
 @given(st.binary(max_size=400), st.binary(max_size=400))
 def test_longer_text_begins_with_the_shorter_ones_keys(head: bytes, tail: bytes) -> None:
     """Appending never changes the keys of full blocks."""
-    short = chain(0, head, 16)
-    assert chain(0, head + tail, 16)[: len(short)] == short
+    short = chain(0, head, SIXTEENS)
+    assert chain(0, head + tail, SIXTEENS)[: len(short)] == short
     assert len(short) == len(head) // 16
 
 
@@ -19,7 +23,7 @@ def test_a_change_changes_every_key_after_it(text: bytes, at: int) -> None:
     """One flipped byte in the first block gives a wholly different path."""
     other = bytearray(text)
     other[at] ^= 1
-    assert not set(chain(0, text, 16)) & set(chain(0, bytes(other), 16))
+    assert not set(chain(0, text, SIXTEENS)) & set(chain(0, bytes(other), SIXTEENS))
 
 
 def test_identity_keeps_tenants_apart() -> None:
@@ -27,4 +31,22 @@ def test_identity_keeps_tenants_apart() -> None:
     roots = [root_key("m", "a", "b"), root_key("m", "ab", ""), root_key("ma", "b", ""), root_key()]
     assert len(set(roots)) == len(roots)
     text = b"x" * 64
-    assert not set(chain(roots[0], text, 16)) & set(chain(roots[1], text, 16))
+    assert not set(chain(roots[0], text, SIXTEENS)) & set(chain(roots[1], text, SIXTEENS))
+
+
+def test_blocks_of_text_grow_with_their_depth() -> None:
+    """None is larger than a small part of what lies before it, and long prompts have few."""
+    sizes = [end - start for start, end in pairwise(TEXT_ENDS)]
+    assert TEXT_ENDS[0] == 0
+    assert sizes == sorted(sizes)
+    for start, size in zip(TEXT_ENDS, sizes, strict=False):
+        assert size <= max(TEXT_BLOCK, start / FINENESS)
+    assert len(chain(0, bytes(1 << 20))) < 300
+
+
+@given(st.binary(max_size=40_000), st.binary(max_size=40_000))
+def test_text_that_grows_keeps_its_keys(head: bytes, tail: bytes) -> None:
+    """Blocks lie where they lie, however long the text becomes."""
+    short = chain(7, head)
+    assert chain(7, head + tail)[: len(short)] == short
+    assert TEXT_ENDS[len(short)] <= len(head) < TEXT_ENDS[len(short) + 1]

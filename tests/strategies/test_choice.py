@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.base import Candidate, Cost, Outcome, Prompt, Strategy
-from strategies.blocks import chain
+from strategies.blocks import TEXT_ENDS, chain
 from strategies.cost import cheapest_first
 from strategies.load import Load
 from strategies.pace import Pace
@@ -31,9 +31,11 @@ def fleet(count: int) -> list[Stand]:
 
 
 def prompt(text: str, answer_tokens: int = 100) -> Prompt:
-    """A prompt of this text at four bytes a token, 64 tokens a block."""
+    """A prompt of this text at four bytes a token."""
     data = text.encode()
-    return Prompt("m", len(data) // 4, chain(0, data), 64.0, answer_tokens, stream=True)
+    return Prompt(
+        "m", len(data) // 4, chain(0, data), TEXT_ENDS, 0.25, answer_tokens, stream=True
+    )
 
 
 class Run:

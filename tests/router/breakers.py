@@ -1,0 +1,55 @@
+"""A pool without workers: breakers, and what is told of them."""
+
+from dataclasses import dataclass, field
+
+from router.breaker import Breaker, Ejection
+from router.ejection import Breakers
+
+SETTINGS = Ejection(failures=3, first=10, longest=60)
+
+
+@dataclass
+class Member:
+    """A worker, as far as its pool's breakers look."""
+
+    name: str
+    ready: bool = True
+    breaker: Breaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.breaker = Breaker(self.name)
+
+
+class Pool:
+    """Workers, their breakers and what was told of them."""
+
+    def __init__(self, size: int, settings: Ejection = SETTINGS) -> None:
+        self.members = [Member(f"w{place}") for place in range(size)]
+        self.told: list[str] = []
+        self.breakers = Breakers(settings, self.members, self.told.append)
+
+    def __getitem__(self, place: int) -> Breaker:
+        return self.members[place].breaker
+
+    def out(self) -> list[int]:
+        """The places of those that are left out or on trial."""
+        out = [place for place, member in enumerate(self.members) if not member.breaker.closed]
+        assert self.breakers.any_open is bool(out)
+        return out
+
+    def admitted(self, now: float) -> list[int]:
+        """The places of those that may be asked, of those that are ready."""
+        ready = [member for member in self.members if member.ready]
+        chosen = self.breakers.admitted(now, ready)
+        return [place for place, member in enumerate(self.members) if member in chosen]
+
+
+def fail(breaker: Breaker, now: float, times: int = 1, kind: str = "closed") -> None:
+    """Send requests that fail."""
+    for _ in range(times):
+        breaker.failed(now, breaker.began(now), kind)
+
+
+def work(breaker: Breaker, now: float) -> None:
+    """Send a request that works."""
+    breaker.worked(now, breaker.began(now))

@@ -1,0 +1,368 @@
+"""When a worker is left out, for how long, and when nobody is."""
+
+import pytest
+
+from router.breaker import Breaker, Ejection, State
+from router.ejection import Breakers
+from tests.router.breakers import SETTINGS, Pool, fail, work
+
+
+def test_only_failures_in_a_row_count() -> None:
+    """One success in between and the row begins anew."""
+    pool = Pool(2)
+    fail(pool[0], 0, 2)
+    work(pool[0], 0)
+    fail(pool[0], 0, 2)
+    assert pool.out() == []
+    fail(pool[0], 0)
+    assert pool.out() == [0]
+    assert pool.admitted(0) == [1]
+
+
+@pytest.mark.parametrize(
+    ("status", "resets", "counts"),
+    [
+        (200, True, False),
+        (204, True, False),
+        (307, True, False),
+        (400, False, False),
+        (404, False, False),
+        (429, False, False),
+        (500, False, True),
+        (501, False, False),
+        (502, False, True),
+        (503, False, False),
+        (504, False, True),
+        (599, False, True),
+    ],
+)
+def test_what_a_status_says(status: int, resets: bool, counts: bool) -> None:
+    """Success ends a row, the worker's own errors count, all else is neutral."""
+    pool = Pool(2)
+    fail(pool[0], 0, 2)
+    pool[0].answered(0, pool[0].began(0), status)
+    assert pool.out() == ([0] if counts else [])
+    if not counts:
+        fail(pool[0], 0)
+        assert pool.out() == ([] if resets else [0])
+
+
+def test_clients_that_leave_neither_count_nor_end_a_row() -> None:
+    """They say nothing of the worker."""
+    pool = Pool(2)
+    fail(pool[0], 0, 2)
+    for _ in range(10):
+        pool[0].neutral(pool[0].began(0))
+    assert pool.out() == []
+    fail(pool[0], 0)
+    assert pool.out() == [0]
+
+
+def test_each_time_is_twice_as_long_up_to_the_longest() -> None:
+    """10, 20, 40, then 60 seconds, and 60 again."""
+    pool, now = Pool(2), 0.0
+    fail(pool[0], now, 3)
+    spans = []
+    for _ in range(5):
+        spans.append(pool[0].until - now)
+        now = pool[0].until
+        fail(pool[0], now)
+    assert spans == [10, 20, 40, 60, 60]
+
+
+@pytest.mark.parametrize(("closed_for", "span"), [(59, 20), (60, 10), (1e6, 10)])
+def test_the_time_starts_anew_after_a_long_good_time(closed_for: float, span: float) -> None:
+    """A worker that was in for as long as the longest time out is trusted again."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    work(pool[0], 10)
+    now = 10 + closed_for
+    fail(pool[0], now, 3)
+    assert pool[0].until - now == span
+
+
+def test_after_its_time_there_is_one_trial() -> None:
+    """Being listed does not use it up; being sent a request does, until it reports."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    assert pool.admitted(9.9) == [1]
+    assert pool.admitted(10) == pool.admitted(11) == [0, 1]
+    trial = pool[0].began(11)
+    assert pool.admitted(11) == pool.admitted(12) == [1]
+    assert pool[0].state(12) is State.HALF_OPEN
+    pool[0].worked(12, trial)
+    assert pool[0].state(12) is State.CLOSED
+    assert pool.admitted(12) == [0, 1]
+    assert pool.out() == []
+
+
+def test_a_trial_without_judgment_is_followed_by_another() -> None:
+    """A client that left, a 503 or a 400 leave the question open."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    for status in (400, 429, 503):
+        trial = pool[0].began(10)
+        assert pool.admitted(10) == [1]
+        pool[0].answered(10, trial, status)
+        assert pool.admitted(10) == [0, 1]
+    assert pool[0].state(10) is State.HALF_OPEN
+
+
+def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
+    """One that never reports does not keep the worker out for ever."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    lost = pool[0].began(10)
+    assert pool.admitted(69) == [1]
+    assert pool.admitted(70) == [0, 1]
+    second = pool[0].began(70)
+    pool[0].failed(71, lost, "timeout")
+    assert pool[0].state(71) is State.HALF_OPEN
+    pool[0].worked(72, second)
+    assert pool[0].state(72) is State.CLOSED
+
+
+def test_what_was_sent_before_says_nothing_after() -> None:
+    """A crowd that fails together opens once; its stragglers neither prolong nor close."""
+    pool = Pool(2)
+    marks = [pool[0].began(0) for _ in range(20)]
+    for mark in marks[:10]:
+        pool[0].failed(1, mark, "closed")
+    assert pool[0].until == 11
+    assert pool[0].state(11) is State.HALF_OPEN
+    pool[0].worked(11, marks[10])
+    assert pool[0].state(11) is State.HALF_OPEN
+    trial = pool[0].began(11)
+    pool[0].failed(12, marks[11], "closed")
+    pool[0].neutral(marks[12])
+    pool[0].answering(12, marks[13])
+    assert pool.admitted(12) == [1]
+    pool[0].worked(13, trial)
+    for mark in marks[13:]:
+        pool[0].failed(13, mark, "closed")
+    assert pool[0].state(13) is State.CLOSED
+
+
+def test_an_answer_that_begins_lets_others_in_on_probation() -> None:
+    """A long stream is not waited for; if it breaks the worker is out again, for longer."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    trial = pool[0].began(10)
+    pool[0].answering(11, trial)
+    assert pool.admitted(11) == [0, 1]
+    pool[0].failed(20, trial, "closed")
+    assert pool[0].until == 40
+    trial = pool[0].began(40)
+    pool[0].answering(41, trial)
+    pool[0].worked(50, trial)
+    fail(pool[0], 50, 2)
+    assert pool.out() == []
+
+
+def test_an_answer_that_begins_is_no_news_of_a_closed_one() -> None:
+    """Streams that always break are failures in a row, although all of them began."""
+    pool = Pool(2)
+    for _ in range(3):
+        mark = pool[0].began(0)
+        pool[0].answering(0, mark)
+        pool[0].failed(0, mark, "closed")
+    assert pool.out() == [0]
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "most"),
+    [
+        (1, 0.5, 0),
+        (1, 1.0, 0),
+        (2, 0.5, 1),
+        (2, 0.49, 0),
+        (2, 1.0, 1),
+        (3, 0.5, 1),
+        (4, 0.5, 2),
+        (10, 0.3, 3),
+        (100, 0.29, 29),
+        (4, 0.0, 0),
+    ],
+)
+def test_no_more_than_a_share_is_left_out(size: int, share: float, most: int) -> None:
+    """Rounded down, and never all of them."""
+    pool = Pool(size, Ejection(failures=1, share=share, panic=0))
+    for place in range(size):
+        fail(pool[place], 0)
+    assert len(pool.admitted(0)) == size - most
+    assert pool.breakers.denied == size - most
+    assert pool.out() == list(range(most))
+
+
+def test_one_that_was_denied_is_left_out_once_there_is_room() -> None:
+    """Its row goes on; the failure after another came back is enough."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    fail(pool[1], 0, 3)
+    assert pool.admitted(1) == [1]
+    work(pool[0], 10)
+    fail(pool[1], 10)
+    assert pool.admitted(10) == [0]
+
+
+def test_one_that_nobody_tried_makes_room() -> None:
+    """Its time is over, so another may go; it is in on probation."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    fail(pool[1], 10, 3)
+    assert pool.admitted(10) == [0]
+    work(pool[1], 20)
+    fail(pool[0], 20)
+    assert pool.admitted(20) == [1]
+    assert pool[0].until == 40
+
+
+def test_one_on_trial_makes_no_room() -> None:
+    """It is about to tell."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    pool[0].began(10)
+    fail(pool[1], 10, 3)
+    assert pool.admitted(10) == [1]
+
+
+def test_too_few_healthy_workers_and_nobody_is_left_out() -> None:
+    """It is said once when that begins and once when it ends."""
+    pool = Pool(4)
+    fail(pool[0], 0, 3)
+    assert pool.admitted(0) == [1, 2, 3]
+    pool.members[1].ready = pool.members[2].ready = False
+    for _ in range(3):
+        assert pool.admitted(1) == [0, 3]
+    assert (pool.breakers.panicking, pool.breakers.admits(1, pool.members[0])) == (True, True)
+    assert pool.breakers.ignored == 3
+    pool.members[1].ready = True
+    for _ in range(3):
+        assert pool.admitted(2) == [1, 3]
+    assert (pool.breakers.panicking, pool.breakers.admits(2, pool.members[0])) == (False, False)
+    assert pool.told[1:] == [
+        "1 of 4 workers are healthy: ejections are ignored",
+        "2 of 4 workers are healthy: ejections count again",
+    ]
+
+
+def test_the_share_of_the_healthy_is_exact() -> None:
+    """7 of 100 are not fewer than 0.07, whatever a float makes of it."""
+    pool = Pool(100, Ejection(failures=1, panic=0.07))
+    for member in pool.members[8:]:
+        member.ready = False
+    fail(pool[0], 0)
+    assert pool.admitted(0) == list(range(1, 8))
+    pool.members[7].ready = False
+    assert pool.admitted(0) == list(range(7))
+
+
+def test_it_ends_with_the_last_ejection() -> None:
+    """With nothing to ignore there is nothing to say."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    pool.members[1].ready = False
+    assert pool.admitted(10) == [0]
+    work(pool[0], 10)
+    assert pool.breakers.panicking is False
+    assert pool.told[-3] == "0 of 2 workers are healthy: ejections are ignored"
+    assert pool.told[-1] == "1 of 2 workers are healthy: ejections count again"
+
+
+def test_requests_that_panic_sends_there_say_nothing() -> None:
+    """Its time goes on as it was; the trial comes after it."""
+    pool = Pool(4)
+    fail(pool[0], 0, 3)
+    for member in pool.members[1:]:
+        member.ready = False
+    assert pool.admitted(5) == [0]
+    stray = pool[0].began(5)
+    fail(pool[0], 5, 3)
+    work(pool[0], 5)
+    assert (pool[0].state(9), pool[0].until) == (State.OPEN, 10)
+    assert pool[0].state(10) is State.HALF_OPEN
+    pool[0].worked(10, stray)
+    assert pool.out() == [0]
+
+
+def test_a_request_that_only_they_could_answer_is_sent() -> None:
+    """Where all candidates are left out, asking one is better than refusing."""
+    pool = Pool(4)
+    fail(pool[0], 0, 3)
+    only = [pool.members[0]]
+    assert pool.breakers.admitted(1, only) == only
+    assert not pool.breakers.panicking
+    assert pool.breakers.ignored == 1
+
+
+def test_nobody_is_still_nobody() -> None:
+    """No candidates, none admitted."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    assert pool.breakers.admitted(1, []) == []
+
+
+def test_words_for_people() -> None:
+    """Why, and until when."""
+    pool = Pool(2)
+    assert pool[0].reason(0) == ""
+    fail(pool[0], 0, 2, "timeout")
+    fail(pool[0], 0.5)
+    assert pool[0].reason(4) == "3 failures in a row, the last: closed; back in 7 s"
+    assert pool[0].reason(10.5) == "3 failures in a row, the last: closed; on trial"
+    work(pool[0], 11)
+    assert pool[0].reason(11) == ""
+    assert pool.told == [
+        "worker w0 is left out: 3 failures in a row, the last: closed; back in 10 s",
+        "worker w0 is let back in",
+    ]
+
+
+def test_one_failure_is_no_row() -> None:
+    """With a threshold of one."""
+    pool = Pool(2, Ejection(failures=1))
+    fail(pool[0], 0)
+    assert pool[0].reason(1) == "1 failure, the last: closed; back in 4 s"
+
+
+def test_ejections_are_counted_by_their_last_failure() -> None:
+    """And only by worker: what is in a metric comes from here."""
+    pool = Pool(4)
+    fail(pool[0], 0, 3, "closed")
+    fail(pool[0], 10, 1, "timeout")
+    fail(pool[0], 30, 1, "timeout")
+    pool[1].answered(0, pool[1].began(0), 500)
+    fail(pool[2], 0, 3, "connect")
+    assert pool[0].ejections == {"closed": 1, "timeout": 2}
+    assert pool[1].ejections == {}
+    assert pool[2].ejections == {"connect": 1}
+
+
+def test_a_breaker_without_a_pool_never_opens() -> None:
+    """Nobody has said that it may."""
+    alone = Breaker()
+    fail(alone, 0, 100)
+    assert alone.admits(0)
+
+
+def test_breakers_outlive_their_pool() -> None:
+    """A reload keeps who is left out, as far as the new pool allows; the first back is let in."""
+    pool = Pool(4)
+    fail(pool[0], 0, 3)
+    fail(pool[1], 5, 3)
+    told: list[str] = []
+    same = Breakers(SETTINGS, pool.members, told.append)
+    assert same.admitted(6, pool.members) == pool.members[2:]
+    smaller = Breakers(SETTINGS, pool.members[:3], told.append)
+    assert smaller.admitted(6, pool.members[:3]) == [pool.members[0], pool.members[2]]
+    assert smaller.any_open
+    assert told == ["worker w0 is let back in"]
+
+
+def test_a_large_pool_keeps_its_few() -> None:
+    """Nobody is let in where there is room for more to be left out."""
+    pool = Pool(6)
+    fail(pool[0], 0, 3)
+    fail(pool[1], 0, 3)
+    same = Breakers(SETTINGS, pool.members, pool.told.append)
+    assert same.admitted(1, pool.members) == pool.members[2:]

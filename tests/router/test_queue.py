@@ -1,0 +1,353 @@
+"""Who waits, who is served next, and who is not."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.queue import Queue, Ticket
+
+
+def enter(queue: Queue[str], names: str, pool: str = "") -> list[Ticket[str] | None]:
+    """One ticket for each name: a letter for the tenant, and which of theirs."""
+    return [queue.enter(name, 0, 100, tenant=name[0], pool=pool) for name in names.split()]
+
+
+def serve(queue: Queue[str], pool: str = "", now: float = 1) -> str:
+    """The names of all that are left, in the order in which they are served."""
+    served = []
+    while ticket := queue.next(now, pool):
+        served.append(ticket.waiter)
+    return " ".join(served)
+
+
+def test_tenants_take_turns() -> None:
+    """First come, first served within one; in turn between them."""
+    queue = Queue[str](100)
+    enter(queue, "a1 a2 a3 a4 b1 b2 c1")
+    assert len(queue) == 7
+    assert serve(queue) == "a1 b1 c1 a2 b2 a3 a4"
+    assert len(queue) == 0
+
+
+def test_a_newcomer_waits_one_turn() -> None:
+    """And one that comes back has no advantage over those who stayed."""
+    queue = Queue[str](100)
+    enter(queue, "a1 a2 a3 b1")
+    assert queue.next(1) is not None
+    enter(queue, "c1")
+    assert [ticket.waiter for ticket in (queue.next(1), queue.next(1)) if ticket] == ["b1", "a2"]
+    enter(queue, "b2")
+    assert serve(queue) == "c1 a3 b2"
+
+
+def test_pools_do_not_wait_for_each_other() -> None:
+    """A ticket is served by its own pool alone."""
+    queue = Queue[str](100)
+    enter(queue, "a1 a2 b1", "x")
+    enter(queue, "a3", "y")
+    assert queue.next(1, "z") is None
+    assert serve(queue, "y") == "a3"
+    assert serve(queue, "x") == "a1 b1 a2"
+
+
+def test_a_full_queue_refuses() -> None:
+    """When everyone has as much as the newcomer would."""
+    queue = Queue[str](3)
+    enter(queue, "a1 b1 c1")
+    assert enter(queue, "a2 b2 c2 d1") == [None] * 4
+    assert (len(queue), queue.refused) == (3, 4)
+
+
+def test_a_queue_without_places() -> None:
+    """Nobody waits."""
+    queue = Queue[str](0)
+    assert enter(queue, "a1") == [None]
+    assert (len(queue), queue.next(1), queue.refused) == (0, None, 1)
+
+
+def test_the_longest_line_makes_room() -> None:
+    """Its newest leaves for one from a shorter line, until they are as long."""
+    queue = Queue[str](4)
+    enter(queue, "a1 a2 a3 a4")
+    first, second, third = enter(queue, "b1 b2 b3")
+    assert first is not None
+    assert second is not None
+    assert [each.displaced and each.displaced.waiter for each in (first, second)] == ["a4", "a3"]
+    assert third is None
+    assert queue.refused == 3
+    assert serve(queue) == "a1 b1 a2 b2"
+
+
+def test_a_stuck_pool_does_not_shut_out_the_others() -> None:
+    """Although their tenant is the same."""
+    queue = Queue[str](4)
+    enter(queue, "a1 a2 a3 a4", "stuck")
+    (other,) = enter(queue, "a5", "free")
+    assert other is not None
+    assert serve(queue, "free") == "a5"
+
+
+def test_who_was_displaced_has_left() -> None:
+    """It is neither served nor does it leave again or expire."""
+    queue = Queue[str](2)
+    tickets = enter(queue, "a1 a2 b1")
+    gone = tickets[1]
+    assert gone is not None
+    queue.leave(gone)
+    assert len(queue) == 2
+    assert [ticket.waiter for ticket in queue.expired(100)] == ["a1", "b1"]
+
+
+def test_the_displaced_are_not_kept() -> None:
+    """Or one would keep the next, and so on for as long as it is crowded."""
+    queue = Queue[str](2)
+    first = enter(queue, "a1 a2 b1")[2]
+    assert first is not None
+    assert first.displaced is not None
+    assert queue.next(1) is not None
+    assert queue.next(1) is first
+    assert first.displaced is None
+
+
+def test_who_leaves_is_not_served() -> None:
+    """Once, twice or after having been served."""
+    queue = Queue[str](10)
+    first, second, third = enter(queue, "a1 a2 b1")
+    assert first is not None
+    assert second is not None
+    queue.leave(first)
+    queue.leave(first)
+    assert queue.next(1) is second
+    queue.leave(second)
+    assert queue.next(1) is third
+    assert len(queue) == 0
+
+
+def test_deadlines() -> None:
+    """At its deadline a ticket is late: not served, but handed out once."""
+    queue = Queue[str](10)
+    queue.enter("soon", 0, 5)
+    queue.enter("later", 0, 6)
+    queue.enter("gone", 0, 4)
+    assert queue.deadline == 4
+    assert queue.expired(3.9) == []
+    late = queue.expired(5)
+    assert [ticket.waiter for ticket in late] == ["gone", "soon"]
+    assert queue.expired(5) == []
+    assert (queue.deadline, len(queue)) == (6, 1)
+    assert queue.next(6) is None
+    assert [ticket.waiter for ticket in queue.expired(6)] == ["later"]
+    assert queue.deadline is None
+
+
+def test_the_late_do_not_cost_a_tenant_its_turn() -> None:
+    """The next of theirs is served in their place."""
+    queue = Queue[str](10)
+    queue.enter("a1", 0, 5, tenant="a")
+    enter(queue, "b1 a2")
+    assert serve(queue, now=6) == "a2 b1"
+
+
+def test_the_late_take_up_room_until_they_are_told() -> None:
+    """Their clients are still there."""
+    queue = Queue[str](1)
+    queue.enter("late", 0, 5)
+    assert queue.enter("next", 6, 10) is None
+    assert len(queue.expired(6)) == 1
+    assert queue.enter("next", 6, 10) is not None
+
+
+def test_the_late_are_not_displaced() -> None:
+    """They are told that they are late, and their line counts without them."""
+    queue = Queue[str](2)
+    queue.enter("a1", 0, 100)
+    queue.enter("a2", 0, 5)
+    assert queue.enter("b1", 6, 100, tenant="b") is None
+    assert [ticket.waiter for ticket in queue.expired(6)] == ["a2"]
+
+
+def test_the_oldest_wait() -> None:
+    """Of all lines of all pools."""
+    queue = Queue[str](10)
+    assert queue.oldest_wait(7) == 0
+    first = queue.enter("a", 1, 100, tenant="a", pool="x")
+    queue.enter("b", 2, 100, tenant="b", pool="x")
+    queue.enter("c", 3, 100, tenant="a", pool="y")
+    assert queue.oldest_wait(7) == 6
+    assert queue.next(7, "x") is first
+    assert queue.oldest_wait(7) == 5
+
+
+def test_those_who_left_are_forgotten() -> None:
+    """However many come and go before the first deadline."""
+    queue = Queue[str](10)
+    queue.enter("stays", 0, 50)
+    for _ in range(5000):
+        (ticket,) = enter(queue, "a1")
+        assert ticket is not None
+        queue.leave(ticket)
+    assert len(queue._deadlines) < 100
+    assert len(queue._pools) == 1
+    assert queue.deadline == 50
+
+
+@given(st.lists(st.floats(1, 100), min_size=100, max_size=150), st.randoms())
+def test_deadlines_come_in_order_after_many_have_left(
+    deadlines: list[float], random: Random
+) -> None:
+    """However those that stay are kept."""
+    queue = Queue[float](200)
+    tickets = [queue.enter(deadline, 0, deadline) for deadline in deadlines]
+    random.shuffle(tickets)
+    for ticket in tickets[20:]:
+        assert ticket is not None
+        queue.leave(ticket)
+    came = []
+    while (deadline := queue.deadline) is not None:
+        came += [ticket.waiter for ticket in queue.expired(deadline)]
+    assert came == sorted(ticket.waiter for ticket in tickets[:20] if ticket)
+
+
+def test_who_left_has_no_deadline() -> None:
+    """The next one's counts."""
+    queue = Queue[str](10)
+    first = queue.enter("first", 0, 5)
+    queue.enter("second", 0, 6)
+    assert first is not None
+    queue.leave(first)
+    assert queue.deadline == 6
+
+
+@dataclass
+class Model:
+    """What a queue should hold, kept in the plainest way."""
+
+    queue: Queue[int]
+    waiting: list[Ticket[int]] = field(default_factory=list)
+    """As they came."""
+    late: list[Ticket[int]] = field(default_factory=list)
+    passed_over: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Of each line, who else of its pool was served since it began to wait or was served."""
+
+    def line(self, pool: str, tenant: str) -> list[Ticket[int]]:
+        """A tenant's tickets for a pool."""
+        return [each for each in self.waiting if (each.pool, each.tenant) == (pool, tenant)]
+
+    def expire(self, now: float) -> None:
+        """Set apart those whose time is over."""
+        due = [each for each in self.waiting if each.deadline <= now]
+        self.late += due
+        self.waiting = [each for each in self.waiting if each not in due]
+
+    def enter(self, number: int, now: float, deadline: float, pool: str, tenant: str) -> None:
+        """Let one in, or see why it is not."""
+        self.expire(now)
+        full = len(self.waiting) + len(self.late) >= self.queue.limit
+        own = len(self.line(pool, tenant))
+        lengths = [len(self.line(each.pool, each.tenant)) for each in self.waiting]
+        ticket = self.queue.enter(number, now, deadline, tenant=tenant, pool=pool)
+        assert (ticket is None) is (full and own + 1 >= max(lengths, default=0))
+        if ticket is None:
+            return
+        assert (ticket.displaced is not None) is full
+        if ticket.displaced:
+            line = self.line(ticket.displaced.pool, ticket.displaced.tenant)
+            assert line[-1] is ticket.displaced
+            assert len(line) == max(lengths)
+            self.waiting.remove(ticket.displaced)
+        if not own:
+            self.passed_over[pool, tenant] = []
+        self.waiting.append(ticket)
+
+    def next(self, now: float, pool: str) -> None:
+        """Whoever is served is the first of a line, and no line is passed over twice by one."""
+        self.expire(now)
+        ticket = self.queue.next(now, pool)
+        assert (ticket is not None) is any(each.pool == pool for each in self.waiting)
+        if ticket is None:
+            return
+        assert self.line(pool, ticket.tenant)[0] is ticket
+        self.waiting.remove(ticket)
+        for tenant in {each.tenant for each in self.waiting if each.pool == pool}:
+            others = self.passed_over[pool, tenant]
+            if tenant == ticket.tenant:
+                others.clear()
+            else:
+                others.append(ticket.tenant)
+                assert len(others) == len(set(others))
+
+    def collect(self, now: float) -> None:
+        """Those that are late are handed out, all of them, once."""
+        self.expire(now)
+        assert {each.waiter for each in self.queue.expired(now)} == {w.waiter for w in self.late}
+        self.late.clear()
+
+    def check(self, now: float) -> None:
+        """What can be seen from outside."""
+        self.expire(now)
+        self.queue._expire(now)
+        assert len(self.waiting) + len(self.late) <= self.queue.limit
+        assert len(self.queue) == len(self.waiting)
+        waits = [now - each.entered for each in self.waiting]
+        assert self.queue.oldest_wait(now) == max(waits, default=0)
+        deadlines = [each.deadline for each in self.waiting]
+        assert self.queue.deadline == min(deadlines, default=None)
+        assert len(self.queue._deadlines) <= 2 * len(self.queue) + 64
+
+
+@given(
+    st.integers(0, 6),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["enter", "enter", "enter", "next", "next", "leave", "collect"]),
+            st.sampled_from("xy"),
+            st.sampled_from("abc"),
+            st.floats(0, 20),
+            st.integers(0, 9),
+        ),
+        max_size=80,
+    ),
+)
+def test_whatever_happens(limit: int, actions: list[tuple[str, str, str, float, int]]) -> None:
+    """Bounded, fair, in order, never late; and everyone leaves in exactly one way."""
+    queue = Queue[int](limit)
+    model, now = Model(queue), 0.0
+    for number, (what, pool, tenant, seconds, which) in enumerate(actions):
+        now += seconds / 5
+        if what == "enter":
+            model.enter(number, now, now + seconds, pool, tenant)
+        elif what == "next":
+            model.next(now, pool)
+        elif what == "collect":
+            model.collect(now)
+        elif which < len(model.waiting) and model.waiting[which].waiting:
+            queue.leave(model.waiting.pop(which))
+        model.check(now)
+    model.collect(now)
+    for pool in "xy":
+        while any(each.pool == pool for each in model.waiting):
+            model.next(now, pool)
+    assert (len(queue), queue._pools, queue.expired(now + 100)) == (0, {}, [])
+
+
+@given(st.integers(1, 50), st.integers(0, 20))
+def test_a_flood_costs_the_others_one_turn(flood: int, quiet: int) -> None:
+    """A tenant with one request is served second at the latest, whatever the first one has."""
+    queue = Queue[str](20)
+    enter(queue, " ".join(f"a{number}" for number in range(flood)))
+    for _ in range(quiet):
+        assert queue.enter("b1", 0, 100, tenant="b") is not None
+        served = [ticket.waiter for ticket in (queue.next(1), queue.next(1)) if ticket]
+        assert "b1" in served
+        enter(queue, "a a")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_the_bound_is_exact(limit: int) -> None:
+    """As many as allowed wait, and not one more."""
+    queue = Queue[str](limit)
+    got = enter(queue, " ".join(f"a{number}" for number in range(limit + 3)))
+    assert [ticket is not None for ticket in got] == [True] * limit + [False] * 3

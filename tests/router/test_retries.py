@@ -1,0 +1,77 @@
+"""How many requests may be asked again at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.retries import Budget
+
+
+@pytest.mark.parametrize(
+    ("share", "in_flight", "allowed"),
+    [
+        (0.2, 0, 3),
+        (0.2, 1, 3),
+        (0.2, 19, 3),
+        (0.2, 20, 4),
+        (0.2, 24, 4),
+        (0.2, 1000, 200),
+        (1.0, 10, 10),
+        (0.0, 1000, 0),
+    ],
+)
+def test_how_many(share: float, in_flight: int, allowed: int) -> None:
+    """A share of what is in flight, but three in any case; of a share of nothing, none."""
+    budget = Budget(share)
+    taken = [budget.take(in_flight) for _ in range(allowed + 5)]
+    assert taken == [True] * allowed + [False] * 5
+    assert (budget.used, budget.denied) == (allowed, 5)
+
+
+def test_the_least_can_be_set() -> None:
+    """For those who want fewer than three in a quiet fleet."""
+    budget = Budget(0.2, least=1)
+    assert [budget.take(0), budget.take(0)] == [True, False]
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    """One ends, one may begin."""
+    budget = Budget(0.2)
+    for _ in range(3):
+        budget.take(0)
+    assert not budget.take(0)
+    budget.give_back()
+    assert budget.take(0)
+    assert not budget.take(0)
+
+
+def test_nothing_is_given_back_that_was_not_taken() -> None:
+    """Else the budget would grow without anyone noticing."""
+    budget = Budget(0.2)
+    with pytest.raises(ValueError, match="more retries"):
+        budget.give_back()
+    assert budget.used == 0
+
+
+@given(
+    st.floats(0, 1),
+    st.integers(0, 5),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=100),
+)
+def test_never_more_than_the_budget(
+    share: float, least: int, actions: list[tuple[bool, int]]
+) -> None:
+    """As requests come and go, and what was denied left nothing behind."""
+    budget, under_way, denied = Budget(share, least), 0, 0
+    for retry, in_flight in actions:
+        if retry and budget.take(in_flight):
+            under_way += 1
+            assert under_way <= max(least, share * in_flight)
+        elif retry:
+            denied += 1
+            assert under_way >= least or share == 0
+            assert under_way + 1 > share * in_flight
+        elif under_way:
+            budget.give_back()
+            under_way -= 1
+        assert (budget.used, budget.denied) == (under_way, denied)

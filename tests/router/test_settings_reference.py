@@ -1,0 +1,137 @@
+"""docs/configuration.md: every setting is in it, in its own words and with its real default."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+
+from router.settings import Settings
+from router.settings_file import loads
+from router.settings_schema import BUILT_IN
+from router.settings_strategy import StrategySettings, options_model
+from tests.pems import PEMS
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([\w.\[\]]+)` \|", re.MULTILINE)
+INHERITED = "pools[].strategy"
+"""Its default is another setting."""
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+class Setting(NamedTuple):
+    """One field of the settings."""
+
+    path: str
+    """As in `workers[].tls.ca`."""
+    field: FieldInfo
+    part: type[BaseModel] | None
+    """What it is made of, if it has keys of its own."""
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What its docstring says of it, and of its default."""
+        text = " ".join((self.field.description or "").split())
+        meaning, default, said = text.partition(" Default: ")
+        if default:
+            return meaning, said.removesuffix(".")
+        return text.removesuffix(" Required."), "required" if text.endswith(" Required.") else ""
+
+    @property
+    def has_value(self) -> bool:
+        """Whether its default can be written, and is not the lack of a value."""
+        if self.field.is_required() or self.field.default_factory or self.path == INHERITED:
+            return False
+        return self.field.default not in (None, ()) or self.words[1] == "off"
+
+
+def part_of(annotation: object) -> type[BaseModel] | None:
+    """The model in a type, as `X` in `tuple[X, ...]` and `X | None`."""
+    for inner in (annotation, *get_args(annotation)):
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            return inner
+    return None
+
+
+def walk(model: type[BaseModel], above: str, seen: set[object]) -> Iterator[Setting]:
+    """Every field, those of a part after it; a part that stands in two places only once."""
+    for name, field in model.model_fields.items():
+        part = part_of(field.annotation)
+        yield Setting(f"{above}{name}", field, part)
+        if part and part not in seen:
+            seen.add(part)
+            listed = "" if is_section(field) or "tuple" not in str(field.annotation) else "[]"
+            yield from walk(part, f"{above}{name}{listed}.", seen)
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Whether it is nothing but its parts, which all have defaults."""
+    return field.annotation is part_of(field.annotation)
+
+
+def option(strategy: str, name: str, field: FieldInfo) -> str:
+    """The row of a strategy's own option."""
+    default = StrategySettings(strategy).written()[name]
+    return f"| `strategy.{name}` | `{default}` | {field.description} |"
+
+
+SETTINGS = list(walk(Settings, "", set()))
+SECTIONS = [one for one in SETTINGS if is_section(one.field)]
+PLAIN = [one for one in SETTINGS if not is_section(one.field)]
+OPTIONS = [
+    option(strategy, name, field)
+    for strategy, made in BUILT_IN.items()
+    for name, field in options_model(made.Options).model_fields.items()
+]
+
+
+def row(setting: Setting) -> str:
+    """How the page says it."""
+    meaning, default = setting.words
+    default = f"`{default.strip('`')}`" if setting.has_value else default
+    return f"| `{setting.path}` | {default} | {meaning} |"
+
+
+def test_every_setting_has_its_row_and_no_other_has_one() -> None:
+    """A new setting fails here with the line that the page lacks."""
+    rows = [*map(row, PLAIN), *OPTIONS]
+    assert [line for line in rows if f"{line}\n" not in TEXT] == []
+    assert sorted(ROW.findall(TEXT)) == sorted(line.split("`")[1] for line in rows)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda one: one.path)
+def test_every_section_is_headed_by_its_words(section: Setting) -> None:
+    """Those of its docstring."""
+    assert f"\n### `{section.path}`\n\n{section.words[0]}\n" in TEXT
+
+
+@pytest.mark.parametrize("setting", PLAIN, ids=lambda one: one.path)
+def test_a_docstring_tells_what_is_true(setting: Setting) -> None:
+    """The default that it names is the default, or it says in words what the lack of one means."""
+    meaning, default = setting.words
+    assert meaning.endswith(".")
+    assert default, "neither a default nor `Required.`"
+    assert (default == "required") == setting.field.is_required()
+    if setting.has_value:
+        written: Any = YAML(typ="safe", pure=True).load(default.strip("`"))
+        kind: Any = Annotated[setting.field.annotation, Field(), *setting.field.metadata]
+        assert TypeAdapter(kind).validate_python(written) == setting.field.default
+
+
+def test_the_examples_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand, beside the files and with the variables that they name."""
+    secret = tmp_path / "secret"
+    secret.write_text("sk-0123456789abcdef")
+    (tmp_path / "door.pem").write_text(PEMS["one.pem"])
+    (tmp_path / "door.key").write_text(PEMS["one.key"])
+    for place, name in enumerate(("CHAT_APP_KEY", "VLLM_API_KEY")):
+        monkeypatch.setenv(name, f"sk-0123456789ab-{place}")
+    assert EXAMPLES
+    for example in EXAMPLES:
+        text = re.sub(r"file:/[^\"]+", f"file:{secret}", example)
+        assert loads(text, folder=tmp_path).workers

@@ -1,0 +1,229 @@
+"""Who may come in, and on which addresses: what is read and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from router.settings import AuthSettings, Settings
+from router.settings_file import SettingsError, describe, loads
+from router.units import Address
+
+WORKER = "workers: [http://a:1]\n"
+KEYS = {
+    "ONE": "sk-one-0123456789",
+    "TWO": "sk-two-0123456789",
+    "SHORT": "sk-short-012345",
+    "SPACED": "sk spaced 0123456789",
+}
+TWO_FORMS = (
+    "a secret is never written here: give ${NAME} for an environment variable,"
+    " or file:/path for a file that holds it"
+)
+ORIGIN = (
+    "is not an origin: write it as browsers do, such as https://app.example or"
+    ' http://localhost:3000, without a path; or "*" for all'
+)
+OPEN = "can be reached from other machines, and nothing says who may come in:"
+TELL = f"{OPEN} give auth: {{keys: [...]}}, or write auth: none to let everyone in"
+TELL_ADMIN = (
+    f"{OPEN} give admin: {{keys: [...]}} or auth: {{keys: [...]}},"
+    " or write auth: none to let everyone in"
+)
+NONE = 'must be none, or a mapping with "keys"'
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+
+def wrong(text: str) -> list[str]:
+    """What is said about a text, a line each, and never a key in it."""
+    with pytest.raises(SettingsError) as caught:
+        loads(WORKER + text, "f")
+    assert not any(key in str(caught.value) for key in KEYS.values())
+    return [line.removeprefix("f:") for line in str(caught.value).split("\n")]
+
+
+def names(text: str) -> list[str]:
+    """The names of the keys of the door, and those of the paths for operators."""
+    settings = loads(WORKER + text)
+    return [",".join(k.name for k in keys) for keys in (settings.door_keys, settings.admin_keys)]
+
+
+def test_keys_are_secrets_with_names() -> None:
+    """Their own, or by their place; what is listed is never the key."""
+    settings = loads(WORKER + "auth: {keys: ['${ONE}', {name: bob, key: '${TWO}'}]}")
+    assert [(key.name, key.key.get_secret_value()) for key in settings.door_keys] == [
+        ("key-1", KEYS["ONE"]),
+        ("bob", KEYS["TWO"]),
+    ]
+    assert [tuple(row) for row in describe(settings) if row.path.startswith("auth")] == [
+        ("auth.keys[0].name", "key-1", "default"),
+        ("auth.keys[0].key", "***", "set"),
+        ("auth.keys[1].name", "bob", "set"),
+        ("auth.keys[1].key", "***", "set"),
+    ]
+    assert not any(key in repr(settings) for key in KEYS.values())
+
+
+def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:
+    """Alone in it."""
+    (tmp_path / "key").write_text(f"{KEYS['ONE']}\n")
+    (key,) = loads(f"{WORKER}auth: {{keys: ['file:{tmp_path}/key']}}").door_keys
+    assert key.key.get_secret_value() == KEYS["ONE"]
+
+
+def test_operators_have_the_keys_of_the_door_unless_they_have_their_own() -> None:
+    """Which do not open the door."""
+    assert names("") == ["", ""]
+    assert names("auth: none") == ["", ""]
+    assert names("auth: {keys: ['${ONE}']}") == ["key-1", "key-1"]
+    assert names("admin: {keys: [{name: ops, key: '${ONE}'}]}") == ["", "ops"]
+    both = "auth: {keys: ['${ONE}']}\nadmin: {keys: [{name: ops, key: '${TWO}'}]}"
+    assert names(both) == ["key-1", "ops"]
+
+
+def test_none_is_something_else_than_nothing() -> None:
+    """It was said; both are listed as what they are."""
+    said, unsaid = loads(WORKER + "auth: none"), loads(WORKER)
+    assert said.auth == Settings(workers=unsaid.workers, auth="none").auth
+    assert isinstance(said.auth, AuthSettings)
+    assert unsaid.auth is None
+    rows = [next(row for row in describe(one) if row.path == "auth") for one in (said, unsaid)]
+    assert [(row.value, row.source) for row in rows] == [
+        ("none", "set"),
+        ("everyone on this machine", "default"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("auth: sk-literal", [f"auth: {NONE}"]),
+        ("auth: off", [f"auth: {NONE}"]),
+        ("auth: ['${ONE}']", [f"auth: {NONE}"]),
+        ("auth: ", ["auth: has no value; give it one or remove it"]),
+        ("auth: {}", ["auth.keys: required key is missing"]),
+        ("auth: {keys: []}", ["auth.keys: must not be empty"]),
+        ("auth: {keys: '${ONE}'}", ["auth.keys: must be a list"]),
+        ("auth: {kees: 1}", ["keys: required", 'auth.kees: unknown key; did you mean "keys"?']),
+        ("auth: {keys: [sk-literal]}", [f"auth.keys[0]: {TWO_FORMS}"]),
+        ("auth: {keys: [~]}", ["auth.keys[0]: has no value; give it one or remove it"]),
+        ("auth: {keys: [{name: a}]}", ["auth.keys[0].key: required key is missing"]),
+        ("auth: {keys: [{key: sk-literal}]}", [f"auth.keys[0].key: {TWO_FORMS}"]),
+        (
+            "auth: {keys: [{key: '${ONE}', nam: a}]}",
+            ['auth.keys[0].nam: unknown key; did you mean "name"?'],
+        ),
+        (
+            "auth: {keys: [{key: '${ONE}', name: a b}]}",
+            ['"a b" is not a name: write 1 to 64 letters, digits and . _ : - [ ]'],
+        ),
+        (
+            "auth: {keys: ['${SHORT}']}",
+            ["must be at least 16 characters long; `openssl rand -hex 32` makes one"],
+        ),
+        ("auth: {keys: ['${SPACED}']}", ["holds a space, which no client can send in a key"]),
+        ("auth: {keys: ['${ONE}', '${ONE}']}", ["auth.keys[1]: the same key as [0]"]),
+        (
+            "auth: {keys: [{name: key-2, key: '${ONE}'}, '${TWO}']}",
+            ['auth.keys[1]: "key-2" is already the name of [0]'],
+        ),
+        ("admin: {keys: []}", ["admin.keys: must not be empty"]),
+        ("admin: {keys: ['${ONE}', '${ONE}']}", ["admin.keys[1]: the same key as [0]"]),
+        ("admin: {listen: 9090}", ["admin.listen: 9090 is not an address"]),
+        ("cors: https://a", ["cors: must be a list"]),
+        ("cors: []", ["cors: must not be empty"]),
+        ("cors: [https://a/]", [f'cors[0]: "https://a/" {ORIGIN}']),
+        ("cors: [https://A]", [f'cors[0]: "https://A" {ORIGIN}']),
+        ("cors: [a.example]", [f'cors[0]: "a.example" {ORIGIN}']),
+        ("cors: ['null']", [f'cors[0]: "null" {ORIGIN}']),
+        ("cors: ['https://*.a']", [f'cors[0]: "https://*.a" {ORIGIN}']),
+        ("cors: ['*', https://a]", ['cors: "*" allows every origin: remove it, or the others']),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: list[str]) -> None:
+    """With its line and what to write instead, and without what may be a secret."""
+    lines = wrong(text)
+    assert len(lines) == len(said)
+    for line, part in zip(lines, said, strict=True):
+        assert line.startswith("2: ")
+        assert part in line
+        assert "literal" not in line
+
+
+def test_origins_are_what_browsers_send() -> None:
+    """Of web pages, of pages on this machine, of programs made of pages."""
+    cors = (
+        "cors: [https://app.example, 'http://localhost:3000', 'http://[::1]:3', tauri://localhost]"
+    )
+    assert loads(WORKER + cors).cors == (
+        "https://app.example",
+        "http://localhost:3000",
+        "http://[::1]:3",
+        "tauri://localhost",
+    )
+    assert loads(WORKER + "cors: ['*']").cors == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("listen: 0.0.0.0:80", [f"2: listen: 0.0.0.0:80 {TELL}"]),
+        ("listen: '[::]:80'", [f"2: listen: [::]:80 {TELL}"]),
+        ("listen: door.example:80", [f"2: listen: door.example:80 {TELL}"]),
+        (
+            "listen: 10.0.0.1:80\nadmin: {keys: ['${ONE}']}",
+            [f"2: listen: 10.0.0.1:80 {TELL}"],
+        ),
+        ("admin: {listen: 0.0.0.0:90}", [f"2: admin.listen: 0.0.0.0:90 {TELL_ADMIN}"]),
+        (
+            "listen: 0.0.0.0:80\nadmin: {listen: 0.0.0.0:90}",
+            [f"2: listen: 0.0.0.0:80 {TELL}", f"3: admin.listen: 0.0.0.0:90 {TELL_ADMIN}"],
+        ),
+        (
+            "listen: localhost:80\nadmin: {listen: LOCALHOST:80}",
+            [
+                "3: admin.listen: LOCALHOST:80 is already the address of listen:"
+                " leave it out to serve both there"
+            ],
+        ),
+    ],
+)
+def test_a_door_does_not_stand_open_by_accident(text: str, said: list[str]) -> None:
+    """Both remedies are named; so is an address given twice."""
+    assert wrong(text) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listen: 127.0.0.1:80",
+        "listen: '[::1]:80'\nadmin: {listen: localhost:90}",
+        "listen: 0.0.0.0:80\nauth: none",
+        "listen: 0.0.0.0:80\nauth: {keys: ['${ONE}']}",
+        "listen: 0.0.0.0:80\nauth: none\nadmin: {listen: 0.0.0.0:90}",
+        "listen: 0.0.0.0:80\nauth: {keys: ['${ONE}']}\nadmin: {listen: 0.0.0.0:90}",
+        "admin: {listen: 0.0.0.0:90, keys: ['${ONE}']}",
+        "listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}",
+    ],
+)
+def test_a_door_may_stand_open_on_purpose(text: str) -> None:
+    """On this machine, with keys, or because the file says so."""
+    assert loads(WORKER + text).workers
+
+
+def test_the_command_line_opens_no_door_either() -> None:
+    """The address that takes the place of the file's is held to the same rules."""
+    public, local = Address("0.0.0.0", 80), Address("127.0.0.1", 9000)  # noqa: S104
+    closed = loads(WORKER + "admin: {listen: 127.0.0.1:9000}")
+    with pytest.raises(ValueError, match=r"^0\.0\.0\.0:80 can be reached .* auth: none to let"):
+        closed.listening_on(public)
+    with pytest.raises(ValueError, match=r"^127\.0\.0\.1:9000 is already the address of listen"):
+        closed.listening_on(local)
+    assert closed.listening_on(Address("::1", 5)).listen == Address("::1", 5)
+    for auth in ("auth: none", "auth: {keys: ['${ONE}']}"):
+        settings = loads(WORKER + auth)
+        assert settings.listening_on(public) == settings.model_copy(update={"listen": public})
