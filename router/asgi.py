@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote
 
 from router.errors import DoorError, Headers
 from router.exchange import Exchange, date_line
@@ -53,16 +52,14 @@ class Bridge:
 
 
 def _scope(exchange: Exchange) -> Message:
-    path, _, query = exchange.target.partition(b"?")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": exchange.version,
         "method": exchange.method,
         "scheme": "http",
-        "path": unquote(path.decode("ascii")),
-        "raw_path": path,
-        "query_string": query,
+        "path": exchange.path,
+        "query_string": exchange.query[1:],
         "root_path": "",
         "headers": exchange.headers,
         "client": None,

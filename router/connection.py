@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None and not self._closed:
                 self._transport.writelines((head, body))
             while not (self._chunks or self._complete):
-                await self._more()
+                await self._news()
         except BaseException:
             self.close()
             raise
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         while not self._chunks:
             if self._complete:
                 return b""
-            await self._more()
+            await self._news()
         data = self._take()
         if self._paused:
             self.resume()
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
                 self.resume()
             self._pour()
             while not self._complete:
-                await self._more()
+                await self._news()
         finally:
             self._sink = None
 
@@ -195,26 +195,23 @@ class Connection(asyncio.Protocol):
 
     # Waiting.
 
-    async def _more(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
+        """Something to wait for: more of the answer, or its end. Raises when there is none."""
         if self._error is not None:
             raise self._error
         if self._closed:
             raise self._loss()
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self._error is not None:
-            raise self._error
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _ready(self) -> bool:
         """Whoever waits has something to wake up for."""
         return self._complete or self._error is not None or bool(self._chunks)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _take(self) -> bytes:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)

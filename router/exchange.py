@@ -4,11 +4,11 @@ import asyncio
 from http import HTTPStatus
 from time import time
 from typing import Protocol
-from urllib.parse import unquote
 from wsgiref.handlers import format_date_time
 
 from router.errors import DoorError, Headers
-from router.headers import request_id
+from router.guard import Framing
+from router.headers import new_id
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -63,29 +63,37 @@ class Exchange:
         "keep",
         "left",
         "method",
+        "named",
         "path",
+        "query",
         "served",
         "started",
-        "target",
         "task",
         "tenant",
         "version",
     )
 
     def __init__(
-        self, line: Line, method: str, target: bytes, headers: Headers, version: str, *, keep: bool
+        self,
+        line: Line,
+        method: str,
+        version: str,
+        headers: Headers,
+        head: Framing,
+        *,
+        keep: bool,
     ) -> None:
         self._line = line
         self.method = method
-        self.target = target
-        path = target.partition(b"?")[0].decode("ascii")
-        self.path = unquote(path) if "%" in path else path
+        self.version = version
+        self.path = head.path
+        self.query = head.query
+        self.named = head.named
         self.headers = headers
         """In order, names in lower case."""
-        self.version = version
         self.keep = keep
         """The connection may be used again afterwards."""
-        self.identity = request_id(headers)
+        self.identity = head.identity or new_id()
         self.tenant = ""
         """Name of the door key that was shown."""
         self.body = b""

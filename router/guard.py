@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
 from router.headers import connection_named
@@ -21,48 +22,85 @@ _ORIGIN = re.compile(rb"/[\x21\x24-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7c\x7e%]*
 _END_TO_END = frozenset(
     (b"authorization", b"content-length", b"content-type", b"host", b"transfer-encoding")
 )
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+#: Values of `Connection` that name no field.
+_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close"))
 #: A length of more digits is too large, whatever its value.
 _LONGEST_NUMBER = 19
 
 
 class Framing(NamedTuple):
-    """What the head says of what follows it."""
+    """What the head says of the request and of what follows it."""
 
-    target: bytes
-    """Path and query, beginning with a slash; or `*`."""
+    path: str
+    """Percent-decoded; or `*`."""
+    query: bytes
+    """With its question mark; or empty."""
     length: int | None
     """Bytes of the body; None if it comes in chunks."""
     expects: bool
     """The client waits for `100 Continue` before it sends the body."""
+    identity: bytes
+    """The client's own id for it, if it is harmless in a log and a header; or empty."""
+    named: frozenset[bytes] | None
+    """Fields that `Connection` names."""
 
 
 #: The fields that are looked at here.
-_JUDGED = frozenset((b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"))
+_JUDGED = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"expect",
+        b"x-request-id",
+    )
+)
 
 
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> Framing:
     """Judge the head of a request. Raises a DoorError."""
-    fields: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        if name in _JUDGED:
-            fields.setdefault(name, []).append(value)
-    hosts = fields.get(b"host", ())
+    hosts, lengths, codings = 0, list[bytes](), list[bytes]()
+    expects, identity, named = False, b"", None
+    for name, value in [pair for pair in headers if pair[0] in _JUDGED]:
+        if name == b"host":
+            hosts += 1
+            _check_host(value)
+        elif name == b"content-length":
+            lengths.append(value)
+        elif name == b"x-request-id":
+            identity = identity or (value if _REQUEST_ID.fullmatch(value) else b"")
+        elif name == b"transfer-encoding":
+            codings.append(value)
+        elif name == b"expect":
+            expects = _expects(value)
+        elif value.lower() not in _PLAIN_CONNECTION:
+            named = _named(headers)
     # RFC 9112 section 3.2: exactly one in HTTP/1.1, at most one before.
-    if len(hosts) > 1 or (not hosts and version == "1.1"):
+    if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
-    for host in hosts:
-        _check_host(host)
-    if b"connection" in fields:
-        _check_connection(headers)
-    length = _body_length(
-        version, fields.get(b"content-length", ()), fields.get(b"transfer-encoding", ())
+    length = _body_length(version, lengths, codings)
+    path, query = _target(method, target)
+    return Framing(
+        path, query, length, expects and length != 0 and version == "1.1", identity, named
     )
-    expects = False
-    for expectation in fields.get(b"expect", ()):
-        if expectation.lower() != b"100-continue":
-            raise Unmet("The only expectation that is met here is 100-continue.")
-        expects = length != 0 and version == "1.1"
-    return Framing(_target(method, target), length, expects)
+
+
+def _expects(value: bytes) -> bool:
+    """RFC 9110 section 10.1.1."""
+    if value.lower() != b"100-continue":
+        raise Unmet("The only expectation that is met here is 100-continue.")
+    return True
+
+
+def _named(headers: Headers) -> frozenset[bytes] | None:
+    """Return the fields that are named as this hop's own, unless they must not be."""
+    named = connection_named(headers)
+    wrong = sorted(_END_TO_END.intersection(named or ()))
+    if wrong:
+        raise BadRequest(f"The header field `Connection` must not name `{wrong[0].decode()}`.")
+    return named
 
 
 @lru_cache(maxsize=256)  # clients say the same again and again
@@ -70,13 +108,6 @@ def _check_host(value: bytes) -> None:
     found = _HOST.fullmatch(value)
     if found is None or int(found[1] or 0) > 65535:
         raise BadRequest("The header field `Host` must be a host and, if needed, a port.")
-
-
-def _check_connection(headers: Headers) -> None:
-    named = connection_named(headers)
-    if named and named & _END_TO_END:
-        field = min(named & _END_TO_END).decode()
-        raise BadRequest(f"The header field `Connection` must not name `{field}`.")
 
 
 def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> int | None:
@@ -97,16 +128,17 @@ def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes
 
 
 @lru_cache(maxsize=256)
-def _target(method: bytes, target: bytes) -> bytes:
+def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """RFC 9112 section 3.2: origin form, absolute form, or `*` of OPTIONS."""
     if method in {b"CONNECT", b"TRACE"}:
         raise WrongMethod(method.decode(), "GET, HEAD, OPTIONS or POST")
     if target == b"*" and method == b"OPTIONS":
-        return target
+        return "*", b""
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is not None:
         _check_host(absolute[1])
         target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
     if _ORIGIN.fullmatch(target) is None:
         raise BadRequest("The request's target is not a path, or has characters it must not have.")
-    return target
+    path, question, query = target.partition(b"?")
+    return unquote(path.decode("ascii")), question + query

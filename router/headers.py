@@ -3,7 +3,6 @@
 Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` names.
 """
 
-import re
 from random import getrandbits
 from typing import Protocol
 
@@ -43,14 +42,9 @@ _OURS = HOP_BY_HOP | {
     b"x-warmroute-decision",
 }
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
-
-def request_id(headers: Headers) -> bytes:
-    """Return the client's own id if it is harmless in a log and a header, else a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return value
+def new_id() -> bytes:
+    """Return an id for a request that brought none."""
     return b"%032x" % getrandbits(128)
 
 
@@ -65,34 +59,32 @@ def header(headers: Headers, wanted: bytes) -> bytes:
 class Incoming(Protocol):
     """A request as far as its head is concerned."""
 
-    target: bytes
+    query: bytes
     headers: Headers
+    named: frozenset[bytes] | None
     identity: bytes
     body: bytes
 
 
-def upstream_head(path: str, request: Incoming, host: bytes, key: bytes | None) -> bytes:
+def upstream_head(path: bytes, request: Incoming, host: bytes, key: bytes | None) -> bytes:
     """Write the request line and header fields for a worker.
 
     `key` is the worker's own; an empty one stands for none, and the client's is kept back too.
     With None the client's credentials pass.
     """
     dropped = _REWRITTEN if key is None else _REWRITTEN_KEYED
-    named = connection_named(request.headers)
-    if named:
-        dropped |= named
-    _, question, query = request.target.partition(b"?")
-    lines = [
-        b"POST %b%b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
-        % (path.encode(), question, query, host, request.identity, len(request.body))
-    ]
-    if key:
-        lines.append(b"authorization: Bearer %b\r\n" % key)
-    for name, value in request.headers:
-        if name not in dropped:
-            lines.append(b"%b: %b\r\n" % (name, value))
-    lines.append(b"via: 1.1 warmroute\r\n\r\n")  # after those of proxies before us
-    return b"".join(lines)
+    if request.named:
+        dropped |= request.named
+    passed = [b"%b: %b\r\n" % pair for pair in request.headers if pair[0] not in dropped]
+    return b"".join(
+        (
+            b"POST %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
+            % (path, request.query, host, request.identity, len(request.body)),
+            b"authorization: Bearer %b\r\n" % key if key else b"",
+            *passed,
+            b"via: 1.1 warmroute\r\n\r\n",  # after those of proxies before us
+        )
+    )
 
 
 def answer_fields(headers: Headers) -> bytes:

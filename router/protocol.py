@@ -27,7 +27,7 @@ from router.errors import (
     UrlTooLong,
 )
 from router.exchange import Exchange, Source
-from router.guard import check
+from router.guard import Framing, check
 
 NEVER = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
@@ -35,6 +35,8 @@ NEVER = float("inf")
 LINGER_S = 2.0
 #: Bytes for a slow client that are kept here; its worker waits while there are more.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
+#: Stands for a head that could not be read.
+UNREAD = Framing("", b"", 0, expects=False, identity=b"", named=None)
 #: Requests sent before the first one was answered.
 PIPELINED = 64
 
@@ -92,13 +94,14 @@ class Client(asyncio.Protocol):
         self._full = False
         """The client does not take what is sent."""
         self._unsent = 0
+        self._head_bytes = 0
+        """What came until the head was complete; never less than the head itself."""
         self._begin_head()
 
     def _begin_head(self) -> None:
         self._url = b""
         self._headers: Headers = []
         self._trailer_bytes = 0
-        self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._body_limit = 0
@@ -119,6 +122,7 @@ class Client(asyncio.Protocol):
         """Bytes of a request."""
         if self._deaf:
             return
+        self._head_bytes = len(data) + (self._head_bytes if self._in_head else 0)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -131,10 +135,12 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self._deaf:  # else it is what follows the last request there was to be
                 self._refuse(BadRequest(f"This is not a request in HTTP/1.1: {error}."))
-        if self._in_head and not self._deaf:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._bounds.headers + self._bounds.url:
-                self._refuse(self._headers_too_large())
+        if (
+            self._in_head
+            and self._head_bytes > self._bounds.headers + self._bounds.url
+            and not self._deaf
+        ):
+            self._refuse(self._headers_too_large())
 
     def eof_received(self) -> bool:
         """A client that will say no more has left."""
@@ -198,10 +204,10 @@ class Client(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is there: judge it before anything of the body is read."""
         self._in_head = False
-        parser, headers = self._parser, self._headers
-        if (
-            len(headers) > self._bounds.header_count
-            or sum([len(name) + len(value) for name, value in headers]) > self._bounds.headers
+        parser, headers, bounds = self._parser, self._headers, self._bounds
+        if len(headers) > bounds.header_count or (
+            self._head_bytes > bounds.headers
+            and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
         ):
             raise self._headers_too_large()
         version = parser.get_http_version()
@@ -212,9 +218,9 @@ class Client(asyncio.Protocol):
         exchange = Exchange(
             self,
             method.decode("ascii"),
-            framing.target,
-            headers,
             version,
+            headers,
+            framing,
             keep=parser.should_keep_alive() and not parser.should_upgrade(),
         )
         self._reading = exchange
@@ -299,7 +305,7 @@ class Client(asyncio.Protocol):
         self._refusal = error
         if self._answering is not None or self._closing:
             return
-        exchange = self._reading or Exchange(self, "GET", b"/", [], "1.1", keep=False)
+        exchange = self._reading or Exchange(self, "GET", "1.1", [], UNREAD, keep=False)
         self._reading = None
         exchange.keep = False
         exchange.refuse(error)

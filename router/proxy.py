@@ -62,7 +62,8 @@ class Proxy:
     def _read(self, endpoint: Endpoint, exchange: Exchange) -> Job:
         """Everything up to the decision."""
         started = monotonic()
-        request = parse(endpoint, exchange.body, header(exchange.headers, b"content-type"))
+        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
+        request = parse(endpoint, exchange.body, kind)
         pool, request.model, workers = self._fleet.route(request.model)
         prompt = pool.prompts.prompt(endpoint, request)
         decision = pool.strategy.rank(prompt, workers, started)
@@ -100,7 +101,7 @@ class Proxy:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange = job.exchange
-        head = upstream_head(job.endpoint.path, exchange, worker.host, worker.api_key)
+        head = upstream_head(job.endpoint.path.encode(), exchange, worker.host, worker.api_key)
         usage = Usage()
         try:
             connection = await worker.upstream.ask(head, exchange.body)
@@ -111,7 +112,8 @@ class Proxy:
                     return False
                 attempt.on_first_byte(status)
                 relay = Relay(job.endpoint, exchange)
-                await relay.run(connection, attempt.fields())
+                if not relay.begin(connection, attempt.fields()):
+                    await relay.flow(connection)
                 usage = relay.usage()
             finally:
                 worker.upstream.release(connection)

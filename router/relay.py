@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from router.connection import Connection
-from router.errors import WorkerError
+from router.errors import Headers, WorkerError
 from router.exchange import Exchange, date_line
 from router.headers import answer_fields, header
 from router.openai import Endpoint, Prompted
@@ -37,8 +37,8 @@ class Relay:
         self._events = False
         self._last = b""
 
-    async def run(self, connection: Connection, added: bytes) -> None:
-        """Relay it whole, with `added` header lines. Raises CutShort."""
+    def begin(self, connection: Connection, added: bytes) -> bool:
+        """Relay what is there, with `added` header lines; return whether that is all."""
         head, exchange = connection.head, self._exchange
         fields = answer_fields(head.headers)
         if b"date: " not in fields:  # RFC 9110 section 6.6.1
@@ -47,9 +47,12 @@ class Relay:
         self._add(data)
         last = connection.finished
         exchange.start(head.status, fields + added, head.length, data, last=last)
-        if last:
-            return
-        self._events = header(head.headers, b"content-type").startswith(b"text/event-stream")
+        self._events = not last and _is_stream(head.headers)
+        return last
+
+    async def flow(self, connection: Connection) -> None:
+        """Relay the rest. Raises CutShort."""
+        exchange = self._exchange
         exchange.feed_from(connection)
         try:
             await connection.flow(self._pass)
@@ -93,3 +96,7 @@ class Relay:
             text = b"event: error\n" + text
         text = text if self._last.endswith(b"\n\n") else b"\n\n" + text
         self._exchange.write(text, last=True)
+
+
+def _is_stream(headers: Headers) -> bool:
+    return header(headers, b"content-type").startswith(b"text/event-stream")

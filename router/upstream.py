@@ -34,24 +34,29 @@ class Upstream:
         not listen any more it was dying instead, and may have begun. Raises WorkerError.
         """
         connection = self._kept() or await self._dial()
+        self._engage(connection)
         try:
-            return await self._ask(connection, head, body)
+            return await connection.ask(head, body)
         except Stale as stale:
+            self._busy.discard(connection)
             try:
                 connection = await self._dial()
             except Refused:
                 raise Gone(str(stale)) from None
-            return await self._ask(connection, head, body)
-
-    async def _ask(self, connection: Connection, head: bytes, body: bytes) -> Connection:
-        self._busy.add(connection)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        except BaseException:
+            self._busy.discard(connection)
+            raise
+        self._engage(connection)
         try:
             return await connection.ask(head, body)
         except BaseException:
             self._busy.discard(connection)
             raise
+
+    def _engage(self, connection: Connection) -> None:
+        self._busy.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

@@ -2,7 +2,10 @@
 
 import json
 from collections import deque
-from typing import Any, NamedTuple, cast
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
 
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
 TAIL = 4096
@@ -20,8 +23,15 @@ class Usage(NamedTuple):
     cached: int | None = None
 
 
+class _Document(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(_Document).decode
+
+
 class UsageTail:
-    """Keeps references to the last chunks of one answer."""
+    """Keeps the last bytes of one answer."""
 
     __slots__ = ("_chunks", "_size")
 
@@ -31,21 +41,30 @@ class UsageTail:
 
     def add(self, chunk: bytes) -> None:
         """Another chunk has passed."""
-        self._chunks.append(chunk)
+        chunks = self._chunks
+        chunks.append(chunk)
         self._size += len(chunk)
-        while self._size - len(self._chunks[0]) >= TAIL:
-            self._size -= len(self._chunks.popleft())
+        while self._size - len(chunks[0]) >= TAIL:
+            self._size -= len(chunks.popleft())
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
-        tail = b"".join(self._chunks)[-TAIL:].decode("utf-8", errors="replace")
-        at = tail.rfind('"usage"')
-        while at >= 0:
-            usage = _object_after(tail, at + len('"usage"'))
-            if usage is not None:
-                return _usage(usage)
-            at = tail.rfind('"usage"', 0, at)
-        return Usage()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                usage = _decode(data).usage
+                return Usage() if usage is None else _usage(usage)
+        return _scanned(data[-TAIL:].decode("utf-8", errors="replace"))
+
+
+def _scanned(tail: str) -> Usage:
+    at = tail.rfind('"usage"')
+    while at >= 0:
+        usage = _object_after(tail, at + len('"usage"'))
+        if usage is not None:
+            return _usage(usage)
+        at = tail.rfind('"usage"', 0, at)
+    return Usage()
 
 
 def _object_after(text: str, at: int) -> dict[str, Any] | None:
@@ -66,17 +85,18 @@ def _usage(usage: dict[str, Any]) -> Usage:
     Anthropic's `input_tokens` leaves out what was read from a cache or written to one
     (vLLM `entrypoints/anthropic/serving.py`); OpenAI's counts are of the whole prompt.
     """
-    prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
-    read = _count(usage.get("cache_read_input_tokens"))
-    written = _count(usage.get("cache_creation_input_tokens"))
-    if prompt is not None and (read is not None or written is not None):
-        return Usage(prompt + (read or 0) + (written or 0), read)
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    return Usage(
-        prompt, _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    )
+    get = usage.get
+    prompt = _count(get("prompt_tokens", get("input_tokens")))
+    if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
+        read = _count(get("cache_read_input_tokens"))
+        written = _count(get("cache_creation_input_tokens"))
+        if prompt is not None and (read is not None or written is not None):
+            return Usage(prompt + (read or 0) + (written or 0), read)
+    details = get("prompt_tokens_details") or get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(prompt, _count(cached))
 
 
 def _count(value: object) -> int | None:
-    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
-    return cast("int", value) if fits else None
+    # A boolean is an integer to Python.
+    return value if type(value) is int and 0 <= value < MOST else None

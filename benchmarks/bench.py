@@ -1,0 +1,151 @@
+"""What stands while a benchmark runs: workers, a load generator, proxies; all end with it."""
+
+import multiprocessing
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, Self, cast
+
+from benchmarks import load, stub
+from benchmarks.load import Job, Result
+from benchmarks.processes import memory_bytes, started, tree
+from benchmarks.proxies import Group, Place, Proxy
+
+#: Until a proxy answers; LiteLLM imports for some twenty seconds.
+_READY_S = 120.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Stopped(Exception):
+    """The benchmark was told to stop."""
+
+
+class NotReady(Exception):
+    """A proxy did not come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A proxy that answers, or a worker to be asked without one."""
+
+    name: str
+    group: Group | None
+    port: int
+    pids: Sequence[int] = ()
+    slow: bool = False
+    rest_bytes: int = 0
+    """Memory before the load."""
+
+
+class Bench:
+    """Use as a context manager: what was started through it ends with it."""
+
+    def __init__(self, stubs: int, settings: stub.StubSettings) -> None:
+        self._count = stubs
+        self._settings = settings
+        self._stack = ExitStack()
+        self.ports: list[int] = []
+        self.stub_pids: list[int] = []
+
+    def __enter__(self) -> Self:
+        _let_open_files_be_many()
+        with ExitStack() as stack:
+            stack.enter_context(_terminable())
+            self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="benchmark-")))
+            for _ in range(self._count):
+                channel, pid = stack.enter_context(_child(stub.serve, self._settings))
+                self.ports.append(channel.recv())
+                self.stub_pids.append(pid)
+            self._load, _ = stack.enter_context(_child(load.serve))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, job: Job) -> Result:
+        """Have the load generator do one job."""
+        self._load.send(job)
+        return cast("Result", self._load.recv())
+
+    def direct(self) -> Standing:
+        """Return a worker as if it were a proxy: what is left when there is none."""
+        return Standing("direct", None, self.ports[0])
+
+    def start(self, proxy: Proxy, program: Sequence[str]) -> Standing:
+        """Start a proxy in front of all stubs; return when it answers. Raises NotReady."""
+        folder = self._folder / proxy.name.replace(" ", "-")
+        folder.mkdir()
+        port, spare = _free_ports(2)
+        workers = [f"127.0.0.1:{worker}" for worker in self.ports]
+        launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers))
+        log = folder / "log"
+        process = self._stack.enter_context(started(launch.command, log, launch.env))
+        deadline = time.monotonic() + _READY_S
+        while self.run(_probe(port)).problem:
+            if process.poll() is not None or time.monotonic() > deadline:
+                last = log.read_text(errors="replace")[-2000:]
+                raise NotReady(f"{proxy.name} does not answer; the end of its log:\n{last}")
+            time.sleep(0.2)
+        pids = tree(process.pid)
+        return Standing(proxy.name, proxy.group, port, pids, proxy.slow, memory_bytes(pids))
+
+
+def _probe(port: int) -> Job:
+    """Some requests, over all workers."""
+    return Job(port, size=400, count=16, warm=1, concurrency=1, seed=0, limit_s=5.0)
+
+
+@contextmanager
+def _child(
+    serve: Callable[..., None], *args: object
+) -> Iterator[tuple["Connection[Any, Any]", int]]:
+    """Run a function of ours in its own process; it ends when its channel closes."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours, process.pid or 0
+    finally:
+        ours.close()
+        process.join(5.0)
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end us as an exception, so that everything is stopped."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+def _let_open_files_be_many() -> None:
+    """Raise the limit as far as we may; children inherit it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,133 @@
+"""What the router costs, beside its peers: `python -m benchmarks.overhead`.
+
+Starts two workers that cost next to nothing, puts every proxy that is installed in front of them,
+and sends all of them the same requests, one proxy after the other, in several rounds. The numbers
+are medians over the rounds. The machine's speed moves them; the ratios hold.
+
+Peers are found on PATH, or given as `--peer NAME=COMMAND`: sglang-router, smg, vllm-router,
+litellm, nginx. Each is run with its defaults, by round robin and by prefixes if it can.
+"""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.bench import Bench, NotReady, Standing, Stopped
+from benchmarks.overhead_cells import COUNTS, Cell, cases, measure
+from benchmarks.overhead_tables import Report
+from benchmarks.processes import memory_bytes
+from benchmarks.proxies import PROXIES, programs, version
+from benchmarks.stub import StubSettings
+
+#: Workers behind every proxy.
+WORKERS = 2
+#: An engine's step with some load: what streams are paced by.
+STEP_S = 0.01
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main(
+    *,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="NAME=COMMAND of a proxy; repeat for more.")
+    ] = None,
+    warmroute: Annotated[
+        str | None, typer.Option(help="Command of another Warmroute than this environment's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only proxies with this in their name; repeat.")
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help=f"Bytes of a request, of {list(COUNTS)}; repeat.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="A quarter of the requests.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write every single measurement here.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print for a document.")] = False,
+) -> None:
+    """Measure and print the tables."""
+    sizes = size or list(COUNTS)
+    if unknown := set(sizes) - set(COUNTS):
+        raise typer.BadParameter(f"--size: {unknown} not of {list(COUNTS)}")
+    try:
+        found = programs(peer or [], warmroute)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        with Bench(WORKERS, StubSettings(step_s=STEP_S)) as bench:
+            standing = [bench.direct(), *_start(bench, found, only or [""])]
+            wanted = cases(sizes, 4 if quick else 1)
+            cells = list(
+                track(
+                    measure(bench, standing, wanted, rounds),
+                    "Measuring",
+                    total=rounds * len(wanted) * len(standing),
+                    console=_err,
+                    transient=True,
+                )
+            )
+            memory = {one.name: memory_bytes(one.pids) for one in standing}
+    except (Stopped, NotReady) as error:
+        _err.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    about = _about(found, standing, rounds)
+    _print(Report(cells, standing, memory), about, markdown=markdown)
+    if json_file is not None:
+        json_file.write_text(_json(about, standing, memory, cells))
+
+
+def _start(bench: Bench, found: dict[str, list[str]], only: Sequence[str]) -> list[Standing]:
+    wanted = [
+        proxy
+        for proxy in PROXIES
+        if proxy.program in found and any(part in proxy.name for part in only)
+    ]
+    return [
+        bench.start(proxy, found[proxy.program])
+        for proxy in track(wanted, "Starting", console=_err, transient=True)
+    ]
+
+
+def _about(found: dict[str, list[str]], standing: Sequence[Standing], rounds: int) -> str:
+    used = {one.name.split()[0] for one in standing if one.group}
+    versions = [f"{name} {version(found[name], name)}" for name in found if name in used]
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return f"{', '.join(sorted(versions))}; {machine}; medians of {rounds} rounds."
+
+
+def _print(report: Report, about: str, *, markdown: bool) -> None:
+    out = Console()
+    for grid in report.grids():
+        if markdown:
+            print(grid.markdown())
+        else:
+            out.print(grid.rich())
+    for line in (*report.notes(), about):
+        print(line)
+
+
+def _json(
+    about: str, standing: Sequence[Standing], memory: dict[str, int], cells: Sequence[Cell]
+) -> str:
+    rest = {one.name: one.rest_bytes for one in standing}
+    content = {
+        "about": about,
+        "memory_at_rest": rest,
+        "memory_after": memory,
+        "cells": [asdict(cell) for cell in cells],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

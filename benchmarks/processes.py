@@ -1,0 +1,82 @@
+"""Processes of others, from outside: what they cost, and how they are started and stopped."""
+
+import os
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: `CPUCLOCK_SCHED` of the kernel's include/linux/posix-timers.h: the nanoseconds that all threads
+#: of a process have run, those that ended included.
+_SCHED = 2
+_STOP_S = 10.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process, user and system."""
+    return time.clock_gettime((~pid << 3) | _SCHED)
+
+
+def own_cpu_seconds() -> float:
+    """CPU time of this process."""
+    return time.process_time()
+
+
+def tree(root: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    children = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            children[int(fields[1])].append(int(stat.parent.name))
+    found = [root]
+    for pid in found:
+        found.extend(children[pid])
+    return found
+
+
+def memory_bytes(pids: Sequence[int]) -> int:
+    """Memory that processes hold, each shared page counted once among those that share it."""
+    return sum(map(_memory, pids)) * 1024
+
+
+def _memory(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+@contextmanager
+def started(
+    command: Sequence[str], log: Path, env: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a command, its output in a file, and stop it with all its children at the end."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+            cwd=log.parent,
+        )
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_S)
+    with suppress(ProcessLookupError):  # what is left of its group
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,215 @@
+"""The proxies that are compared, and how each is started in front of the same workers.
+
+All have the defaults of their makers, except that peers are told not to log requests, which
+Warmroute does not do by default either, and that nginx has what a plain proxy in front of streams
+needs: kept connections, no buffering of answers, and request bodies in memory.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from benchmarks.stub import MODEL
+
+
+class Group(StrEnum):
+    """Proxies are compared with those that do the same."""
+
+    BLIND = "round robin"
+    AWARE = "prefix aware"
+    FLOOR = "plain proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a proxy is to run."""
+
+    folder: Path
+    port: int
+    spare: int
+    """Another free port, for metrics."""
+    workers: Sequence[str]
+    """Host and port of each worker."""
+
+    @property
+    def urls(self) -> list[str]:
+        """The workers' URLs."""
+        return [f"http://{worker}" for worker in self.workers]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command, and what its environment has besides ours."""
+
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """One row of the tables."""
+
+    program: str
+    """What is looked for on PATH, and named by `--peer`."""
+    mode: str
+    group: Group
+    launch: Callable[[Sequence[str], str, Place], Launch]
+    """From the program, the mode and the place."""
+    slow: bool = False
+    """Is given a tenth of the requests, or it would take most of the time."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the tables."""
+        return f"{self.program} {self.mode}".strip()
+
+
+def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
+    settings = place.folder / "warmroute.yaml"
+    workers = "".join(f"  - {url}\n" for url in place.urls)
+    settings.write_text(f"listen: 127.0.0.1:{place.port}\nstrategy: {mode}\nworkers:\n{workers}")
+    return Launch([*program, "serve", "--config", str(settings)])
+
+
+def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
+    """SGLang's gateway, and its successor, which has kept its command line."""
+    return Launch(
+        [
+            *(*program, "launch", "--host", "127.0.0.1", "--port", str(place.port)),
+            *("--worker-urls", *place.urls, "--policy", mode, "--log-level", "warn"),
+            *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(place.spare)),
+        ]
+    )
+
+
+def _vllm_router(program: Sequence[str], mode: str, place: Place) -> Launch:
+    return Launch(
+        [
+            *(*program, "--host", "127.0.0.1", "--port", str(place.port)),
+            *("--worker-urls", *place.urls, "--policy", mode, "--log-level", "warning"),
+            *("--prometheus-port", str(place.spare)),
+        ]
+    )
+
+
+def _litellm(program: Sequence[str], _mode: str, place: Place) -> Launch:
+    settings = place.folder / "litellm.yaml"
+    settings.write_text(
+        "model_list:\n"
+        + "".join(
+            f"  - model_name: {MODEL}\n"
+            f"    litellm_params: {{model: hosted_vllm/{MODEL}, api_base: {url}/v1}}\n"
+            for url in place.urls
+        )
+    )
+    return Launch(
+        [
+            *(*program, "--config", str(settings), "--telemetry", "False"),
+            *("--host", "127.0.0.1", "--port", str(place.port)),
+        ],
+        {
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        },
+    )
+
+
+_NGINX = """
+daemon off;
+user root;
+worker_processes auto;
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 16384; }}
+worker_rlimit_nofile 40000;
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  client_max_body_size 16m;
+  client_body_buffer_size 1m;
+  keepalive_requests 100000000;
+  upstream workers {{
+    {servers}
+    keepalive 256;
+    keepalive_requests 100000000;
+  }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://workers;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 10m;
+    }}
+  }}
+}}
+"""
+
+
+def _nginx(program: Sequence[str], _mode: str, place: Place) -> Launch:
+    settings = place.folder / "nginx.conf"
+    servers = "".join(f"server {worker};" for worker in place.workers)
+    settings.write_text(_NGINX.format(folder=place.folder, servers=servers, port=place.port))
+    return Launch([*program, "-c", str(settings), "-p", str(place.folder), "-e", "stderr"])
+
+
+PROXIES = (
+    Proxy("warmroute", "roundrobin", Group.BLIND, _warmroute),
+    Proxy("sglang-router", "round_robin", Group.BLIND, _gateway),
+    Proxy("smg", "round_robin", Group.BLIND, _gateway),
+    Proxy("vllm-router", "round_robin", Group.BLIND, _vllm_router),
+    Proxy("litellm", "", Group.BLIND, _litellm, slow=True),
+    Proxy("warmroute", "prefixaware", Group.AWARE, _warmroute),
+    Proxy("sglang-router", "cache_aware", Group.AWARE, _gateway),
+    Proxy("smg", "cache_aware", Group.AWARE, _gateway),
+    Proxy("vllm-router", "cache_aware", Group.AWARE, _vllm_router),
+    Proxy("nginx", "", Group.FLOOR, _nginx),
+)
+
+
+def programs(peers: Sequence[str], warmroute: str | None) -> dict[str, list[str]]:
+    """Return the command of every proxy that is installed. Raises ValueError."""
+    known = {proxy.program for proxy in PROXIES}
+    found = {name: [path] for name in known if (path := shutil.which(name)) is not None}
+    for peer in peers:
+        name, given, command = peer.partition("=")
+        if not given or name not in known:
+            raise ValueError(f"--peer {peer}: NAME=COMMAND, with one of {', '.join(sorted(known))}")
+        found[name] = _command(command)
+    if warmroute is not None:
+        found["warmroute"] = _command(warmroute)
+    elif (own := Path(sys.executable).with_name("warmroute")).exists():
+        found["warmroute"] = [str(own)]
+    return found
+
+
+def _command(text: str) -> list[str]:
+    """Split a command; paths in it stay good in another folder."""
+    words = shlex.split(text)
+    path = shutil.which(words[0]) if words else None
+    if path is None:
+        raise ValueError(f"no such command: {text}")
+    # Not resolved: a virtual environment's Python is a link, and knows its packages by that.
+    return [str(Path(path).absolute()), *words[1:]]
+
+
+def version(program: Sequence[str], name: str) -> str:
+    """Return the version of an installed program, as well as it can be told from outside."""
+    site = f"lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info"
+    for found in Path(program[0]).parent.parent.glob(site):
+        return found.name.removesuffix(".dist-info").rpartition("-")[2]
+    if name == "nginx":
+        told = subprocess.run([*program, "-v"], capture_output=True, text=True, check=False)
+        return told.stderr.strip().rpartition("/")[2]
+    return "?"
