@@ -21,6 +21,8 @@ from benchmarks.proxies import Group, Place, Proxy
 
 #: Until a proxy answers; LiteLLM imports for some twenty seconds.
 _READY_S = 120.0
+#: Open files for ten thousand streams and more: a proxy has two for each.
+_FILES = 65_536
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -61,10 +63,10 @@ class Bench:
             stack.enter_context(_terminable())
             self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="benchmark-")))
             for _ in range(self._count):
-                channel, pid = stack.enter_context(_child(stub.serve, self._settings))
+                channel, pid = stack.enter_context(child(stub.serve, self._settings))
                 self.ports.append(channel.recv())
                 self.stub_pids.append(pid)
-            self._load, _ = stack.enter_context(_child(load.serve))
+            self._load, _ = stack.enter_context(child(load.serve))
             self._stack = stack.pop_all()
         return self
 
@@ -81,22 +83,29 @@ class Bench:
         return Standing("direct", None, self.ports[0])
 
     def start(self, proxy: Proxy, program: Sequence[str]) -> Standing:
-        """Start a proxy in front of all stubs; return when it answers. Raises NotReady."""
+        """Start a proxy in front of all stubs; it stays. Raises NotReady."""
+        return self._stack.enter_context(self.running(proxy, program))
+
+    @contextmanager
+    def running(
+        self, proxy: Proxy, program: Sequence[str], options: Sequence[str] = ()
+    ) -> Iterator[Standing]:
+        """Start a proxy in front of all stubs, once it answers, and stop it. Raises NotReady."""
         folder = self._folder / proxy.name.replace(" ", "-")
         folder.mkdir()
         port, spare = _free_ports(2)
         workers = [f"127.0.0.1:{worker}" for worker in self.ports]
-        launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers))
+        launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers, options))
         log = folder / "log"
-        process = self._stack.enter_context(started(launch.command, log, launch.env))
-        deadline = time.monotonic() + _READY_S
-        while self.run(_probe(port)).problem:
-            if process.poll() is not None or time.monotonic() > deadline:
-                last = log.read_text(errors="replace")[-2000:]
-                raise NotReady(f"{proxy.name} does not answer; the end of its log:\n{last}")
-            time.sleep(0.2)
-        pids = tree(process.pid)
-        return Standing(proxy.name, proxy.group, port, pids, proxy.slow, memory_bytes(pids))
+        with started(launch.command, log, launch.env) as process:
+            deadline = time.monotonic() + _READY_S
+            while self.run(_probe(port)).problem:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    last = log.read_text(errors="replace")[-2000:]
+                    raise NotReady(f"{proxy.name} does not answer; the end of its log:\n{last}")
+                time.sleep(0.2)
+            pids = tree(process.pid)
+            yield Standing(proxy.name, proxy.group, port, pids, proxy.slow, memory_bytes(pids))
 
 
 def _probe(port: int) -> Job:
@@ -105,7 +114,7 @@ def _probe(port: int) -> Job:
 
 
 @contextmanager
-def _child(
+def child(
     serve: Callable[..., None], *args: object
 ) -> Iterator[tuple["Connection[Any, Any]", int]]:
     """Run a function of ours in its own process; it ends when its channel closes."""
@@ -148,4 +157,7 @@ def _free_ports(count: int) -> list[int]:
 def _let_open_files_be_many() -> None:
     """Raise the limit as far as we may; children inherit it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, _FILES), max(most, _FILES)))
+    except ValueError:  # only root may go above what it was given
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import cast
 
 import uvloop
 
 from benchmarks.bodies import chat_bodies
-from benchmarks.processes import cpu_seconds, own_cpu_seconds
+from benchmarks.processes import cpu_seconds, machine_seconds
 
 #: The headers of the official Python client, but for the length.
-_HEADERS = (
+HEADERS = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
     "Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAccept: application/json\r\n"
     "Content-Type: application/json\r\nUser-Agent: OpenAI/Python 1.60.0\r\n"
@@ -64,9 +64,22 @@ class Result:
     stub_cpu: float = 0.0
     """CPU time of the busiest stub."""
     load_cpu: float = 0.0
+    other_cpu: float = 0.0
+    """CPU time of everything else on the machine."""
     latencies: list[float] = field(default_factory=list)
     """From the request to the end of the answer; to its first byte for streams."""
     problem: str = ""
+
+
+class _Clocks:
+    """All clocks at one instant."""
+
+    def __init__(self, job: Job) -> None:
+        self.machine = machine_seconds()
+        self.watched = sum(map(cpu_seconds, job.watched))
+        self.stubs = [cpu_seconds(pid) for pid in job.stubs]
+        self.own = process_time()
+        self.wall = perf_counter()
 
 
 class _Run:
@@ -79,13 +92,13 @@ class _Run:
         self.measuring = False
         self.job = job
         self._answers = 0
-        self._began: tuple[float, float, list[float], float] = (0.0, 0.0, [], 0.0)
+        self._began = _Clocks(job)
 
     def answered(self) -> None:
         """Count one answer more, and begin or end measuring with it."""
         self._answers += 1
         if self._answers == self.job.warm:
-            self._began = self._clocks()
+            self._began = _Clocks(self.job)
             self.measuring = True
         elif self._answers == self.job.warm + self.job.count:
             self.end()
@@ -104,23 +117,15 @@ class _Run:
             self.result.problem = self.result.problem or "too slow to be measured"
             return
         self.measuring = False
-        result = self.result
-        wall, cpu, stubs, load = self._clocks()
+        result, now, then = self.result, _Clocks(self.job), self._began
         result.done = self._answers - self.job.warm
-        result.wall, result.cpu = wall - self._began[0], cpu - self._began[1]
-        result.stub_cpu = max(
-            (now - then for now, then in zip(stubs, self._began[2], strict=True)), default=0.0
-        )
-        result.load_cpu = load - self._began[3]
-
-    def _clocks(self) -> tuple[float, float, list[float], float]:
-        watched = sum(map(cpu_seconds, self.job.watched))
-        return (
-            perf_counter(),
-            watched,
-            [cpu_seconds(pid) for pid in self.job.stubs],
-            own_cpu_seconds(),
-        )
+        result.wall = now.wall - then.wall
+        result.cpu = now.watched - then.watched
+        stubs = [after - before for after, before in zip(now.stubs, then.stubs, strict=True)]
+        result.stub_cpu = max(stubs, default=0.0)
+        result.load_cpu = now.own - then.own
+        ours = result.cpu + sum(stubs) + result.load_cpu
+        result.other_cpu = max(now.machine - then.machine - ours, 0.0)
 
 
 class _Client(asyncio.Protocol):
@@ -238,7 +243,7 @@ def run(job: Job) -> Result:
     # Enough that connections are still busy when the last request that counts is answered.
     count = job.warm + job.count + job.concurrency
     bodies = _bodies(job.size, count, job.seed, job.stream)
-    requests = [((_HEADERS % (job.port, len(body))).encode(), body) for body in bodies]
+    requests = [((HEADERS % (job.port, len(body))).encode(), body) for body in bodies]
     try:
         return uvloop.run(_run(job, iter(requests)))
     except OSError as error:

@@ -42,6 +42,9 @@ def main(
     warmroute: Annotated[
         str | None, typer.Option(help="Command of another Warmroute than this environment's.")
     ] = None,
+    before: Annotated[
+        str | None, typer.Option(help="Command of one more Warmroute, to be compared with.")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only proxies with this in their name; repeat.")
     ] = None,
@@ -60,7 +63,7 @@ def main(
     if unknown := set(sizes) - set(COUNTS):
         raise typer.BadParameter(f"--size: {unknown} not of {list(COUNTS)}")
     try:
-        found = programs(peer or [], warmroute)
+        found = programs(peer or [], warmroute, before)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:

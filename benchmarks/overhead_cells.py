@@ -77,9 +77,11 @@ class Cell:
     rate: float
     """Requests a second."""
     proxy_share: float
-    """Of one core; so the next two."""
+    """Of one core; so the next three."""
     stub_share: float
     load_share: float
+    other_share: float
+    """Everything else on the machine."""
     problem: str = ""
 
 
@@ -123,5 +125,6 @@ def _cell(name: str, case: Case, number: int, result: Result) -> Cell:
         proxy_share=result.cpu / wall,
         stub_share=result.stub_cpu / wall,
         load_share=result.load_cpu / wall,
+        other_share=result.other_cpu / wall,
         problem=result.problem,
     )

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.bench import Standing
 from benchmarks.overhead_cells import Cell, Load
-from benchmarks.proxies import Group
+from benchmarks.proxies import BEFORE, Group
 
 OURS = "warmroute"
 #: Above this share of a core, the load generator or a worker would be what is measured.
@@ -93,6 +93,11 @@ class Report:
             f"Machinery, most of one core: {_most(found, 'load generator')},"
             f" {_most(found, 'worker')}."
         ]
+        others = [cell.other_share for cell in found] or [0.0]
+        notes.append(
+            f"Everything else on the machine took {statistics.median(others):.0%} of a core"
+            f" (median), {max(others):.0%} at most; above some 10% latencies say little."
+        )
         swamped = sorted(
             {cell.proxy for cell in found if cell.load is Load.STREAM and cell.proxy_share > BUSY}
         )
@@ -124,16 +129,14 @@ class Report:
         return Grid(title, ["", *(column.heading for column in columns)], filled)
 
     def _ratios(self, ours: Standing, columns: Sequence[Column]) -> list[list[str]]:
-        peers = [
-            one
-            for one in self._standing
-            if one.group is ours.group and not one.name.startswith(OURS)
-        ]
+        alike = [one for one in self._standing if one.group is ours.group and one is not ours]
+        before = [one for one in alike if one.name.startswith(BEFORE)]
+        peers = [one for one in alike if one not in before]
         floor = [one for one in self._standing if one.group is Group.FLOOR]
         mode = ours.name.removeprefix(OURS).strip()
         return [
             [f"{mode} / {name}", *(_ratio(column, ours, others) for column in columns)]
-            for name, others in (("best peer", peers), ("nginx", floor))
+            for name, others in (("best peer", peers), ("nginx", floor), (BEFORE, before))
             if others
         ]
 

@@ -35,6 +35,8 @@ class Place:
     """Another free port, for metrics."""
     workers: Sequence[str]
     """Host and port of each worker."""
+    options: Sequence[str] = ()
+    """More words for `warmroute serve`."""
 
     @property
     def urls(self) -> list[str]:
@@ -60,6 +62,8 @@ class Proxy:
     group: Group
     launch: Callable[[Sequence[str], str, Place], Launch]
     """From the program, the mode and the place."""
+    alive: str
+    """What a probe of the proxy itself asks for; of a worker behind nginx, which has no such."""
     slow: bool = False
     """Is given a tenth of the requests, or it would take most of the time."""
 
@@ -73,7 +77,7 @@ def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
     settings = place.folder / "warmroute.yaml"
     workers = "".join(f"  - {url}\n" for url in place.urls)
     settings.write_text(f"listen: 127.0.0.1:{place.port}\nstrategy: {mode}\nworkers:\n{workers}")
-    return Launch([*program, "serve", "--config", str(settings)])
+    return Launch([*program, "serve", "--config", str(settings), *place.options])
 
 
 def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
@@ -164,23 +168,30 @@ def _nginx(program: Sequence[str], _mode: str, place: Place) -> Launch:
     return Launch([*program, "-c", str(settings), "-p", str(place.folder), "-e", "stderr"])
 
 
+#: Warmroute as it was, to be compared with it as it is; started only when it is given.
+BEFORE = "before"
+
 PROXIES = (
-    Proxy("warmroute", "roundrobin", Group.BLIND, _warmroute),
-    Proxy("sglang-router", "round_robin", Group.BLIND, _gateway),
-    Proxy("smg", "round_robin", Group.BLIND, _gateway),
-    Proxy("vllm-router", "round_robin", Group.BLIND, _vllm_router),
-    Proxy("litellm", "", Group.BLIND, _litellm, slow=True),
-    Proxy("warmroute", "prefixaware", Group.AWARE, _warmroute),
-    Proxy("sglang-router", "cache_aware", Group.AWARE, _gateway),
-    Proxy("smg", "cache_aware", Group.AWARE, _gateway),
-    Proxy("vllm-router", "cache_aware", Group.AWARE, _vllm_router),
-    Proxy("nginx", "", Group.FLOOR, _nginx),
+    Proxy("warmroute", "roundrobin", Group.BLIND, _warmroute, "/health/live"),
+    Proxy(BEFORE, "roundrobin", Group.BLIND, _warmroute, "/health/live"),
+    Proxy("sglang-router", "round_robin", Group.BLIND, _gateway, "/liveness"),
+    Proxy("smg", "round_robin", Group.BLIND, _gateway, "/liveness"),
+    Proxy("vllm-router", "round_robin", Group.BLIND, _vllm_router, "/liveness"),
+    Proxy("litellm", "", Group.BLIND, _litellm, "/health/liveliness", slow=True),
+    Proxy("warmroute", "prefixaware", Group.AWARE, _warmroute, "/health/live"),
+    Proxy(BEFORE, "prefixaware", Group.AWARE, _warmroute, "/health/live"),
+    Proxy("sglang-router", "cache_aware", Group.AWARE, _gateway, "/liveness"),
+    Proxy("smg", "cache_aware", Group.AWARE, _gateway, "/liveness"),
+    Proxy("vllm-router", "cache_aware", Group.AWARE, _vllm_router, "/liveness"),
+    Proxy("nginx", "", Group.FLOOR, _nginx, "/health"),
 )
 
 
-def programs(peers: Sequence[str], warmroute: str | None) -> dict[str, list[str]]:
+def programs(
+    peers: Sequence[str], warmroute: str | None, before: str | None = None
+) -> dict[str, list[str]]:
     """Return the command of every proxy that is installed. Raises ValueError."""
-    known = {proxy.program for proxy in PROXIES}
+    known = {proxy.program for proxy in PROXIES} - {BEFORE}
     found = {name: [path] for name in known if (path := shutil.which(name)) is not None}
     for peer in peers:
         name, given, command = peer.partition("=")
@@ -191,6 +202,8 @@ def programs(peers: Sequence[str], warmroute: str | None) -> dict[str, list[str]
         found["warmroute"] = _command(warmroute)
     elif (own := Path(sys.executable).with_name("warmroute")).exists():
         found["warmroute"] = [str(own)]
+    if before is not None:
+        found[BEFORE] = _command(before)
     return found
 
 
@@ -206,7 +219,8 @@ def _command(text: str) -> list[str]:
 
 def version(program: Sequence[str], name: str) -> str:
     """Return the version of an installed program, as well as it can be told from outside."""
-    site = f"lib/python*/site-packages/{name.replace('-', '_')}-*.dist-info"
+    package = "warmroute" if name == BEFORE else name.replace("-", "_")
+    site = f"lib/python*/site-packages/{package}-*.dist-info"
     for found in Path(program[0]).parent.parent.glob(site):
         return found.name.removesuffix(".dist-info").rpartition("-")[2]
     if name == "nginx":

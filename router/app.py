@@ -1,69 +1,91 @@
 """The door: inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
-import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from router.admin import admin
+from router.admin import admin, operator_paths
 from router.asgi import Bridge
-from router.connection import NEVER, Patience
-from router.errors import WrongMethod
-from router.exchange import Exchange
-from router.fleet import Fleet, Pool, Worker
+from router.exchange import Exchange, date_line
+from router.fleet import Fleet, Worker
+from router.gate import FOR_CLIENTS, admin_gate, main_gate
 from router.health import Health
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
-from router.protocol import Bounds, Client
+from router.protocol import Client
 from router.proxy import Proxy
-from router.settings import PoolSettings, Settings, WorkerSettings
-from router.upstream import Upstream
-from strategies.registry import make
-
-#: Bytes that a request to an administrative path may bring.
-ADMIN_BODY = 64 << 10
+from router.reading import Bounds
+from router.rebuild import Plan, build
+from router.settings import Settings
+from router.tls import Contexts
+from router.view import View
 
 
 class Door:
     """What is behind every connection. A dictionary stands in front of FastAPI's routing."""
 
-    def __init__(self, fleet: Fleet, settings: Settings, tls: ssl.SSLContext) -> None:
+    bounds: Bounds
+    admit: Callable[[Exchange], int]
+    """Judge a request by its head; return the longest body it may have. Raises DoorError."""
+
+    def __init__(self, fleet: Fleet, settings: Settings, contexts: Contexts) -> None:
+        self._settings = settings
+        self._contexts = contexts
         self.fleet = fleet
         self.metrics = Metrics(fleet)
-        self.bounds = _bounds(settings)
         self.clients: set[Client] = set()
         self.draining = False
         """Told to stop, but still accepting: not ready any more."""
         self.stopping = False
         """Every connection is closed after its answer."""
-        self._body_limit = settings.limits.body
-        self._health = Health(fleet, settings.health, tls)
-        self._admin = Bridge(admin(fleet, self.metrics))
-        self._proxy = Proxy(
-            fleet,
-            self.metrics,
-            attempts=settings.limits.attempts,
-            log_requests=settings.logs.requests,
-        )
+        self._health = Health(fleet, settings.health)
+        self.view = View(fleet, self.metrics)
+        app = admin(fleet, self.view, lambda: self.draining)
+        self._admin = Bridge(app)
+        self._proxy = Proxy(fleet, self.metrics, settings)
+        self._operators = operator_paths(app)
+        self._apart = settings.admin.listen is not None
+        self.backdoor = Backdoor(self)
+        self._rule(settings)
 
-    def admit(self, exchange: Exchange) -> int:
-        """Judge a request by its head; return the longest body it may have. Raises DoorError."""
-        if exchange.path not in ENDPOINTS:
-            return ADMIN_BODY
-        if exchange.method != "POST":
-            raise WrongMethod(exchange.method, "POST")
-        return self._body_limit
+    def _rule(self, settings: Settings) -> None:
+        """Bounds and rules for everyone, from the next request on."""
+        self.bounds = _bounds(settings)
+        self.admit = main_gate(settings, self._operators, apart=self._apart).admit
+        self.backdoor.admit = admin_gate(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Answer a request that is there as a whole."""
+        """Answer a request that was admitted and is there as a whole."""
         endpoint = ENDPOINTS.get(exchange.path)
-        if endpoint is None:
-            return self._admin.serve(exchange)
-        return self._proxy.serve(endpoint, exchange)
+        if endpoint is not None and exchange.method == "POST":
+            return self._proxy.serve(endpoint, exchange)
+        if exchange.method == "OPTIONS" and exchange.path in FOR_CLIENTS:
+            return _permit(exchange)
+        return self._admin.serve(exchange)
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """A request was refused, or its client left, before anybody served it."""
         self._proxy.refused(exchange, status, reason)
+
+    async def change(self, settings: Settings) -> list[Worker]:
+        """Put other settings into effect, all of them between two requests.
+
+        Workers that join are probed first, while everything goes on as before. Returns those that
+        have left. Raises CannotBuild; then nothing has changed.
+        """
+        plan = Plan(self.fleet, self._settings, settings, self._contexts)
+        try:
+            await self._health.meet(plan.joining)
+            left = plan.carry_out()
+            self._settings = settings
+            self._health.change(settings.health)
+            self._proxy.change(settings)
+            self._rule(settings)
+            for client in self.clients:
+                client.follow(self.bounds)
+        finally:
+            await self._health.part()
+        return left
 
     async def start(self) -> None:
         """Look at every worker once, and go on looking."""
@@ -75,6 +97,34 @@ class Door:
         for worker in self.fleet.workers:
             worker.upstream.close()
         await asyncio.sleep(0)  # closing takes a turn of the loop
+
+
+class Backdoor:
+    """What is behind the connections to `admin.listen`: the same, by rules of its own."""
+
+    admit: Callable[[Exchange], int]
+    """As the door's."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.clients = door.clients
+        self.serve = door.serve
+        self.unserved = door.unserved
+
+    @property
+    def bounds(self) -> Bounds:
+        """As the door's, now."""
+        return self._door.bounds
+
+    @property
+    def stopping(self) -> bool:
+        """As the door's, now."""
+        return self._door.stopping
+
+
+async def _permit(exchange: Exchange) -> None:
+    """Answer a browser that asks what a page may do: the gate has said it already."""
+    exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
 
 
 def _bounds(settings: Settings) -> Bounds:
@@ -92,29 +142,6 @@ def _bounds(settings: Settings) -> Bounds:
 
 
 def create_app(settings: Settings) -> Door:
-    """Make the application that `settings` describe. Raises what a strategy's options raise."""
-    t = settings.timeouts
-    patience = Patience(t.connect, t.first_byte, t.idle, t.keepalive, t.total or NEVER)
-    tls = ssl.create_default_context()
-    fleet = Fleet([_pool(pool, patience, tls) for pool in settings.all_pools()])
-    return Door(fleet, settings, tls)
-
-
-def _pool(settings: PoolSettings, patience: Patience, tls: ssl.SSLContext) -> Pool:
-    workers = [_worker(worker, patience, tls) for worker in settings.workers]
-    strategy = make(settings.strategy.name, dict(settings.strategy.options))
-    return Pool(settings.name, settings.models, workers, strategy)
-
-
-def _worker(settings: WorkerSettings, patience: Patience, tls: ssl.SSLContext) -> Worker:
-    address = settings.address
-    used = tls if settings.url.startswith("https://") else None
-    key = settings.api_key
-    return Worker(
-        settings.name,
-        settings.url,
-        Upstream(address.host, address.port, tls=used, patience=patience),
-        models=settings.models,
-        kv_tokens=settings.kv_tokens,
-        api_key=key.get_secret_value() if key else None,
-    )
+    """Make the application that `settings` describe. Raises CannotBuild."""
+    contexts = Contexts()
+    return Door(build(settings, contexts), settings, contexts)

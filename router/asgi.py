@@ -25,6 +25,9 @@ class Bridge:
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request. Raises nothing that the application raises."""
+        if exchange.path == "*":  # OPTIONS about the server as a whole (RFC 9110 section 9.3.7)
+            exchange.answer(204, b"allow: GET, HEAD, OPTIONS, POST\r\n" + date_line(), b"")
+            return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
         asked = False
 

@@ -1,6 +1,7 @@
 """A request that was decided on, and one attempt at it on one worker."""
 
 import logging
+from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -18,6 +19,18 @@ log = logging.getLogger("warmroute.requests")
 CLIENT_LEFT = 499
 #: How vLLM says that it admits no more: backpressure, not a failure.
 FULL = 503
+
+
+class Plea(NamedTuple):
+    """A request that has been read and understood."""
+
+    endpoint: Endpoint
+    exchange: Exchange
+    pool: Pool
+    prompt: Prompt
+    workers: Sequence[Worker]
+    """Those that could answer when it came."""
+    started: float
 
 
 class Job(NamedTuple):
@@ -41,6 +54,7 @@ class Attempt:
         "_booking",
         "_failure",
         "_first_byte_s",
+        "_mark",
         "choice",
         "job",
         "status",
@@ -56,6 +70,7 @@ class Attempt:
         """What the client was answered; 0 while it was not."""
         self._booked_at = monotonic()
         self._booking = job.pool.book(job.prompt, choice, self._booked_at)
+        self._mark = worker.breaker.began(self._booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
         self._began = True
@@ -70,6 +85,8 @@ class Attempt:
         self.status = status
         self._first_byte_s = now - self._booked_at
         self.worker.load.first_byte(self._booking, now)
+        if status < 400 and not self.worker.breaker.closed:
+            self.worker.breaker.answering(now, self._mark)
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
 
@@ -79,11 +96,13 @@ class Attempt:
         self.job.metrics.failed(self.worker.name, "full")
 
     def failed(self, error: WorkerError) -> None:
-        """The worker did, not the client."""
+        """The worker did, not the client; or we did, for want of descriptors."""
         self._failure = error.kind
         if isinstance(error, Refused):
             self._began = False
-            if not error.ours:
+            if error.ours:
+                self._failure = None
+            else:
                 self.worker.lost(str(error))
         elif isinstance(error, Gone):
             self.worker.attention.set()  # dead or dying: a probe will tell
@@ -107,8 +126,19 @@ class Attempt:
             cached_tokens=usage.cached,
         )
         job.pool.strategy.settled(job.prompt, choice, outcome, now)
+        self._judge(now)
         if usage.prompt is not None:
             self._learn(usage.prompt, usage.cached)
+
+    def _judge(self, now: float) -> None:
+        """Tell the breaker what it says of the worker; a client that left says nothing."""
+        breaker = self.worker.breaker
+        if self._failure is not None:
+            breaker.failed(now, self._mark, self._failure)
+        elif self.status in {0, CLIENT_LEFT}:
+            breaker.neutral(self._mark)
+        else:
+            breaker.answered(now, self._mark, self.status)
 
     def _learn(self, prompt_tokens: int, cached: int | None) -> None:
         job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
@@ -127,18 +157,16 @@ class Attempt:
         """Return the header lines that tell the client what happened."""
         return b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
             self.job.exchange.identity,
-            self.worker.name.encode(),
+            self.worker.label,
             self._explanation(),
         )
 
     def _explanation(self) -> bytes:
-        choice = self.choice
+        choice, reason = self.choice, self.job.decision.reason.encode()
         if choice.cost is FREE:
-            return self.job.decision.reason.encode()
+            return reason
         return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; crowd=%.3fs; pressure=%.3fs" % (
-            self.job.decision.reason.encode(),
-            choice.held_tokens,
-            *choice.cost,
+            (reason, choice.held_tokens, *choice.cost)
         )
 
     def log(self) -> None:

@@ -191,6 +191,11 @@ class Breaker:
         """Stand in this pool from now on."""
         self._pool, self._settings = pool, settings
 
+    def leave(self, pool: Keeper) -> None:
+        """Stand there no more, unless it stands elsewhere already."""
+        if self._pool is pool:
+            self._pool = None
+
     def let_in(self, now: float) -> None:
         """Close it; its row of failures stays until something has worked."""
         self._state = State.CLOSED

@@ -1,6 +1,5 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from router import __version__, demo, logs, server, settings_file
-from router.app import create_app
+from router.rebuild import CannotBuild
+from router.reload import Source
 from router.replay import ReplayError, replay_trace
 from router.replay_plan import Endpoint
 from router.replay_report import to_json
 from router.replay_tables import tables
+from router.serve import serve as run_serve
 from router.settings import LogSettings, Settings
 from router.units import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
@@ -73,25 +74,25 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(help="HOST:PORT to listen on, in place of the file's.")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many share the port; each knows only what it sent.")
+    ] = 1,
 ) -> None:
     """Open the front door and serve until told to stop."""
-    settings = _load(config)
-    address = _address(listen) if listen else settings.listen
+    source = Source(config, _address(listen) if listen else None)
     try:
-        listener = server.bind(address)
-    except server.PortTaken as error:
+        code = run_serve(
+            source,
+            processes,
+            lambda url: _err.print(f"Warmroute {__version__} listens on {url}", markup=False),
+        )
+    except settings_file.SettingsError as error:
+        raise _fail(str(error), 2) from None
+    except ValueError as error:
+        raise _fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken) as error:
         raise _fail(str(error)) from None
-    logs.set_up(settings.logs)
-    door = create_app(settings)
-    port = listener.getsockname()[1]
-    _err.print(f"Warmroute {__version__} listens on http://{Address(address.host, port)}")
-
-    async def run() -> None:
-        running = server.Server(door)
-        running.obey(signal.SIGTERM, signal.SIGINT)
-        await running.serve([listener])
-
-    uvloop.run(run())
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -165,11 +165,11 @@ class Connection(asyncio.Protocol):
         """The whole answer has arrived and been taken."""
         return self._complete and not self._chunks
 
-    def release(self, now: float) -> bool:
+    def release(self) -> bool:
         """Make ready for another request; False (and closed) if that cannot be."""
-        self._reused = True
-        self.idle_since = now
-        if self.finished and not (self._closed or self._spoilt or self._error):
+        if self._complete and not (self._chunks or self._closed or self._spoilt or self._error):
+            self._reused = True
+            self.idle_since = self._loop.time()
             self._asked = False
             return True
         self.close()
@@ -185,6 +185,11 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Still open, as far as we have been told."""
         return not self._closed
+
+    def fresh(self) -> bool:
+        """Still open, as far as we have been told, and not idle for too long."""
+        idle = self._loop.time() - self.idle_since
+        return not self._closed and idle < self._patience.keepalive
 
     def check(self, now: float) -> None:
         """Fail if the worker is late. Called a few times a second while it is asked."""

@@ -41,12 +41,27 @@ class Breakers:
         """Requests for which they were not, for want of another worker."""
         self.denied = 0
         """Ejections that would have been too many."""
-        self._settings = settings
-        self._members = tuple(members)
+        self._members: tuple[Member, ...] = ()
         self._tell = tell
+        self.change(settings, members)
+
+    def change(self, settings: Ejection, members: Iterable[Member]) -> None:
+        """Other settings, or other workers; those who stay, or come, are as they were.
+
+        If more are left out than the pool allows now, the next to be back are let in.
+        """
+        left = {member.breaker for member in self._members}
+        self._settings, self._members = settings, tuple(members)
         size = len(self._members)
         self._most = min(int(settings.share * size + _EPSILON), max(0, size - 1))
-        self._adopt()
+        for breaker in left.difference(member.breaker for member in self._members):
+            breaker.leave(self)
+        for member in self._members:
+            member.breaker.join(self, settings)
+        out = sorted(self._out(), key=lambda breaker: breaker.until)
+        for breaker in out[: max(0, len(out) - self._most)]:
+            breaker.let_in(breaker.until)
+        self._count()
 
     def admitted(self, now: float, candidates: list[M]) -> list[M]:
         """Those of the ready `candidates` that requests may go to; never nobody.
@@ -87,12 +102,15 @@ class Breakers:
     def changed(self, news: str) -> None:
         """A breaker has opened or closed."""
         self._tell(news)
-        self.any_open = bool(self._out())
-        if not self.any_open:
-            self._panic(on=False, healthy=sum(member.ready for member in self._members))
+        self._count()
 
     def _out(self) -> list[Breaker]:
         return [m.breaker for m in self._members if not m.breaker.closed]
+
+    def _count(self) -> None:
+        self.any_open = bool(self._out())
+        if not self.any_open:
+            self._panic(on=False, healthy=sum(member.ready for member in self._members))
 
     def _look_around(self, now: float) -> None:
         healthy = sum(m.ready and m.breaker.state(now) is State.CLOSED for m in self._members)
@@ -105,12 +123,3 @@ class Breakers:
         self.panicking = on
         which = "ejections are ignored" if on else "ejections count again"
         self._tell(f"{healthy} of {len(self._members)} workers are healthy: {which}")
-
-    def _adopt(self) -> None:
-        """After a change of the pool: no more are left out than it allows, the next back first."""
-        for member in self._members:
-            member.breaker.join(self, self._settings)
-        out = sorted(self._out(), key=lambda breaker: breaker.until)
-        for breaker in out[: max(0, len(out) - self._most)]:
-            breaker.let_in(breaker.until)
-        self.any_open = bool(self._out())

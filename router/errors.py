@@ -43,12 +43,30 @@ class BadRequest(DoorError):
     type = "invalid_request_error"
 
 
+class WrongKey(DoorError):
+    """No key that opens this, or two (RFC 9110 section 15.5.2)."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A valid API key is needed here, and no other beside it: send it as"
+            " `Authorization: Bearer KEY`.",
+            headers=[(b"www-authenticate", b"Bearer")],
+        )
+
+
 class UnknownPath(DoorError):
     """Not a path that is served here."""
 
     status = 404
     type = "invalid_request_error"
     code = "unknown_url"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"There is nothing at {path[:200]!r}.")
 
 
 class UnknownModel(DoorError):
@@ -132,6 +150,33 @@ class NoWorker(DoorError):
 
     def __init__(self, message: str, retry_after_s: int = 2) -> None:
         super().__init__(message, headers=[(b"retry-after", str(retry_after_s).encode())])
+
+
+class QueueFull(DoorError):
+    """More requests wait than may (`limits.queue`)."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Every worker is busy, and as many requests wait as may; please try again.",
+            headers=[(b"retry-after", b"2")],
+        )
+
+
+class Overrun(DoorError):
+    """No worker had room in time (`timeouts.queue`)."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Every worker was busy for too long; please try again.",
+            headers=[(b"retry-after", b"5")],
+        )
 
 
 class WorkerFailed(DoorError):

@@ -55,8 +55,8 @@ class Exchange:
         "_fields",
         "_line",
         "_with_body",
-        "begun",
         "body",
+        "commented",
         "ended",
         "headers",
         "identity",
@@ -66,6 +66,7 @@ class Exchange:
         "named",
         "path",
         "query",
+        "refusal",
         "served",
         "started",
         "task",
@@ -96,12 +97,16 @@ class Exchange:
         self.identity = head.identity or new_id()
         self.tenant = ""
         """Name of the door key that was shown."""
+        self.refusal: DoorError | None = None
+        """The answer, if its head was reason enough to refuse it."""
         self.body = b""
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """Somebody has begun to work on it."""
         self.started = False
         """The answer has begun."""
+        self.commented = False
+        """Only comments of our own are in it so far."""
         self.ended = False
         """The answer is complete, or cut."""
         self.left = False

@@ -1,19 +1,29 @@
 """The workers, the pools they stand in, and which pool answers for a model."""
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import count
+from math import inf
 from time import monotonic
 from typing import Any
 
 import pygtrie
 
+from router.breaker import Breaker, Ejection
+from router.ejection import Breakers
 from router.errors import BadRequest, NoWorker, UnknownModel
 from router.prompts import Prompts
 from router.upstream import Upstream
 from strategies.base import Candidate, Prompt, Strategy
 from strategies.load import Booking, Load
 from strategies.pace import Pace
+
+log = logging.getLogger("warmroute.fleet")
+
+#: Counts choices, of all pools: a worker may move from one to another.
+_turns = count(1)
 
 
 class State(Enum):
@@ -42,14 +52,17 @@ class Worker:
         self.url = url
         self.host = url.partition("://")[2].encode()
         self.upstream = upstream
-        self.api_key = api_key.encode() if api_key else None
-        self.fixed_models = bool(models)
-        self.models = {name: _described(name) for name in models}
+        self.models: dict[str, dict[str, Any]] = {}
         """What `/v1/models` says of each, by name."""
-        self.kv_tokens = kv_tokens
-        self.fixed_kv_tokens = kv_tokens is not None
+        self.kv_tokens: int | None = None
+        self.fixed_models = self.fixed_kv_tokens = False
+        """The settings tell; the worker is not asked."""
+        self.discovered_at = -inf
+        """When it was asked last, on the loop's clock."""
+        self.change(models=models, kv_tokens=kv_tokens, api_key=api_key)
         self.load = Load()
         self.pace = Pace()
+        self.breaker = Breaker(name)
         self.label = name.encode()
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
@@ -58,6 +71,38 @@ class Worker:
 
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
+
+    def change(
+        self,
+        *,
+        models: Sequence[str] = (),
+        kv_tokens: int | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        """Other settings, for the requests to come.
+
+        What is not told any more is asked for at the next probe. An empty `api_key` stands for
+        none, and the client's is kept back too; with None the client's passes.
+        """
+        self.api_key = None if api_key is None else api_key.encode()
+        if (self.fixed_models and not models) or (self.fixed_kv_tokens and kv_tokens is None):
+            self.discovered_at = -inf
+        if models:  # else those it had stay until it is asked
+            self.models = {name: _described(name) for name in models}
+        if kv_tokens is not None or self.fixed_kv_tokens:
+            self.kv_tokens = kv_tokens
+        self.fixed_models = bool(models)
+        self.fixed_kv_tokens = kv_tokens is not None
+
+    def reach(self, upstream: Upstream) -> None:
+        """Ask it by other connections; what is under way ends on those it is on."""
+        self.upstream.close()
+        self.upstream = upstream
+
+    def leave(self) -> None:
+        """It is not in the settings any more: what is under way there ends, nothing begins."""
+        self.become(State.DOWN, "not in the settings any more")
+        self.upstream.close()
 
     def become(self, state: State, reason: str) -> None:
         """Another state, and why."""
@@ -88,13 +133,41 @@ class Pool:
         self.workers = tuple(workers)
         self.strategy = strategy
         self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
-        self._turn = 0
+        self._ejection = Ejection()
+        self.breakers = Breakers(self._ejection, self.workers, self._tell)
+
+    def change(self, models: Sequence[str], workers: Sequence[Worker]) -> None:
+        """Other workers from the next request on; the strategy forgets those who left."""
+        left = set(self.workers).difference(workers)
+        self.models, self.workers = tuple(models), tuple(workers)
+        for worker in left:
+            self.forget(worker)
+        self.eject(self._ejection)
+
+    def eject(self, settings: Ejection) -> None:
+        """When and how long a worker is left out from now on."""
+        self._ejection = settings
+        self.breakers.change(settings, self.workers)
+
+    def _tell(self, news: str) -> None:
+        log.warning("pool %s: %s", self.name, news)
+
+    def follow(self, before: "Pool") -> None:
+        """Take the place of a pool that chose otherwise; what was learned of prompts stays."""
+        self.prompts.bytes_per_token = before.prompts.bytes_per_token
+
+    def forget(self, worker: Worker) -> None:
+        """It left, or was most likely restarted: the strategy is told."""
+        try:
+            self.strategy.forget(worker.name)
+        except Exception:
+            log.exception("pool %s: a fault of its strategy", self.name)
 
     def eligible(self, model: str) -> list[Worker]:
-        """Ready workers that serve `model`. Raises UnknownModel, NoWorker."""
+        """Return who may answer for `model` now. Raises UnknownModel, NoWorker."""
         ready = [w for w in self.workers if w.ready and model in w.models]
         if ready:
-            return ready
+            return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
         # A worker that was never heard of may serve it: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
@@ -104,8 +177,7 @@ class Pool:
         """Charge `prompt` to the chosen worker; its load releases the booking."""
         worker = choice.worker
         load = worker.load
-        self._turn += 1
-        load.turn = self._turn
+        load.turn = next(_turns)
         booking = load.book(
             now,
             choice.cost.prefill,
@@ -125,6 +197,10 @@ class Fleet:
     """All pools, found by model name."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
+        self.replace(pools)
+
+    def replace(self, pools: Sequence[Pool]) -> None:
+        """Take these pools in place of those before."""
         self.pools = tuple(pools)
         self._patterns = pygtrie.CharTrie()
         for pool in pools:
@@ -152,6 +228,12 @@ class Fleet:
         workers = pool.eligible(model)
         self._routes[model] = pool
         return pool, model, workers
+
+    def restarted(self, worker: Worker) -> None:
+        """Most likely it was restarted: what it held is gone."""
+        for pool in self.pools:
+            if worker in pool.workers:
+                pool.forget(worker)
 
     def models(self) -> dict[str, Mapping[str, Any]]:
         """Every model that could be asked for, as a worker describes it, by name."""

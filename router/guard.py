@@ -5,16 +5,16 @@ that two readers could understand differently is refused, never repaired.
 """
 
 import re
+import string
 from collections.abc import Sequence
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
-from router.headers import connection_named
 
 #: RFC 3986 section 3.2.2, without what no host needs: user information, commas, escapes.
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{1,255})(?::([0-9]{1,5}))?")
+_HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9._~-]{1,255})(?::([0-9]{0,5}))?")
 _ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?#]*)(.*)")
 #: RFC 3986 section 3.3 and 3.4: what path and query are written with; no fragment, no spaces.
 _ORIGIN = re.compile(rb"/[\x21\x24-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7c\x7e%]*")
@@ -23,8 +23,8 @@ _END_TO_END = frozenset(
     (b"authorization", b"content-length", b"content-type", b"host", b"transfer-encoding")
 )
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-#: Values of `Connection` that name no field.
-_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close"))
+_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 #: A length of more digits is too large, whatever its value.
 _LONGEST_NUMBER = 19
 
@@ -44,6 +44,8 @@ class Framing(NamedTuple):
     """The client's own id for it, if it is harmless in a log and a header; or empty."""
     named: frozenset[bytes] | None
     """Fields that `Connection` names."""
+    keep: bool
+    """The client wants to use the connection again."""
 
 
 #: The fields that are looked at here.
@@ -62,8 +64,9 @@ _JUDGED = frozenset(
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> Framing:
     """Judge the head of a request. Raises a DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
-    expects, identity, named = False, b"", None
-    for name, value in [pair for pair in headers if pair[0] in _JUDGED]:
+    expects, identity, named, options = False, b"", None, b""
+    for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
+        value = written.rstrip(b" \t")  # not part of it (RFC 9112 section 5.1)
         if name == b"host":
             hosts += 1
             _check_host(value)
@@ -75,16 +78,18 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> Frami
             codings.append(value)
         elif name == b"expect":
             expects = _expects(value)
-        elif value.lower() not in _PLAIN_CONNECTION:
-            named = _named(headers)
+        else:
+            options = options + b"," + value if options else value
     # RFC 9112 section 3.2: exactly one in HTTP/1.1, at most one before.
     if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
     length = _body_length(version, lengths, codings)
+    expects = expects and length != 0 and version == "1.1"
+    keep = version == "1.1"
+    if options:
+        named, keep = _options(options, version)
     path, query = _target(method, target)
-    return Framing(
-        path, query, length, expects and length != 0 and version == "1.1", identity, named
-    )
+    return Framing(path, query, length, expects, identity, named, keep)
 
 
 def _expects(value: bytes) -> bool:
@@ -94,20 +99,33 @@ def _expects(value: bytes) -> bool:
     return True
 
 
-def _named(headers: Headers) -> frozenset[bytes] | None:
-    """Return the fields that are named as this hop's own, unless they must not be."""
-    named = connection_named(headers)
-    wrong = sorted(_END_TO_END.intersection(named or ()))
+@lru_cache(maxsize=256)
+def _options(value: bytes, version: str) -> tuple[frozenset[bytes], bool]:
+    """Return the fields that `Connection` names, and whether it is to be kept.
+
+    RFC 9112 section 9.3: `close` wins; HTTP/1.0 has to ask for keeping. Raises BadRequest for
+    fields that cannot be a matter of one hop.
+    """
+    named = frozenset(option.strip(b" \t").lower() for option in value.split(b","))
+    wrong = sorted(_END_TO_END & named)
     if wrong:
         raise BadRequest(f"The header field `Connection` must not name `{wrong[0].decode()}`.")
-    return named
+    return named, b"close" not in named and (version == "1.1" or b"keep-alive" in named)
 
 
 @lru_cache(maxsize=256)  # clients say the same again and again
 def _check_host(value: bytes) -> None:
     found = _HOST.fullmatch(value)
-    if found is None or int(found[1] or 0) > 65535:
+    if found is None or int(found[2] or 0) > 65535 or not _is_address(found[1]):
         raise BadRequest("The header field `Host` must be a host and, if needed, a port.")
+
+
+def _is_address(literal: bytes | None) -> bool:
+    """What stands in brackets is an IPv6 address (RFC 3986 section 3.2.2)."""
+    try:
+        return literal is None or bool(IPv6Address(literal.decode()))
+    except ValueError:
+        return False
 
 
 def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> int | None:
@@ -141,4 +159,10 @@ def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
     if _ORIGIN.fullmatch(target) is None:
         raise BadRequest("The request's target is not a path, or has characters it must not have.")
     path, question, query = target.partition(b"?")
-    return unquote(path.decode("ascii")), question + query
+    return _ESCAPED.sub(_plain, path.decode("ascii")), question + query
+
+
+def _plain(escaped: re.Match[str]) -> str:
+    """RFC 3986 section 6.2.2.2: an escaped unreserved character is the same as a plain one."""
+    character = chr(int(escaped[1], 16))
+    return character if character in _UNRESERVED else escaped[0]

@@ -34,8 +34,16 @@ _REWRITTEN = HOP_BY_HOP | {
 #: Where clients put keys: OpenAI's, Anthropic's and Azure's.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
-#: Written anew towards the client.
-_OURS = HOP_BY_HOP | {
+#: Which web pages may read an answer is for the door to say: vLLM lets all of them.
+_FOR_PAGES = frozenset(
+    (
+        b"access-control-allow-origin",
+        b"access-control-allow-credentials",
+        b"access-control-expose-headers",
+    )
+)
+#: Written anew towards the client, or not at all.
+_OURS = HOP_BY_HOP | _FOR_PAGES | {
     b"content-length",
     b"x-request-id",
     b"x-warmroute-worker",

@@ -7,6 +7,7 @@ succeeded and its models are known.
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,8 +15,9 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.fleet import Fleet, Pool, State, Worker
+from router.fleet import Fleet, State, Worker
 from router.settings import HealthSettings
+from router.tls import explain
 
 log = logging.getLogger("warmroute.health")
 
@@ -40,63 +42,88 @@ class _Unwell(Exception):
 class Health:
     """Probes a fleet from `start` to `stop`."""
 
-    def __init__(self, fleet: Fleet, settings: HealthSettings, tls: ssl.SSLContext) -> None:
+    def __init__(self, fleet: Fleet, settings: HealthSettings) -> None:
         self._fleet = fleet
         self._settings = settings
-        self._tls = tls
-        self._tasks: list[asyncio.Task[None]] = []
+        self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
+        self._watches: dict[Worker, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Probe everyone once, each for at most three timeouts, and go on in the background."""
-        self._client = httpx.AsyncClient(
-            timeout=self._settings.timeout, trust_env=False, verify=self._tls
-        )
+        await self.meet(self._fleet.workers)
+
+    async def meet(self, workers: Iterable[Worker]) -> None:
+        """Probe these once, and go on in the background: they are in the fleet, or will be."""
         first: list[asyncio.Event] = []
-        for pool in self._fleet.pools:
-            for worker in pool.workers:
-                probed = asyncio.Event()
-                first.append(probed)
-                self._tasks.append(asyncio.create_task(self._watch(pool, worker, probed)))
+        for worker in workers:
+            probed = asyncio.Event()
+            first.append(probed)
+            self._watches[worker] = asyncio.create_task(self._watch(worker, probed))
         await asyncio.gather(*(probed.wait() for probed in first))
+
+    async def part(self) -> None:
+        """Watch nobody who is not in the fleet any more."""
+        gone = set(self._watches).difference(self._fleet.workers)
+        tasks = [self._watches.pop(worker) for worker in gone]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        used = {worker.upstream.tls for worker in self._fleet.workers}
+        unused = [self._clients.pop(tls) for tls in set(self._clients).difference(used)]
+        if unused:
+            await asyncio.sleep(self._settings.timeout)  # a probe may be under way
+        for client in unused:
+            await client.aclose()
+
+    def change(self, settings: HealthSettings) -> None:
+        """Other settings, from the next probe of each worker on."""
+        self._settings = settings
 
     async def stop(self) -> None:
         """End all probes."""
-        for task in self._tasks:
+        tasks = self._watches.values()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.aclose()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in self._clients.values():
+            await client.aclose()
 
-    async def _watch(self, pool: Pool, worker: Worker, probed: asyncio.Event) -> None:
+    async def _watch(self, worker: Worker, probed: asyncio.Event) -> None:
+        try:
+            await self._probe(worker, probed)
+        finally:
+            probed.set()  # nobody waits for a probe that never comes
+
+    async def _probe(self, worker: Worker, probed: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         good = bad = 0
-        discovered = -REDISCOVER_S
         while True:
             worker.attention.clear()
             try:
                 await self._get(worker, "/health")
-                if not worker.ready or loop.time() - discovered >= REDISCOVER_S:
+                if not worker.ready or loop.time() - worker.discovered_at >= REDISCOVER_S:
                     await self._discover(worker)
-                    discovered = loop.time()
+                    worker.discovered_at = loop.time()
                 problem = None
             except _Unwell as unwell:
                 problem = str(unwell)
             good, bad = (good + 1, 0) if problem is None else (0, bad + 1)
-            self._judge(pool, worker, good, bad, problem)
+            self._judge(worker, good, bad, problem)
             probed.set()
-            worker.upstream.expire(loop.time())
+            worker.upstream.expire()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval):
                     await worker.attention.wait()
                     # A request has failed there: one failed probe more is enough.
                     good, bad = 0, self._settings.fall
 
-    def _judge(self, pool: Pool, worker: Worker, good: int, bad: int, problem: str | None) -> None:
+    def _judge(self, worker: Worker, good: int, bad: int, problem: str | None) -> None:
         """Change the worker's state if the last probes say so."""
         if problem is None:
             if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
                 if worker.state is State.DOWN:
                     # It was gone, and most likely restarted: its cache is empty.
-                    pool.strategy.forget(worker.name)
+                    self._fleet.restarted(worker)
                 worker.become(State.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
         elif not worker.ready or bad >= self._settings.fall:
@@ -112,6 +139,19 @@ class Health:
             with suppress(_Unwell):  # routing does without
                 worker.kv_tokens = _kv_tokens(await self._get(worker, "/metrics"))
 
+    def _client(self, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+        """Return the client for all workers that are spoken to with this."""
+        if tls not in self._clients:
+            self._clients[tls] = httpx.AsyncClient(
+                # A probe has one for all of it. Ended by that one in the middle of a handshake,
+                # the connection would stay open until it is collected as garbage.
+                timeout=httpx.Timeout(None, connect=0.9 * self._settings.timeout),
+                limits=httpx.Limits(max_connections=None),  # or dead workers would block others
+                trust_env=False,
+                verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            )
+        return self._clients[tls]
+
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
         headers = {b"authorization": b"Bearer " + worker.api_key} if worker.api_key else {}
@@ -119,7 +159,9 @@ class Health:
         try:
             async with (
                 asyncio.timeout(self._settings.timeout),
-                self._client.stream("GET", worker.url + path, headers=headers) as answer,
+                self._client(worker.upstream.tls).stream(
+                    "GET", worker.url + path, headers=headers
+                ) as answer,
             ):
                 async for chunk in answer.aiter_bytes():
                     body += chunk
@@ -127,11 +169,24 @@ class Health:
                         raise _Unwell(f"{path} answered more than {LARGEST} bytes")
         except TimeoutError:
             raise _Unwell(f"{path} did not answer in time") from None
-        except (httpx.HTTPError, OSError, ValueError) as error:
-            raise _Unwell(f"{path}: {str(error) or type(error).__name__}") from None
+        except _Unwell:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next probe must come
+            reason = _why(error, secure=worker.upstream.tls is not None)
+            raise _Unwell(f"{path}: {reason}") from None
         if not answer.is_success:
             raise _Unwell(f"{path} answered {answer.status_code}")
         return body
+
+
+def _why(error: Exception, *, secure: bool) -> str:
+    """Say what went wrong between us and a worker."""
+    reason = explain(error) or str(error) or type(error).__name__
+    if secure and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        # In TLS 1.3 we have shaken hands before it looks at what we show, and many servers close
+        # without saying what they missed.
+        reason += " (it may ask for a certificate that it does not get)"
+    return reason
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:

@@ -12,10 +12,15 @@ from router.settings import LogSettings
 class _Json(logging.Formatter):
     """One JSON object a line."""
 
+    def __init__(self, place: int | None) -> None:
+        super().__init__()
+        self._place = {} if place is None else {"process": place}
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            **self._place,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -35,13 +40,17 @@ class _CutOnPurpose(logging.Filter):
         return "without completing response" not in record.msg
 
 
-def set_up(settings: LogSettings) -> None:
-    """Send every log line to standard error in the form asked for."""
+def set_up(settings: LogSettings, place: int | None = None) -> None:
+    """Send every log line to standard error in the form asked for.
+
+    `place` tells the lines of several processes apart.
+    """
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":
-        handler.setFormatter(_Json())
+        handler.setFormatter(_Json(place))
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        mark = "" if place is None else f"[{place}] "
+        handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {mark}%(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a probe
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a line a bad upload

@@ -3,10 +3,16 @@
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
+from router.admission import Admission
 from router.fleet import Fleet, Pool, State
+from router.retries import Budget
 from router.series import Counter, Histogram
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -77,8 +83,14 @@ class Metrics(Collector):
         }
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
+        self._admission: Admission | None = None
+        self._budget: Budget | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
+
+    def watch(self, admission: Admission, budget: Budget) -> None:
+        """Read these too, when scraped."""
+        self._admission, self._budget = admission, budget
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
@@ -98,7 +110,27 @@ class Metrics(Collector):
         for counter in self._counters.values():
             yield counter.family()
         yield from self._histograms()
+        yield from self._waiting()
         yield from _gauges(self._fleet.pools)
+
+    def _waiting(self) -> Iterator[Metric]:
+        if self._admission is None or self._budget is None:
+            return
+        queue = self._admission.queue
+        yield GaugeMetricFamily(
+            "warmroute_queue_length", "Requests that wait for a worker with room.", len(queue)
+        )
+        yield CounterMetricFamily(
+            "warmroute_queued", "Requests that had to wait for room.", self._admission.waited
+        )
+        yield CounterMetricFamily(
+            "warmroute_queue_refused", "Requests that found the queue full.", queue.refused
+        )
+        yield CounterMetricFamily(
+            "warmroute_retries_denied",
+            "Second attempts that the retry budget did not allow.",
+            self._budget.denied,
+        )
 
     def _histograms(self) -> Iterator[Metric]:
         first_byte = HistogramMetricFamily(
@@ -131,6 +163,14 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
     pace = GaugeMetricFamily(
         "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
     )
+    out = GaugeMetricFamily(
+        "warmroute_worker_ejected", "1 while left out for its failures, else 0.", labels=labels
+    )
+    ejections = CounterMetricFamily(
+        "warmroute_ejections",
+        "How often a worker was left out, by the kind of its last failure.",
+        labels=(*labels, "kind"),
+    )
     sizes: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
     for pool in pools:
         for worker in pool.workers:
@@ -139,10 +179,13 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
             flying.add_metric(where, worker.load.in_flight)
             booked.add_metric(where, worker.load.kv_tokens)
             pace.add_metric(where, worker.pace.factor)
+            out.add_metric(where, float(not worker.breaker.closed))
+            for kind, count in worker.breaker.ejections.items():
+                ejections.add_metric((*where, kind), count)
         for name, value in pool.strategy.gauges().items():
             if name not in sizes:
                 sizes[name] = GaugeMetricFamily(
                     f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
                 )
             sizes[name].add_metric((pool.name,), value)
-    yield from (up, flying, booked, pace, *sizes.values())
+    yield from (up, flying, booked, pace, out, ejections, *sizes.values())

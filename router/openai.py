@@ -60,11 +60,14 @@ ENDPOINTS = {
 
 
 class Request(msgspec.Struct):
-    """The fields routing needs. Only `model` is checked: the rest is for the worker to judge."""
+    """The fields that routing and the limits need. Only `model` must be of its type: the rest is
+    for the worker to judge."""
 
     model: str | None = None
     stream: Any = None
     cache_salt: Any = None
+    n: Any = None
+    best_of: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
@@ -78,19 +81,19 @@ class Request(msgspec.Struct):
     @property
     def answer_limit(self) -> int | None:
         """Tokens the client allows for the answer, if it says."""
-        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
-            if isinstance(limit, int) and limit > 0:
-                return limit
-        return None
+        limit = self.max_completion_tokens or self.max_tokens or self.max_output_tokens
+        return limit if isinstance(limit, int) and limit > 0 else None
 
 
 _decode = msgspec.json.Decoder(Request).decode
+#: Of a form, where they are text.
+_FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
 
 
 def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
     """Read what routing needs from `body`. Raises BadRequest."""
     if endpoint.form:
-        return Request(model=_form_model(body, content_type))
+        return msgspec.convert(_form(body, content_type), Request)
     try:
         return _decode(body)
     except msgspec.ValidationError as error:
@@ -100,13 +103,13 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
 
 
-def _form_model(body: bytes, content_type: bytes) -> str | None:
-    """Return the form field `model` of an upload."""
-    found: list[str] = []
+def _form(body: bytes, content_type: bytes) -> dict[str, str]:
+    """Return the form fields of an upload; of those given twice the last, as vLLM does."""
+    found: dict[str, str] = {}
 
     def on_field(field: Field) -> None:
-        if field.field_name == b"model" and field.value is not None:
-            found.append(field.value.decode(errors="replace"))
+        if field.field_name in _FORM_FIELDS and field.value is not None:
+            found[field.field_name.decode()] = field.value.decode(errors="replace")
 
     ignore: Callable[[Any], None] = lambda _: None  # noqa: E731
     try:
@@ -120,4 +123,4 @@ def _form_model(body: bytes, content_type: bytes) -> str | None:
         form.finalize()
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"The request body is not a valid form: {error}.") from None
-    return found[0] if found else None
+    return found

@@ -1,7 +1,7 @@
-"""One connection of a client: HTTP/1.1 in, answers out, and every way it can go wrong.
+"""One connection of a client: requests in, answers out, and every way it can go wrong.
 
-httptools (llhttp) parses. Here are the deadlines, the sizes, the order of answers, back pressure,
-and what a client that leaves means: the exchange it left is cancelled at once, wherever it is.
+Here are the deadlines, the order of answers, back pressure, and what a client that leaves means:
+the exchange it left is cancelled at once, wherever it is.
 
 A request is given to the door only when all of it is there, so a slow or broken one costs no
 task. After anything that is not HTTP the connection is closed: nobody can say where the next
@@ -11,23 +11,12 @@ request would begin. As in nginx, a client that closes its sending side has left
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import httptools
-
-from router.errors import (
-    BadRequest,
-    BodyTooLarge,
-    DoorError,
-    Headers,
-    HeadersTooLarge,
-    NoWorker,
-    TooSlow,
-    UrlTooLong,
-)
+from router.errors import BadRequest, DoorError, NoWorker, TooSlow
 from router.exchange import Exchange, Source
-from router.guard import Framing, check
+from router.guard import Framing
+from router.reading import Bounds, Reader
 
 NEVER = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
@@ -36,31 +25,23 @@ LINGER_S = 2.0
 #: Bytes for a slow client that are kept here; its worker waits while there are more.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Stands for a head that could not be read.
-UNREAD = Framing("", b"", 0, expects=False, identity=b"", named=None)
+UNREAD = Framing("", b"", 0, expects=False, identity=b"", named=None, keep=False)
 #: Requests sent before the first one was answered.
-PIPELINED = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What one client may take, in seconds and bytes."""
-
-    header_s: float = 10.0
-    body_s: float = 30.0
-    write_s: float = 60.0
-    keepalive_s: float = 75.0
-    url: int = 8 << 10
-    headers: int = 32 << 10
-    header_count: int = 100
-    connections: int = 10_000
+PIPELINED = 256
 
 
 class House(Protocol):
     """What is behind the connections."""
 
-    bounds: Bounds
-    stopping: bool
     clients: "set[Client]"
+
+    @property
+    def bounds(self) -> Bounds:
+        """What one client may take."""
+
+    @property
+    def stopping(self) -> bool:
+        """Every connection is closed after its answer."""
 
     def admit(self, exchange: Exchange) -> int:
         """Judge a request by its head; return the longest body it may have. Raises DoorError."""
@@ -79,11 +60,13 @@ class Client(asyncio.Protocol):
         self._house = house
         self._loop = loop
         self._bounds = house.bounds
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = Reader(self, house.bounds)
         self._transport: asyncio.Transport | None = None
         self.stopping = house.stopping
+        """Answers say that the connection will be closed."""
+        self._ending = False
+        """It is, after the answer that is being given."""
         self.deadline = NEVER
-        self._reading: Exchange | None = None
         self._answering: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._refusal: DoorError | None = None
@@ -94,18 +77,10 @@ class Client(asyncio.Protocol):
         self._full = False
         """The client does not take what is sent."""
         self._unsent = 0
-        self._head_bytes = 0
-        """What came until the head was complete; never less than the head itself."""
-        self._begin_head()
 
-    def _begin_head(self) -> None:
-        self._url = b""
-        self._headers: Headers = []
-        self._trailer_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._body_limit = 0
-        self._in_head = False
+    def follow(self, bounds: Bounds) -> None:
+        """Other bounds from now on; a deadline that is set stays."""
+        self._bounds = self._reader.bounds = bounds
 
     # What the transport calls.
 
@@ -122,25 +97,18 @@ class Client(asyncio.Protocol):
         """Bytes of a request."""
         if self._deaf:
             return
-        self._head_bytes = len(data) + (self._head_bytes if self._in_head else 0)
+        reader = self._reader
+        before = reader.progress
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._deaf = True  # ignored (RFC 9110 section 7.8): the request was served as it is
-        except httptools.HttpParserCallbackError as error:
-            cause = error.__context__
-            if not isinstance(cause, DoorError):
-                raise
-            self._refuse(cause)
-        except httptools.HttpParserError as error:
-            if not self._deaf:  # else it is what follows the last request there was to be
-                self._refuse(BadRequest(f"This is not a request in HTTP/1.1: {error}."))
-        if (
-            self._in_head
-            and self._head_bytes > self._bounds.headers + self._bounds.url
-            and not self._deaf
-        ):
-            self._refuse(self._headers_too_large())
+            reader.feed(data)
+        except DoorError as error:
+            self._refuse(error)
+            return
+        if reader.last:
+            self._deaf = True
+        if self._answering is None and reader.progress != before and not self._closing:
+            self._continue()
+            self.deadline = self._loop.time() + self._patience()
 
     def eof_received(self) -> bool:
         """A client that will say no more has left."""
@@ -151,8 +119,8 @@ class Client(asyncio.Protocol):
         self.deadline = NEVER
         self._house.clients.discard(self)
         self._deaf = self._closing = True
-        if self._reading is not None:
-            self._house.unserved(self._reading, 499, "the client left")
+        if self._reader.current is not None:
+            self._house.unserved(self._reader.current, 499, "the client left")
         for exchange in (self._answering, *self._waiting):
             if exchange is not None and not exchange.ended:
                 exchange.left = True
@@ -173,84 +141,19 @@ class Client(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._full = False
-        self.deadline = NEVER
+        idle = self._answering is None
+        self.deadline = self._loop.time() + self._patience() if idle else NEVER
         if self._source is not None:
             self._source.resume()
 
-    # What the parser calls.
+    # What the reader calls.
 
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        self._begin_head()
-        self._in_head = True
-        if self._answering is None:
-            self.deadline = self._loop.time() + self._bounds.header_s
+    def admit(self, exchange: Exchange) -> int:
+        """A head is complete: return the longest body it may have. Raises DoorError."""
+        return self._house.admit(exchange)
 
-    def on_url(self, piece: bytes) -> None:
-        """The target, or a piece of it."""
-        self._url += piece
-        if len(self._url) > self._bounds.url:
-            raise UrlTooLong(self._bounds.url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field, or a trailer field, which is dropped (RFC 9112 section 7.1.2)."""
-        if self._in_head:
-            self._headers.append((name.lower(), value))
-        else:
-            self._trailer_bytes += len(name) + len(value)
-            if self._trailer_bytes > self._bounds.headers:
-                raise self._headers_too_large()
-
-    def on_headers_complete(self) -> None:
-        """The head is there: judge it before anything of the body is read."""
-        self._in_head = False
-        parser, headers, bounds = self._parser, self._headers, self._bounds
-        if len(headers) > bounds.header_count or (
-            self._head_bytes > bounds.headers
-            and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
-        ):
-            raise self._headers_too_large()
-        version = parser.get_http_version()
-        method: bytes = parser.get_method()
-        if version not in {"1.1", "1.0"}:
-            raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
-        framing = check(method, version, self._url, headers)
-        exchange = Exchange(
-            self,
-            method.decode("ascii"),
-            version,
-            headers,
-            framing,
-            keep=parser.should_keep_alive() and not parser.should_upgrade(),
-        )
-        self._reading = exchange
-        self._body_limit = self._house.admit(exchange)
-        if framing.length is not None and framing.length > self._body_limit:
-            raise BodyTooLarge(self._body_limit)
-        if self._answering is None:
-            self.deadline = self._loop.time() + self._bounds.body_s
-        if framing.expects and self._answering is None and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._body.append(data)
-        self._body_bytes += len(data)
-        if self._body_bytes > self._body_limit:
-            raise BodyTooLarge(self._body_limit)
-        if self._answering is None:
-            self.deadline = self._loop.time() + self._bounds.body_s
-
-    def on_message_complete(self) -> None:
-        """The request is whole."""
-        exchange, self._reading = self._reading, None
-        if exchange is None:
-            return
-        body = self._body
-        exchange.body = body[0] if len(body) == 1 else b"".join(body)
-        self._body = []
-        if not exchange.keep:
-            self._deaf = True
+    def received(self, exchange: Exchange) -> None:
+        """A request is complete: serve it, after those before it. Raises DoorError."""
         if self._answering is None:
             self._begin(exchange)
         elif len(self._waiting) < PIPELINED:
@@ -265,7 +168,17 @@ class Client(asyncio.Protocol):
     def _begin(self, exchange: Exchange) -> None:
         self._answering = exchange
         self.deadline = NEVER
-        exchange.task = self._loop.create_task(self._house.serve(exchange))
+        if exchange.refusal is None:
+            exchange.task = self._loop.create_task(self._house.serve(exchange))
+        else:
+            self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
+            exchange.refuse(exchange.refusal)
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it to send the body (RFC 9110 section 10.1.1)."""
+        if self._reader.expects:
+            self._reader.expects = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them until the client takes them."""
@@ -277,7 +190,7 @@ class Client(asyncio.Protocol):
         self._answering = self._source = None
         if self._closing:
             return
-        if not exchange.keep:
+        if self._ending or not exchange.keep:
             self.close()
         elif self._waiting:
             self._begin(self._waiting.popleft())
@@ -286,12 +199,16 @@ class Client(asyncio.Protocol):
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:
-            self.deadline = self._loop.time() + self._patience()
+            self._continue()
+            if not self._full:
+                self.deadline = self._loop.time() + self._patience()
 
     def _patience(self) -> float:
-        if self._in_head:
+        """Seconds that the client may take for what it does now."""
+        if self._reader.in_head:
             return self._bounds.header_s
-        return self._bounds.body_s if self._reading is not None else self._bounds.keepalive_s
+        reading = self._reader.current is not None
+        return self._bounds.body_s if reading else self._bounds.keepalive_s
 
     def feed_from(self, source: Source | None) -> None:
         """Let `source` be paused while the client is slow."""
@@ -305,17 +222,11 @@ class Client(asyncio.Protocol):
         self._refusal = error
         if self._answering is not None or self._closing:
             return
-        exchange = self._reading or Exchange(self, "GET", "1.1", [], UNREAD, keep=False)
-        self._reading = None
+        exchange = self._reader.current or Exchange(self, "GET", "1.1", [], UNREAD, keep=False)
+        self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)
         self._house.unserved(exchange, error.status, error.message)
-
-    def _headers_too_large(self) -> HeadersTooLarge:
-        size, count = self._bounds.headers, self._bounds.header_count
-        return HeadersTooLarge(
-            f"The request's header is over this server's limits of {size} bytes, {count} fields."
-        )
 
     # Closing.
 
@@ -326,10 +237,12 @@ class Client(asyncio.Protocol):
         if transport is None:
             return
         self.deadline = self._loop.time() + (self._bounds.write_s if self._full else LINGER_S)
-        if self._refusal is not None and transport.can_write_eof():
-            transport.write_eof()
-        else:
+        if self._refusal is None:
             transport.close()
+        elif transport.can_write_eof():
+            transport.write_eof()
+        # Else it is TLS, where an end would be one for both sides: what the client still sends
+        # would spoil it. The answer says that it is the last; the client closes, or runs late.
 
     def cut(self) -> None:
         """Close after what has been sent; the answer has no end, and the client can tell."""
@@ -339,14 +252,16 @@ class Client(asyncio.Protocol):
 
     def stop(self) -> None:
         """Close now if nothing is being answered, else after this answer."""
-        self.stopping = True
-        if self._answering is None and self._reading is None and not self._in_head:
+        self.stopping = self._ending = True
+        if not self.busy:
             self.close()
 
     def abandon(self) -> None:
         """Wait no longer for the answer: whoever works on it is cancelled, and may say so."""
         if self._answering is not None and self._answering.task is not None:
             self._answering.task.cancel()
+        elif self.busy and not self._closing:
+            self._refuse(NoWorker("This server is being stopped."))
         else:
             self.close()
 
@@ -368,7 +283,7 @@ class Client(asyncio.Protocol):
                 transport.abort()
         elif self._closing:
             transport.abort()
-        elif self._in_head or self._reading is not None:
+        elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
@@ -376,4 +291,5 @@ class Client(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """A request is being read or answered."""
-        return bool(self._answering or self._reading or self._in_head)
+        reader = self._reader
+        return self._answering is not None or reader.current is not None or reader.in_head

@@ -8,16 +8,23 @@ is closed on the way out, and the worker stops.
 """
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
-from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, log
+from router.admission import Admission
+from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, Plea, log
+from router.comments import Comments
 from router.errors import DoorError, NoWorker, WorkerError, answer_for
+from router.events import error_event
 from router.exchange import Exchange
 from router.fleet import Fleet, Worker
 from router.headers import header, upstream_head
+from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, parse
 from router.relay import CutShort, Relay
+from router.retries import Budget
+from router.settings import Settings
 from router.usage import Usage
 
 STOPPING = "The router is being stopped."
@@ -26,30 +33,53 @@ STOPPING = "The router is being stopped."
 class Proxy:
     """Serves every inference endpoint."""
 
-    def __init__(
-        self, fleet: Fleet, metrics: Metrics, *, attempts: int, log_requests: bool = False
-    ) -> None:
+    def __init__(self, fleet: Fleet, metrics: Metrics, settings: Settings) -> None:
         self._fleet = fleet
         self._metrics = metrics
-        self._attempts = attempts
-        self._log_requests = log_requests
+        self._admission = Admission(settings)
+        self._budget = Budget(settings.limits.retries)
+        metrics.watch(self._admission, self._budget)
+        self.change(settings)
+
+    def change(self, settings: Settings) -> None:
+        """Other settings, for the requests to come."""
+        self._limits = Limits(settings.limits)
+        self._budget.change(settings.limits.retries)
+        self._admission.change(settings)
+        self._attempts = settings.limits.attempts
+        self._comment = settings.timeouts.comment
+        self._log_requests = settings.logs.requests
 
     async def serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer one request. Raises nothing that a client or a worker could have caused."""
         exchange.served = True
         asked = False
+        self._admission.in_flight += 1
         try:
-            job = self._read(endpoint, exchange)
+            plea = self._read(endpoint, exchange)
+            workers = plea.workers
+            if self._admission.must_wait(plea.pool, plea.prompt.model, workers):
+                await self._admission.turn(plea.pool, plea.prompt.model, exchange.tenant)
+                workers = plea.pool.eligible(plea.prompt.model)
+            job = self._decide(plea, workers)
             asked = True
-            await self._try_each(job)
+            if self._comment is not None and job.prompt.stream:
+                with Comments(exchange, self._comment):
+                    await self._try_each(job)
+            else:
+                await self._try_each(job)
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
-            exchange.refuse(error)
+            if exchange.commented:
+                event = error_event(endpoint, error.message, error.code or str(error.status))
+                exchange.write(event, last=True)
+            else:
+                exchange.refuse(error)
         except CutShort:
             exchange.cut()  # unless it was told in the stream
         except asyncio.CancelledError:
             if not exchange.left:
-                self._stopped(exchange)
+                self._stopped(endpoint, exchange)
             elif not asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
         except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
@@ -57,54 +87,76 @@ class Proxy:
             if not exchange.started:
                 exchange.refuse(DoorError("The router failed."))
         finally:
+            self._admission.in_flight -= 1
             exchange.cut()  # unless it has ended
 
-    def _read(self, endpoint: Endpoint, exchange: Exchange) -> Job:
-        """Everything up to the decision."""
+    def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
+        """Understand what is asked for, and who could answer."""
         started = monotonic()
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, exchange.body, kind)
+        self._limits.check(endpoint, request)
         pool, request.model, workers = self._fleet.route(request.model)
         prompt = pool.prompts.prompt(endpoint, request)
-        decision = pool.strategy.rank(prompt, workers, started)
+        return Plea(endpoint, exchange, pool, prompt, workers, started)
+
+    def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:
+        """Rank those with room; all of them if a reserved place was just taken by another."""
+        now = monotonic()
+        pool = plea.pool
+        able = self._admission.room(workers) or workers
+        decision = pool.strategy.rank(plea.prompt, able, now)
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
-        self._metrics.overhead.observe(monotonic() - started)
-        return Job(endpoint, exchange, pool, prompt, decision, started, metrics)
+        self._metrics.overhead.observe(monotonic() - plea.started)
+        return Job(plea.endpoint, plea.exchange, pool, plea.prompt, decision, plea.started, metrics)
 
     async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
-        Refusals are free. A worker that is full has been asked, and no more than so many are.
+        Refusals are free. A worker that is full has been asked, and no more than so many are. All
+        that is asked a second time comes out of the retry budget.
         """
         asked = 0
-        error: DoorError = NoWorker("No worker is ready any more; please try again.")
-        for place, choice in enumerate(job.decision.candidates, start=1):
-            worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-            if not worker.ready:
-                continue  # lost since the decision
-            is_last = asked + 1 >= self._attempts or place == len(job.decision.candidates)
-            attempt = Attempt(job, worker, choice)
-            try:
-                if await self._attempt(attempt, is_last=is_last):
-                    return
-                asked += 1
-            except WorkerError as failure:
-                error = answer_for(failure, worker.name)
-                if not failure.safe:
-                    raise error from None
-            finally:
-                attempt.release()
-        raise error
+        retrying = False
+        error: DoorError | None = None
+        candidates = job.decision.candidates
+        try:
+            for place, choice in enumerate(candidates, start=1):
+                worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+                if not worker.ready or not job.pool.breakers.admits(monotonic(), worker):
+                    continue  # lost since the decision
+                if error is not None and not retrying:
+                    if not self._budget.take(self._admission.in_flight):
+                        raise error
+                    retrying = True
+                last = asked + 1 >= self._attempts or place == len(candidates)
+                attempt = Attempt(job, worker, choice)
+                try:
+                    if await self._attempt(attempt, is_last=last):
+                        return
+                    asked += 1
+                    error = NoWorker("Every worker that was asked is full; please try again.")
+                except WorkerError as failure:
+                    error = answer_for(failure, worker.name)
+                    if not failure.safe:
+                        raise error from None
+                finally:
+                    attempt.release()
+                    self._admission.freed(worker)
+        finally:
+            if retrying:
+                self._budget.give_back()
+        raise error or NoWorker("No worker is ready any more; please try again.")
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
-        exchange = job.exchange
+        exchange, upstream = job.exchange, worker.upstream  # the same to the end
         head = upstream_head(job.endpoint.path.encode(), exchange, worker.host, worker.api_key)
         usage = Usage()
         try:
-            connection = await worker.upstream.ask(head, exchange.body)
+            connection = await upstream.ask(head, exchange.body)
             try:
                 status = connection.head.status
                 if status == FULL and not is_last:
@@ -116,7 +168,7 @@ class Proxy:
                     await relay.flow(connection)
                 usage = relay.usage()
             finally:
-                worker.upstream.release(connection)
+                upstream.release(connection)
         except WorkerError as error:
             attempt.failed(error)
             raise
@@ -133,10 +185,12 @@ class Proxy:
                 attempt.log()
         return True
 
-    def _stopped(self, exchange: Exchange) -> None:
+    def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """The server will wait no longer for this answer."""
         error = NoWorker(STOPPING)
-        if not exchange.started:
+        if exchange.commented:
+            exchange.write(error_event(endpoint, STOPPING, "stopping"), last=True)
+        elif not exchange.started:
             self.refused(exchange, error.status, error.message)
             exchange.refuse(error)
 

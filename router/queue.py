@@ -11,7 +11,7 @@ another, or handed out by `expired`.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -29,7 +29,7 @@ class Ticket(Generic[W]):
 
     waiter: W
     """Whatever the caller wants back with it."""
-    pool: str
+    pool: Hashable
     tenant: str
     entered: float
     deadline: float
@@ -47,14 +47,14 @@ class Queue(Generic[W]):
         """Tickets that found no room, or lost it to another."""
         # Of each pool, of each tenant, oldest first. An OrderedDict gives up its first, its last
         # or any other item at once.
-        self._pools: dict[str, OrderedDict[str, OrderedDict[Ticket[W], None]]] = {}
+        self._pools: dict[Hashable, OrderedDict[str, OrderedDict[Ticket[W], None]]] = {}
         self._waiting = 0
         self._late: list[Ticket[W]] = []
         self._deadlines: list[tuple[float, int, Ticket[W]]] = []
         self._numbers = count()
 
     def enter(
-        self, waiter: W, now: float, deadline: float, *, tenant: str = "", pool: str = ""
+        self, waiter: W, now: float, deadline: float, *, tenant: str = "", pool: Hashable = ""
     ) -> Ticket[W] | None:
         """Wait for `pool` until `deadline`; None if there is no room.
 
@@ -80,7 +80,7 @@ class Queue(Generic[W]):
         if ticket.waiting:
             self._remove(ticket)
 
-    def next(self, now: float, pool: str = "") -> Ticket[W] | None:
+    def next(self, now: float, pool: Hashable = "") -> Ticket[W] | None:
         """Serve the next of those waiting for `pool`; None if nobody is."""
         self._expire(now)
         lines = self._pools.get(pool)
@@ -97,6 +97,10 @@ class Queue(Generic[W]):
         self._expire(now)
         late, self._late = self._late, []
         return late
+
+    def holds(self, pool: Hashable) -> bool:
+        """Whether somebody waits for `pool`."""
+        return pool in self._pools
 
     # For timers and metrics.
 
@@ -118,7 +122,7 @@ class Queue(Generic[W]):
     def _lines(self) -> Iterator[OrderedDict[Ticket[W], None]]:
         return (line for lines in self._pools.values() for line in lines.values())
 
-    def _to_displace(self, pool: str, tenant: str) -> Ticket[W] | None:
+    def _to_displace(self, pool: Hashable, tenant: str) -> Ticket[W] | None:
         """Find the newest of the longest line, if the newcomer's stays shorter than that one."""
         longest = max(self._lines(), key=len, default=None)
         lines = self._pools.get(pool)

@@ -2,14 +2,16 @@
 
 import asyncio
 
-import msgspec
-
-from router.connection import Connection
+from router.connection import Connection, Head
 from router.errors import Headers, WorkerError
+from router.events import error_event
 from router.exchange import Exchange, date_line
 from router.headers import answer_fields, header
-from router.openai import Endpoint, Prompted
+from router.openai import Endpoint
 from router.usage import Usage, UsageTail
+
+#: Characters of a worker's error that are told in a stream that has begun already.
+LONGEST_MESSAGE = 2000
 
 
 class CutShort(Exception):
@@ -27,13 +29,12 @@ class Relay:
     it computes the prompt still gives the client a proper status.
     """
 
-    __slots__ = ("_add", "_endpoint", "_events", "_exchange", "_last", "_tail")
+    __slots__ = ("_endpoint", "_events", "_exchange", "_last", "_tail")
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
         self._tail = UsageTail()
-        self._add = self._tail.add
         self._events = False
         self._last = b""
 
@@ -44,11 +45,24 @@ class Relay:
         if b"date: " not in fields:  # RFC 9110 section 6.6.1
             added += date_line()
         self._last = data = connection.first()
-        self._add(data)
+        self._tail.add(data)
         last = connection.finished
+        self._events = _is_stream(head.headers)
+        if exchange.commented:
+            return self._go_on(head, data, last)
         exchange.start(head.status, fields + added, head.length, data, last=last)
-        self._events = not last and _is_stream(head.headers)
         return last
+
+    def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
+        """A stream has begun already, with comments: only events can follow."""
+        exchange = self._exchange
+        exchange.commented = False
+        if self._events:
+            exchange.write(data, last)
+            return last
+        message = data[:LONGEST_MESSAGE].decode("utf-8", errors="replace")
+        self.fail(f"The worker answered {head.status}: {message}", code=str(head.status))
+        return True
 
     async def flow(self, connection: Connection) -> None:
         """Relay the rest. Raises CutShort."""
@@ -67,35 +81,18 @@ class Relay:
 
     def _pass(self, data: bytes, last: bool) -> None:
         self._last = data
-        self._add(data)
+        self._tail.add(data)
         self._exchange.write(data, last)
 
     def usage(self) -> Usage:
         """What the worker reported, once the answer has passed."""
         return self._tail.read()
 
-    def fail(self, message: str) -> None:
-        """End the stream with an error in its own shape, in place of `[DONE]`.
-
-        OpenAI's clients raise on a data object with the key `error`; the event streams of
-        `/v1/responses` and `/v1/messages` name their events.
-        """
-        body: dict[str, object] = {
-            "error": {
-                "message": message,
-                "type": "server_error",
-                "param": None,
-                "code": "worker_failed",
-            }
-        }
-        named = self._endpoint.prompted in (Prompted.MESSAGES, Prompted.RESPONSES)
-        if named:
-            body = {"type": "error", **body}
-        text = b"data: " + msgspec.json.encode(body) + b"\n\n"
-        if named:
-            text = b"event: error\n" + text
-        text = text if self._last.endswith(b"\n\n") else b"\n\n" + text
-        self._exchange.write(text, last=True)
+    def fail(self, message: str, code: str = "worker_failed") -> None:
+        """End the stream with an error in its own shape."""
+        text = error_event(self._endpoint, message, code)
+        whole = not self._last or self._last.endswith(b"\n\n") or not self._events
+        self._exchange.write(text if whole else b"\n\n" + text, last=True)
 
 
 def _is_stream(headers: Headers) -> bool:

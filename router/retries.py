@@ -13,19 +13,24 @@ class Budget:
     """
 
     def __init__(self, share: float, least: int = 3) -> None:
-        self.share = share
         self.used = 0
         """Retries under way."""
         self.denied = 0
         """Retries that there was no room for."""
-        self._least = least if share > 0 else 0
+        self._few = least
+        self.change(share)
+
+    def change(self, share: float) -> None:
+        """Another share, for the retries to come."""
+        self._share = share
+        self._least = self._few if share > 0 else 0
 
     def take(self, in_flight: int) -> bool:
         """Ask before a retry; `in_flight` counts every request, retries too.
 
         If it is allowed, `give_back` must follow when the retry has ended, however it ends.
         """
-        if self.used >= max(self._least, int(self.share * in_flight)):
+        if self.used >= max(self._least, int(self._share * in_flight)):
             self.denied += 1
             return False
         self.used += 1

@@ -1,23 +1,27 @@
 """The listening sockets, the deadlines of those who connect, and an orderly end.
 
-Told to stop, the server says so on `/health/ready`, goes on accepting for a while so that
-whoever balances load in front of it can notice, then closes its sockets, lets every answer under
-way end, and cuts those that take too long, each with an error in its own shape. Told again, it
-stops at once.
+Told to stop, the server says so on `/health/ready` and in every answer (`connection: close`),
+goes on accepting for a while so that whoever balances load in front of it can notice, then closes
+its sockets, lets every answer under way end, and cuts those that take too long, each with an error
+in its own shape. Told again, it stops at once.
 """
 
 import asyncio
 import errno
-import signal
+import logging
 import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from router.app import Door
-from router.protocol import Client
-from router.units import Address
+from router.protocol import Client, House
+from router.settings import ShutdownSettings
+from router.units import Address, format_duration
+
+log = logging.getLogger("warmroute.server")
 
 #: Connections that wait to be accepted.
 BACKLOG = 4096
@@ -33,10 +37,11 @@ class PortTaken(Exception):
     """The address to listen on cannot be had."""
 
 
-def bind(address: Address, *, shared: bool = False) -> socket.socket:
+def bind(address: Address, *, shared: bool = False, listen: bool = True) -> socket.socket:
     """Open the listening socket. Raises PortTaken with a sentence for the operator.
 
-    With `shared`, several processes may listen there, and the kernel spreads connections.
+    With `shared`, several processes may listen there, and the kernel spreads connections. Without
+    `listen`, the port is only kept for those who do.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -47,7 +52,8 @@ def bind(address: Address, *, shared: bool = False) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
     try:
         listener.bind((address.host, address.port))
-        listener.listen(BACKLOG)  # here, so that of two servers the second one hears of it
+        if listen:
+            listener.listen(BACKLOG)  # here, so that of two servers the second one hears of it
     except OSError as error:
         listener.close()
         reason = f"cannot listen on {address}: {error.strerror or error}."
@@ -66,6 +72,11 @@ class Ending:
     drain: float = 600.0
     """For answers under way."""
 
+    @classmethod
+    def told(cls, settings: ShutdownSettings) -> Self:
+        """As the settings tell it."""
+        return cls(settings.delay, settings.drain)
+
 
 class Server:
     """Serves a door on listening sockets, once."""
@@ -74,7 +85,8 @@ class Server:
         self, door: Door, ending: Ending | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self._door = door
-        self._ending = ending or Ending()
+        self.ending = ending or Ending()
+        """Looked at when the end comes."""
         self._tls = tls
         self._told = asyncio.Event()
         self._now = asyncio.Event()
@@ -84,7 +96,9 @@ class Server:
 
     def stop(self, *, now: bool = False) -> None:
         """Begin the orderly end; or, told again or with `now`, end at once. From any thread."""
-        if self._loop is not None:
+        if self._loop is None:
+            self._tell(now)
+        else:
             with suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._tell, now)
 
@@ -93,41 +107,61 @@ class Server:
             self._now.set()
         self._told.set()
 
-    def obey(self, *signals: signal.Signals) -> None:
-        """Stop when one of these signals comes. Call it in the loop's own thread."""
-        for number in signals:
-            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+    @property
+    def told(self) -> bool:
+        """It was told to stop."""
+        return self._told.is_set()
 
-    async def serve(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve until told to stop, and end in order."""
+    async def serve(
+        self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
+    ) -> None:
+        """Serve until told to stop, and end in order; `admin` are for operators."""
         loop = self._loop = asyncio.get_running_loop()
         ticking: asyncio.Task[None] | None = None
         servers: list[asyncio.Server] = []
         try:
-            await self._door.start()
+            if not await self._begin():
+                return
             ticking = asyncio.create_task(self._tick())
-            for listener in listeners:
-                servers.append(await self._listen(loop, listener))  # noqa: PERF401 - closed if one fails
+            doors: list[tuple[House, socket.socket]] = [(self._door, one) for one in listeners]
+            doors += [(self._door.backdoor, one) for one in admin]
+            for house, listener in doors:
+                servers.append(await self._listen(loop, house, listener))
             self.started.set()
             await self._told.wait()
             await self._end(servers)
         finally:
             for server in servers:
                 server.close()
+            for listener in (*listeners, *admin):
+                listener.close()
             if ticking is not None:
                 ticking.cancel()
             await self._door.stop()
 
+    async def _begin(self) -> bool:
+        """Make the door ready; False if told to stop before it is."""
+        starting = asyncio.ensure_future(self._door.start())
+        told = asyncio.ensure_future(self._told.wait())
+        try:
+            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            return not self._told.is_set()
+        finally:
+            for task in (starting, told):
+                task.cancel()
+            await asyncio.gather(starting, told, return_exceptions=True)
+
     async def _listen(
-        self, loop: asyncio.AbstractEventLoop, listener: socket.socket
+        self, loop: asyncio.AbstractEventLoop, house: House, listener: socket.socket
     ) -> asyncio.Server:
-        door = self._door
         return await loop.create_server(
-            lambda: Client(door, loop),
+            lambda: Client(house, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,
-            ssl_handshake_timeout=door.bounds.header_s if self._tls else None,
+            ssl_handshake_timeout=house.bounds.header_s if self._tls else None,
         )
 
     async def _tick(self) -> None:
@@ -140,15 +174,21 @@ class Server:
                 client.expire(now)
 
     async def _end(self, servers: Sequence[asyncio.Server]) -> None:
-        door = self._door
-        door.draining = True
-        await self._unless_now(self._ending.delay)
+        door, ending = self._door, self.ending
+        door.draining = door.stopping = True
+        for client in door.clients:
+            client.stopping = True
+        log.info("stopping: not ready any more, accepting for %s", format_duration(ending.delay))
+        await self._unless_now(ending.delay)
         for server in servers:
             server.close()
-        door.stopping = True
         for client in tuple(door.clients):
             client.stop()
-        await self._until_empty(self._ending.drain)
+        if left := self._busy():
+            log.info("stopping: %d answers have %s to end", left, format_duration(ending.drain))
+        await self._until_empty(ending.drain)
+        if left := self._busy():
+            log.warning("stopping: %d answers are cut", left)
         for client in tuple(door.clients):
             client.abandon()
         self._now.clear()
@@ -156,6 +196,9 @@ class Server:
         for client in tuple(door.clients):
             client.abort()
         await asyncio.sleep(0)
+
+    def _busy(self) -> int:
+        return sum(client.busy for client in self._door.clients)
 
     async def _unless_now(self, seconds: float) -> None:
         with suppress(TimeoutError):

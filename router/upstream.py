@@ -6,6 +6,7 @@ import ssl
 
 from router.connection import Connection, Patience
 from router.errors import Gone, Refused, Stale
+from router.tls import explain
 
 #: Out of descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
@@ -21,11 +22,17 @@ class Upstream:
     ) -> None:
         self._host = host
         self._port = port
-        self._tls = tls
+        self.tls = tls
+        """What it is spoken to with; None without TLS."""
         self._patience = patience
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
+        """Whether it was made for these; otherwise another one takes over."""
+        return self.tls is tls and self._patience == patience
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
         """Send a request; return the connection once the first byte of the answer is there.
@@ -68,12 +75,9 @@ class Upstream:
     def _kept(self) -> Connection | None:
         """Return the idle connection that was used last, if there is one."""
         idle = self._idle
-        if not idle:
-            return None
-        freshest = asyncio.get_running_loop().time() - self._patience.keepalive
         while idle:
             connection = idle.pop()
-            if connection.usable and connection.idle_since > freshest:
+            if connection.fresh():
                 return connection
             connection.close()
         return None
@@ -86,33 +90,36 @@ class Upstream:
                     lambda: Connection(loop, self._patience),
                     self._host,
                     self._port,
-                    ssl=self._tls,
+                    ssl=self.tls,
                 )
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
-            raise Refused(f"could not be reached: {error}", ours=error.errno in _OURS) from error
+            reason = explain(error) or error
+            raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
         return connection
 
     def release(self, connection: Connection) -> None:
         """Keep `connection` for the next request if its answer is complete, else close it."""
         self._busy.discard(connection)
-        if connection.release(asyncio.get_running_loop().time()):
+        if connection.release():
             self._idle.append(connection)
+            if self._closed:
+                self.close()
 
-    def expire(self, now: float) -> None:
-        """Close what has been idle for too long. `now` is the loop's time."""
-        oldest = now - self._patience.keepalive
+    def expire(self) -> None:
+        """Close what has been idle for too long."""
         kept = []
         for connection in self._idle:
-            if connection.usable and connection.idle_since > oldest:
+            if connection.fresh():
                 kept.append(connection)
             else:
                 connection.close()
         self._idle = kept
 
     def close(self) -> None:
-        """Close every idle connection."""
+        """Close every idle connection, and those in use when they are released."""
+        self._closed = True
         for connection in self._idle:
             connection.close()
         self._idle.clear()

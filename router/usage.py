@@ -1,7 +1,6 @@
 """Reads `usage` from the end of an answer as it passes, without changing a byte of it."""
 
 import json
-from collections import deque
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -33,23 +32,24 @@ _decode = msgspec.json.Decoder(_Document).decode
 class UsageTail:
     """Keeps the last bytes of one answer."""
 
-    __slots__ = ("_chunks", "_size")
+    __slots__ = ("_tail",)
 
     def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
+        self._tail = b""
 
     def add(self, chunk: bytes) -> None:
-        """Another chunk has passed."""
-        chunks = self._chunks
-        chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(chunks[0]) >= TAIL:
-            self._size -= len(chunks.popleft())
+        """Another chunk has passed. Copying a few KiB is cheaper than keeping a list of chunks."""
+        tail = self._tail
+        if not tail:
+            self._tail = chunk
+        elif len(tail) + len(chunk) <= 2 * TAIL:
+            self._tail = tail + chunk
+        else:
+            self._tail = tail[-TAIL:] + chunk
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        data = self._tail
         if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 usage = _decode(data).usage

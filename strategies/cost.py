@@ -19,10 +19,11 @@ def cost(prompt: Prompt, worker: WorkerView, held_tokens: float, now: float) -> 
     """Price `prompt` on `worker`, which holds the first `held_tokens` tokens of it."""
     load = worker.load
     prefill = worker.pace.prefill(prompt.tokens - held_tokens, held_tokens)
+    room = worker.kv_tokens
     pressure = 0.0
-    if worker.kv_tokens:
-        used = load.kv_tokens + prompt.tokens + prompt.answer_tokens
-        share = min(FULLEST, used / worker.kv_tokens)
+    if room:
+        share = (load.kv_tokens + prompt.tokens + prompt.answer_tokens) / room
+        share = min(share, FULLEST)
         pressure = PRESSURE_S * share / (1.0 - share)
     return Cost(load.wait(now), prefill, (LATER + CROWD * load.decoding) * prefill, pressure)
 
@@ -32,6 +33,8 @@ def held_tokens(prompt: Prompt, blocks: int) -> int:
 
     Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`.
     """
+    if not blocks:
+        return 0
     return min(int(prompt.ends[blocks] * prompt.unit_tokens), max(0, prompt.tokens - 1))
 
 

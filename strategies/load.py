@@ -80,24 +80,22 @@ class Load:
         """Seconds of booked prefill not yet done.
 
         The oldest booking is charged what is left of its prediction, never below zero: one that
-        takes longer than predicted delays those behind it, it does not cancel them.
+        takes longer than predicted delays those behind it, it does not cancel them. Answers that
+        come in one piece are let go of once their prediction has passed.
         """
-        if not self._pending:
+        for head in self._pending:
+            spent = now - self._head_since
+            if spent < head.prefill_s:
+                left = self._booked_s - spent
+                return max(0.0, left)
+            if head.stream:
+                left = self._booked_s - head.prefill_s
+                return max(0.0, left)
+            break
+        else:
             return 0.0
-        self._expire(now)
-        if not self._pending:
-            return 0.0
-        head = next(iter(self._pending))
-        return max(0.0, self._booked_s - min(now - self._head_since, head.prefill_s))
-
-    def _expire(self, now: float) -> None:
-        """Let go of answers that come in one piece once their prediction has passed."""
-        while self._pending:
-            head = next(iter(self._pending))
-            done = self._head_since + head.prefill_s
-            if head.stream or now < done:
-                return
-            self.first_byte(head, done)
+        self.first_byte(head, self._head_since + head.prefill_s)
+        return self.wait(now)
 
     @property
     def in_flight(self) -> int:

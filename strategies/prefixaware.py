@@ -33,12 +33,16 @@ class PrefixAware:
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
         held = self._tree.held(prompt.keys)
-        candidates = []
+        if not held:
+            cold = [Candidate(worker, cost(prompt, worker, 0, now)) for worker in workers]
+            return Decision(cheapest_first(cold), "cold")
+        candidates, most = [], 0
         for worker in workers:
             tokens = held_tokens(prompt, held.get(worker.name, 0))
+            most = max(most, tokens)
             candidates.append(Candidate(worker, cost(prompt, worker, tokens, now), tokens))
         candidates = cheapest_first(candidates)
-        return Decision(candidates, _reason(candidates))
+        return Decision(candidates, _reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
@@ -63,9 +67,8 @@ class PrefixAware:
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
 
 
-def _reason(candidates: Sequence[Candidate]) -> str:
+def _reason(held: int, most: int) -> str:
     """`cold`: nobody holds any. `prefix`: the best holder won. `spill`: load outweighed it."""
-    most = max(candidate.held_tokens for candidate in candidates)
     if most == 0:
         return "cold"
-    return "prefix" if candidates[0].held_tokens == most else "spill"
+    return "prefix" if held == most else "spill"

@@ -38,6 +38,8 @@ class PrefixTree:
         self._limit = limit_bytes // BLOCK_BYTES
         self._holders: dict[int, int] = {}
         self._workers: dict[str, _Shadow] = {}
+        self._everyone = 0
+        """The bits of all workers."""
 
     def insert(
         self,
@@ -77,10 +79,10 @@ class PrefixTree:
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
-        if not keys:
-            return {}
         get = self._holders.get
-        everyone = sum(shadow.bit for shadow in self._workers.values())
+        if not keys or not get(keys[0]):
+            return {}  # nobody knows its beginning
+        everyone = self._everyone
         spans = [(0, everyone, len(keys) + 1, 0)]
         depths: list[tuple[int, int]] = []
         while spans:
@@ -121,10 +123,12 @@ class PrefixTree:
         shadow = self._workers.pop(worker, None)
         if shadow is not None:
             self._shrink(shadow, 0)
+            self._everyone &= ~shadow.bit
 
     def _join(self, worker: str) -> "_Shadow":
-        taken = sum(shadow.bit for shadow in self._workers.values())
+        taken = self._everyone
         shadow = self._workers[worker] = _Shadow(~taken & (taken + 1))  # the lowest free bit
+        self._everyone |= shadow.bit
         for other in self._workers.values():  # everyone's share has become smaller
             self._shrink(other, self._share())
         return shadow

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ from router.app import Door, create_app
 from router.fleet import Worker
 from router.server import Ending, Server, bind
 from router.settings import Settings
+from router.tls import door_context
 from router.units import Address
 
 
@@ -33,12 +35,16 @@ class Router:
     def __init__(self, settings: dict[str, Any]) -> None:
         parsed = Settings.model_validate(settings)
         listener = bind(Address("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        tls = door_context(parsed.tls) if parsed.tls else None
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         self.port = int(listener.getsockname()[1])
+        operators = [bind(parsed.admin.listen)] if parsed.admin.listen else []
+        self.admin_port = int(operators[0].getsockname()[1]) if operators else 0
         self.door: Door = create_app(parsed)
-        self._server = Server(self.door, Ending(delay=0.0))
+        self._server = Server(self.door, Ending(delay=0.0), tls)
         self._thread = threading.Thread(
-            target=lambda: uvloop.run(self._server.serve([listener])), daemon=True
+            target=lambda: uvloop.run(self._server.serve([listener], operators)), daemon=True
         )
         self._thread.start()
         until(self._server.started.is_set)
@@ -111,7 +117,12 @@ OK: list[Action] = [
 class Stub:
     """A worker that answers probes as it should and everything else by a script."""
 
-    def __init__(self, script: list[Action] | None = None, model: str = "m") -> None:
+    def __init__(
+        self,
+        script: list[Action] | None = None,
+        model: str = "m",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.script: list[Action] = OK if script is None else script
         self.requests: list[bytes] = []
         self.probes: list[bytes] = []
@@ -128,7 +139,9 @@ class Stub:
             b"/metrics": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
         }
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._tls = tls
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -138,7 +151,9 @@ class Stub:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._accepting = await asyncio.start_server(self._accept, sock=self._listener)
+        self._accepting = await asyncio.start_server(
+            self._accept, sock=self._listener, ssl=self._tls
+        )
         self._ready.set()
         await self._over.wait()
         self._accepting.close()

@@ -1,78 +1,22 @@
 """The console script as an operator meets it: real processes, real signals, plain sentences."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
 
 from router import __version__
 from router.settings_file import schema_text
+from tests.commands import run, started
 from tests.support import until
 
-WARMROUTE = Path(sys.executable).with_name("warmroute")
 CONFIG = Path(__file__).parents[2] / "config"
 EXAMPLES = sorted(CONFIG.glob("*.yaml"))
-ENV = {**os.environ, "VLLM_API_KEY": "sk-test", "COLUMNS": "200", "NO_COLOR": "1"}
-
-
-def run(*args: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; it never ends in a traceback."""
-    done = subprocess.run(
-        [WARMROUTE, *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env=ENV,
-        stdin=subprocess.DEVNULL,
-    )
-    assert "Traceback" not in done.stderr + done.stdout
-    return done
-
-
-class Running(NamedTuple):
-    """A command that serves."""
-
-    process: subprocess.Popen[bytes]
-    out: Path
-    err: Path
-
-    def url(self) -> str:
-        """Where the router listens, as it says itself."""
-        until(lambda: "listens on http" in self.err.read_text(), 20)
-        line = next(line for line in self.err.read_text().splitlines() if "listens on" in line)
-        return line.split()[-1]
-
-    def end(self, number: signal.Signals) -> int:
-        """Send a signal; return the exit code of an end without a traceback."""
-        self.process.send_signal(number)
-        code = self.process.wait(20)
-        assert "Traceback" not in self.err.read_text()
-        return code
-
-
-@contextmanager
-def started(folder: Path, *args: object) -> Iterator[Running]:
-    """A command in the background, killed if the test does not end it."""
-    name = f"{args[0]}-{len(list(folder.iterdir()))}"
-    out, err = folder / f"{name}.out", folder / f"{name}.err"
-    with ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in (out, err)]
-        process = subprocess.Popen(
-            [WARMROUTE, *map(str, args)], stdout=files[0], stderr=files[1], env=ENV
-        )
-        stack.callback(process.wait, 20)
-        stack.callback(process.kill)
-        yield Running(process, out, err)
 
 
 @contextmanager

@@ -30,6 +30,12 @@ FAMILIES = {
     "warmroute_pace_factor": "gauge",
     "warmroute_prefix_tree_blocks": "gauge",
     "warmroute_prefix_tree_bytes": "gauge",
+    "warmroute_queue_length": "gauge",
+    "warmroute_queued": "counter",
+    "warmroute_queue_refused": "counter",
+    "warmroute_retries_denied": "counter",
+    "warmroute_worker_ejected": "gauge",
+    "warmroute_ejections": "counter",
 }
 
 

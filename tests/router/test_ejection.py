@@ -1,172 +1,9 @@
-"""When a worker is left out, for how long, and when nobody is."""
+"""How many of a pool are left out at once, and when nobody is."""
 
 import pytest
 
-from router.breaker import Breaker, Ejection, State
-from router.ejection import Breakers
+from router.breaker import Ejection, State
 from tests.router.breakers import SETTINGS, Pool, fail, work
-
-
-def test_only_failures_in_a_row_count() -> None:
-    """One success in between and the row begins anew."""
-    pool = Pool(2)
-    fail(pool[0], 0, 2)
-    work(pool[0], 0)
-    fail(pool[0], 0, 2)
-    assert pool.out() == []
-    fail(pool[0], 0)
-    assert pool.out() == [0]
-    assert pool.admitted(0) == [1]
-
-
-@pytest.mark.parametrize(
-    ("status", "resets", "counts"),
-    [
-        (200, True, False),
-        (204, True, False),
-        (307, True, False),
-        (400, False, False),
-        (404, False, False),
-        (429, False, False),
-        (500, False, True),
-        (501, False, False),
-        (502, False, True),
-        (503, False, False),
-        (504, False, True),
-        (599, False, True),
-    ],
-)
-def test_what_a_status_says(status: int, resets: bool, counts: bool) -> None:
-    """Success ends a row, the worker's own errors count, all else is neutral."""
-    pool = Pool(2)
-    fail(pool[0], 0, 2)
-    pool[0].answered(0, pool[0].began(0), status)
-    assert pool.out() == ([0] if counts else [])
-    if not counts:
-        fail(pool[0], 0)
-        assert pool.out() == ([] if resets else [0])
-
-
-def test_clients_that_leave_neither_count_nor_end_a_row() -> None:
-    """They say nothing of the worker."""
-    pool = Pool(2)
-    fail(pool[0], 0, 2)
-    for _ in range(10):
-        pool[0].neutral(pool[0].began(0))
-    assert pool.out() == []
-    fail(pool[0], 0)
-    assert pool.out() == [0]
-
-
-def test_each_time_is_twice_as_long_up_to_the_longest() -> None:
-    """10, 20, 40, then 60 seconds, and 60 again."""
-    pool, now = Pool(2), 0.0
-    fail(pool[0], now, 3)
-    spans = []
-    for _ in range(5):
-        spans.append(pool[0].until - now)
-        now = pool[0].until
-        fail(pool[0], now)
-    assert spans == [10, 20, 40, 60, 60]
-
-
-@pytest.mark.parametrize(("closed_for", "span"), [(59, 20), (60, 10), (1e6, 10)])
-def test_the_time_starts_anew_after_a_long_good_time(closed_for: float, span: float) -> None:
-    """A worker that was in for as long as the longest time out is trusted again."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    work(pool[0], 10)
-    now = 10 + closed_for
-    fail(pool[0], now, 3)
-    assert pool[0].until - now == span
-
-
-def test_after_its_time_there_is_one_trial() -> None:
-    """Being listed does not use it up; being sent a request does, until it reports."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    assert pool.admitted(9.9) == [1]
-    assert pool.admitted(10) == pool.admitted(11) == [0, 1]
-    trial = pool[0].began(11)
-    assert pool.admitted(11) == pool.admitted(12) == [1]
-    assert pool[0].state(12) is State.HALF_OPEN
-    pool[0].worked(12, trial)
-    assert pool[0].state(12) is State.CLOSED
-    assert pool.admitted(12) == [0, 1]
-    assert pool.out() == []
-
-
-def test_a_trial_without_judgment_is_followed_by_another() -> None:
-    """A client that left, a 503 or a 400 leave the question open."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    for status in (400, 429, 503):
-        trial = pool[0].began(10)
-        assert pool.admitted(10) == [1]
-        pool[0].answered(10, trial, status)
-        assert pool.admitted(10) == [0, 1]
-    assert pool[0].state(10) is State.HALF_OPEN
-
-
-def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
-    """One that never reports does not keep the worker out for ever."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    lost = pool[0].began(10)
-    assert pool.admitted(69) == [1]
-    assert pool.admitted(70) == [0, 1]
-    second = pool[0].began(70)
-    pool[0].failed(71, lost, "timeout")
-    assert pool[0].state(71) is State.HALF_OPEN
-    pool[0].worked(72, second)
-    assert pool[0].state(72) is State.CLOSED
-
-
-def test_what_was_sent_before_says_nothing_after() -> None:
-    """A crowd that fails together opens once; its stragglers neither prolong nor close."""
-    pool = Pool(2)
-    marks = [pool[0].began(0) for _ in range(20)]
-    for mark in marks[:10]:
-        pool[0].failed(1, mark, "closed")
-    assert pool[0].until == 11
-    assert pool[0].state(11) is State.HALF_OPEN
-    pool[0].worked(11, marks[10])
-    assert pool[0].state(11) is State.HALF_OPEN
-    trial = pool[0].began(11)
-    pool[0].failed(12, marks[11], "closed")
-    pool[0].neutral(marks[12])
-    pool[0].answering(12, marks[13])
-    assert pool.admitted(12) == [1]
-    pool[0].worked(13, trial)
-    for mark in marks[13:]:
-        pool[0].failed(13, mark, "closed")
-    assert pool[0].state(13) is State.CLOSED
-
-
-def test_an_answer_that_begins_lets_others_in_on_probation() -> None:
-    """A long stream is not waited for; if it breaks the worker is out again, for longer."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    trial = pool[0].began(10)
-    pool[0].answering(11, trial)
-    assert pool.admitted(11) == [0, 1]
-    pool[0].failed(20, trial, "closed")
-    assert pool[0].until == 40
-    trial = pool[0].began(40)
-    pool[0].answering(41, trial)
-    pool[0].worked(50, trial)
-    fail(pool[0], 50, 2)
-    assert pool.out() == []
-
-
-def test_an_answer_that_begins_is_no_news_of_a_closed_one() -> None:
-    """Streams that always break are failures in a row, although all of them began."""
-    pool = Pool(2)
-    for _ in range(3):
-        mark = pool[0].began(0)
-        pool[0].answering(0, mark)
-        pool[0].failed(0, mark, "closed")
-    assert pool.out() == [0]
 
 
 @pytest.mark.parametrize(
@@ -302,61 +139,71 @@ def test_nobody_is_still_nobody() -> None:
     assert pool.breakers.admitted(1, []) == []
 
 
-def test_words_for_people() -> None:
-    """Why, and until when."""
-    pool = Pool(2)
-    assert pool[0].reason(0) == ""
-    fail(pool[0], 0, 2, "timeout")
-    fail(pool[0], 0.5)
-    assert pool[0].reason(4) == "3 failures in a row, the last: closed; back in 7 s"
-    assert pool[0].reason(10.5) == "3 failures in a row, the last: closed; on trial"
-    work(pool[0], 11)
-    assert pool[0].reason(11) == ""
-    assert pool.told == [
-        "worker w0 is left out: 3 failures in a row, the last: closed; back in 10 s",
-        "worker w0 is let back in",
-    ]
-
-
-def test_one_failure_is_no_row() -> None:
-    """With a threshold of one."""
-    pool = Pool(2, Ejection(failures=1))
-    fail(pool[0], 0)
-    assert pool[0].reason(1) == "1 failure, the last: closed; back in 4 s"
-
-
-def test_ejections_are_counted_by_their_last_failure() -> None:
-    """And only by worker: what is in a metric comes from here."""
-    pool = Pool(4)
-    fail(pool[0], 0, 3, "closed")
-    fail(pool[0], 10, 1, "timeout")
-    fail(pool[0], 30, 1, "timeout")
-    pool[1].answered(0, pool[1].began(0), 500)
-    fail(pool[2], 0, 3, "connect")
-    assert pool[0].ejections == {"closed": 1, "timeout": 2}
-    assert pool[1].ejections == {}
-    assert pool[2].ejections == {"connect": 1}
-
-
-def test_a_breaker_without_a_pool_never_opens() -> None:
-    """Nobody has said that it may."""
-    alone = Breaker()
-    fail(alone, 0, 100)
-    assert alone.admits(0)
-
-
-def test_breakers_outlive_their_pool() -> None:
-    """A reload keeps who is left out, as far as the new pool allows; the first back is let in."""
+def test_a_reload_keeps_who_is_left_out() -> None:
+    """As far as the changed pool allows it; the next to be back are let in."""
     pool = Pool(4)
     fail(pool[0], 0, 3)
     fail(pool[1], 5, 3)
-    told: list[str] = []
-    same = Breakers(SETTINGS, pool.members, told.append)
-    assert same.admitted(6, pool.members) == pool.members[2:]
-    smaller = Breakers(SETTINGS, pool.members[:3], told.append)
-    assert smaller.admitted(6, pool.members[:3]) == [pool.members[0], pool.members[2]]
-    assert smaller.any_open
-    assert told == ["worker w0 is let back in"]
+    pool.breakers.change(SETTINGS, pool.members)
+    assert pool.admitted(6) == [2, 3]
+    smaller = pool.members[:3]
+    pool.breakers.change(SETTINGS, smaller)
+    assert pool.breakers.admitted(6, smaller) == [pool.members[0], pool.members[2]]
+    pool.breakers.change(Ejection(share=0), smaller)
+    assert pool.out() == []
+    assert pool.told[2:] == ["worker w0 is let back in", "worker w1 is let back in"]
+
+
+def test_other_settings_hold_at_once() -> None:
+    """For the failures to come."""
+    pool = Pool(2)
+    pool.breakers.change(Ejection(failures=1, first=7), pool.members)
+    fail(pool[0], 0)
+    assert pool[0].until == 7
+
+
+def test_who_leaves_the_pool_takes_its_state_along() -> None:
+    """It counts there no more, and where it comes to it is as it was."""
+    pool, other = Pool(3), Pool(3)
+    fail(pool[0], 0, 3)
+    moved = pool.members[0]
+    pool.breakers.change(SETTINGS, pool.members[1:])
+    assert pool.breakers.any_open is False
+    other.breakers.change(SETTINGS, [moved, *other.members])
+    assert other.breakers.admitted(1, [moved, *other.members]) == other.members
+    work(moved.breaker, 10)
+    assert (other.breakers.any_open, other.told) == (False, ["worker w0 is let back in"])
+
+
+def test_who_has_come_before_it_left_stays() -> None:
+    """In whichever order two pools are changed."""
+    pool, other = Pool(3), Pool(3)
+    moved = pool.members[0]
+    other.breakers.change(SETTINGS, [moved, *other.members])
+    pool.breakers.change(SETTINGS, pool.members[1:])
+    fail(moved.breaker, 0, 3)
+    assert (pool.breakers.any_open, other.breakers.any_open) == (False, True)
+
+
+def test_who_has_left_is_not_left_out_any_more() -> None:
+    """The last failures of a worker that was removed are nobody's news."""
+    pool = Pool(3)
+    gone = pool.members[0].breaker
+    pool.breakers.change(SETTINGS, pool.members[1:])
+    fail(gone, 0, 10)
+    assert gone.closed
+    assert pool.told == []
+
+
+def test_panic_ends_when_those_left_out_leave() -> None:
+    """There is nothing to ignore any more."""
+    pool = Pool(2)
+    fail(pool[0], 0, 3)
+    pool.members[1].ready = False
+    assert pool.admitted(1) == [0]
+    pool.breakers.change(SETTINGS, pool.members[1:])
+    assert pool.breakers.panicking is False
+    assert pool.told[-1] == "0 of 1 workers are healthy: ejections count again"
 
 
 def test_a_large_pool_keeps_its_few() -> None:
@@ -364,5 +211,5 @@ def test_a_large_pool_keeps_its_few() -> None:
     pool = Pool(6)
     fail(pool[0], 0, 3)
     fail(pool[1], 0, 3)
-    same = Breakers(SETTINGS, pool.members, pool.told.append)
-    assert same.admitted(1, pool.members) == pool.members[2:]
+    pool.breakers.change(SETTINGS, pool.members)
+    assert pool.admitted(1) == [2, 3, 4, 5]

@@ -1,0 +1,283 @@
+"""Thousands of streams at once: `python -m benchmarks.streams`.
+
+Holds many streams open through a router, each with some events a second, as chats have, and tells
+what arrives, how late, and what it costs. The loop's lag is seen from outside: a probe asks the
+router every 20 ms whether it lives, and workers stamp every event with the time it was sent. At
+the end the clients leave in mid-stream.
+
+Workers and clients share the machine with the router. Their share of a core is shown, and when the
+machine has nothing left the numbers are the machine's, which a note says.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.processes import cpu_seconds, machine_seconds, memory_bytes
+from benchmarks.proxies import PROXIES, Group, Proxy, programs
+from benchmarks.stub import StubSettings
+from benchmarks.watching import Seen, Watch, watch_probe, watch_streams
+
+#: Parts of the pause between two events of a stream among which streams are spread.
+PHASES = 10
+#: A stream never ends while it is looked at.
+ENDLESS = 1_000_000
+IDLE_S = 2.0
+#: Of the events that are due, or of a core, or of the machine.
+SATURATED, BUSY = 0.97, 0.95
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One proxy with so many streams; shares are of one core."""
+
+    proxy: str
+    streams: int
+    begun: int
+    broken: int
+    due: float
+    """Events a second that are due on the streams that began."""
+    delivered: float
+    delay_p50_ms: float
+    delay_p99_ms: float
+    idle_p99_ms: float
+    """Of the probe, before the streams."""
+    probe_p50_ms: float
+    probe_p99_ms: float
+    proxy_share: float
+    event_us: float
+    stream_kb: float
+    worker_shares: float
+    """Of all workers together."""
+    client_shares: float
+    busiest: float
+    """The share of the busiest worker or client."""
+    other_share: float
+    """Everything else on the machine."""
+
+    @property
+    def saturated(self) -> bool:
+        """Whether more streams would not bring more events."""
+        return self.delivered < SATURATED * self.due or self.begun < self.streams
+
+
+class Watchers:
+    """Client processes and a probe."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        children = [self._stack.enter_context(child(watch_streams)) for _ in range(self._clients)]
+        self._streams = [pipe for pipe, _ in children]
+        self._probe, _ = self._stack.enter_context(child(watch_probe))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def idle(self, proxy: Proxy, port: int) -> Seen:
+        """Ask a proxy that has nothing else to do."""
+        self._probe.send(Watch(port, path=proxy.alive))
+        self._probe.recv()
+        self._probe.send(IDLE_S)
+        seen: Seen = self._probe.recv()
+        return seen
+
+    def hold(self, port: int, count: int) -> int:
+        """Open streams; return how many began."""
+        shares = [
+            count * (number + 1) // self._clients - count * number // self._clients
+            for number in range(self._clients)
+        ]
+        for pipe, share in zip(self._streams, shares, strict=True):
+            pipe.send(Watch(port, streams=share))
+        return sum(pipe.recv() for pipe in self._streams)
+
+    def look(self, proxy: Proxy, port: int, seconds: float) -> None:
+        """Have the probe and all clients look for so long, from now on."""
+        self._probe.send(Watch(port, path=proxy.alive))
+        self._probe.recv()
+        for pipe in (*self._streams, self._probe):
+            pipe.send(seconds)
+
+    def seen(self) -> tuple[Seen, list[Seen]]:
+        """Return what the probe and all clients saw; then they leave."""
+        return self._probe.recv(), [pipe.recv() for pipe in self._streams]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for."""
+
+    streams: Sequence[int]
+    rate: float
+    seconds: float
+
+
+def main(
+    *,
+    streams: Annotated[
+        list[int] | None, typer.Option(help="Streams at once; repeat. Default: 1000 and 5000.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Events a second of each stream.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="How long to look.")] = 10.0,
+    processes: Annotated[
+        int | None, typer.Option(help="Given to `warmroute serve`. Default: not given.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that send events.")] = 8,
+    clients: Annotated[int, typer.Option(min=1, help="Processes that take them.")] = 2,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="NAME=COMMAND of a proxy; repeat for more.")
+    ] = None,
+    warmroute: Annotated[
+        str | None, typer.Option(help="Command of another Warmroute than this environment's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only proxies with this in their name; repeat.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Measure and print the table. Proxies run by round robin; litellm only if it is named."""
+    plan = Plan(streams or [1000, 5000], rate, seconds)
+    try:
+        found = programs(peer or [], warmroute)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    chosen = [
+        proxy
+        for proxy in PROXIES
+        if proxy.group is not Group.AWARE and proxy.program in found
+        if (any(part in proxy.name for part in only) if only else not proxy.slow)
+    ]
+    settings = StubSettings(events=ENDLESS, step_s=1 / rate, phases=PHASES)
+    rows: list[Row] = []
+    try:
+        with Bench(workers, settings) as bench, Watchers(clients) as watchers:
+            for proxy in chosen:
+                options = ["--processes", str(processes)] if processes else []
+                own = options if proxy.program == "warmroute" else []
+                with bench.running(proxy, found[proxy.program], own) as standing:
+                    rows += _levels(bench, watchers, proxy, standing, plan)
+    except (Stopped, NotReady) as error:
+        _err.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    Console(width=160).print(_table(rows))
+    for note in _notes(rows):
+        print(note)
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def _levels(
+    bench: Bench, watchers: Watchers, proxy: Proxy, standing: Standing, plan: Plan
+) -> list[Row]:
+    idle = watchers.idle(proxy, standing.port)
+    pids = (*standing.pids, *bench.stub_pids)
+    rows = []
+    for count in plan.streams:
+        with _err.status(f"{proxy.name}: {count} streams"):
+            begun = watchers.hold(standing.port, count)
+            memory = memory_bytes(standing.pids) - standing.rest_bytes
+            watchers.look(proxy, standing.port, plan.seconds)
+            machine, used = _shares(pids, plan.seconds)
+            probe, seen = watchers.seen()
+        own, workers = used[: len(standing.pids)], used[len(standing.pids) :]
+        clients = [one.cpu / one.wall for one in seen]
+        delivered = sum(one.events / one.wall for one in seen)
+        delays = sorted(delay for one in seen for delay in one.delays)
+        rows.append(
+            Row(
+                proxy=proxy.program,
+                streams=count,
+                begun=begun,
+                broken=sum(one.broken for one in seen),
+                due=begun * plan.rate,
+                delivered=delivered,
+                delay_p50_ms=_quantile(delays, 0.5),
+                delay_p99_ms=_quantile(delays, 0.99),
+                idle_p99_ms=_quantile(sorted(idle.delays), 0.99),
+                probe_p50_ms=_quantile(sorted(probe.delays), 0.5),
+                probe_p99_ms=_quantile(sorted(probe.delays), 0.99),
+                proxy_share=sum(own),
+                event_us=sum(own) / max(delivered, 1.0) * 1e6,
+                stream_kb=memory / max(begun, 1) / 1e3,
+                worker_shares=sum(workers),
+                client_shares=sum(clients),
+                busiest=max(*workers, *clients),
+                other_share=max(machine - sum(used) - sum(clients), 0.0),
+            )
+        )
+    return rows
+
+
+def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
+    """Return what share of a core the whole machine and each process use from now on."""
+    began, machine = time.perf_counter(), machine_seconds()
+    before = [cpu_seconds(pid) for pid in pids]
+    time.sleep(seconds)
+    wall = time.perf_counter() - began
+    used = [(cpu_seconds(pid) - then) / wall for pid, then in zip(pids, before, strict=True)]
+    return (machine_seconds() - machine) / wall, used
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Milliseconds."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1e3 if ordered else 0.0
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="Streams held at once", title_justify="left")
+    for heading in (
+        *("", "streams", "events/s due", "delivered", "delay p50 ms", "p99 ms"),
+        *("probe p99 idle", "p50 ms", "p99 ms", "CPU", "µs/event", "kB/stream"),
+        *("workers", "clients", "others"),
+    ):
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in rows:
+        table.add_row(
+            *(row.proxy, f"{row.begun:,}", f"{row.due:,.0f}", f"{row.delivered:,.0f}"),
+            *(f"{row.delay_p50_ms:.1f}", f"{row.delay_p99_ms:.1f}", f"{row.idle_p99_ms:.1f}"),
+            *(f"{row.probe_p50_ms:.1f}", f"{row.probe_p99_ms:.1f}", f"{row.proxy_share:.0%}"),
+            *(f"{row.event_us:.1f}", f"{row.stream_kb:.1f}"),
+            *(f"{row.worker_shares:.0%}", f"{row.client_shares:.0%}"),
+            f"{row.other_share:.0%}",
+        )
+    return table
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """Say where each saturates, and what was not the proxy's doing."""
+    cores = len(os.sched_getaffinity(0))
+    notes = [f"The machine has {cores} cores; CPU, workers, clients and others are shares of one."]
+    for row in rows:
+        name = f"{row.proxy}, {row.streams:,} streams:"
+        if row.begun < row.streams:
+            notes.append(f"{name} {row.streams - row.begun:,} never began")
+        if row.broken:
+            notes.append(f"{name} {row.broken:,} broke off")
+        if row.saturated:
+            notes.append(f"{name} saturated at {row.delivered:,.0f} events a second")
+        ours = row.proxy_share + row.worker_shares + row.client_shares
+        if ours + row.other_share > BUSY * cores:
+            notes.append(f"{name} WARNING: nothing was left of the machine")
+        elif row.busiest > BUSY:
+            notes.append(f"{name} WARNING: a worker or a client was busy all the time")
+    return notes
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,114 @@
+"""Room on the workers, and the line of those who wait for it.
+
+A worker is sent no more than `limits.in_flight` requests at once. When all that could answer have
+so many, a request waits: bounded in number and time, in fair order (`queue.py`). The bound is
+there so that a fleet that is overrun answers what it can and refuses the rest at once, instead of
+answering everybody too late.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from router.errors import Overrun, QueueFull
+from router.fleet import Pool, Worker
+from router.queue import Queue, Ticket
+from router.settings import Settings
+
+#: Seconds between two looks at the line: who has waited too long, and whether a worker has joined.
+TICK_S = 0.1
+
+Waiter = asyncio.Future[None]
+
+
+class Admission:
+    """Lets requests through to the workers. One for the whole router."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.in_flight = 0
+        """Requests that are being served, waiting ones too."""
+        self.waited = 0
+        """Requests that had to wait."""
+        self.queue: Queue[Waiter] = Queue(settings.limits.queue)
+        self._pools: dict[str, Pool] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.change(settings)
+
+    def change(self, settings: Settings) -> None:
+        """Other bounds, for the requests to come."""
+        self._most = settings.limits.in_flight
+        self._patience = settings.timeouts.queue
+        self.queue.limit = settings.limits.queue
+
+    def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """Those that can take another request now."""
+        if self.in_flight <= self._most and not len(self.queue):
+            return workers  # not even one of them could have too many
+        return [worker for worker in workers if worker.load.in_flight < self._most]
+
+    def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker]) -> bool:
+        """Nobody has room, or others came first."""
+        return not self.room(workers) or self.queue.holds(_line(pool, model))
+
+    async def turn(self, pool: Pool, model: str, tenant: str) -> None:
+        """Wait for room on one of the pool's workers. Raises QueueFull, Overrun."""
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        now = loop.time()
+        line = _line(pool, model)
+        ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
+        if ticket is None:
+            raise QueueFull
+        self.waited += 1
+        self._pools[line] = pool
+        if ticket.displaced is not None:
+            _refuse(ticket.displaced, QueueFull())
+        if self._timer is None:
+            self._timer = loop.call_later(TICK_S, self._tick)
+        try:
+            await waiter
+        finally:
+            self.queue.leave(ticket)
+
+    def freed(self, worker: Worker) -> None:
+        """A request has ended there: whoever is next takes its place."""
+        if not len(self.queue):
+            return
+        for line, pool in list(self._pools.items()):
+            if worker in pool.workers and line[1] in worker.models:
+                if worker.load.in_flight >= self._most:
+                    return
+                if self._call(line):
+                    return
+
+    def _call(self, line: tuple[str, str]) -> bool:
+        ticket = self.queue.next(asyncio.get_running_loop().time(), line)
+        if ticket is None:
+            del self._pools[line]
+            return False
+        if not ticket.waiter.done():
+            ticket.waiter.set_result(None)
+        return True
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        for ticket in self.queue.expired(loop.time()):
+            _refuse(ticket, Overrun())
+        for line, pool in list(self._pools.items()):
+            able = [w for w in pool.workers if w.ready and line[1] in w.models]
+            free = sum(max(0, self._most - worker.load.in_flight) for worker in able)
+            for _ in range(free):
+                if not self._call(line):
+                    break
+            if not able and line in self._pools:  # nobody is left: they are told so at once
+                while self._call(line):
+                    pass
+        self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None
+
+
+def _line(pool: Pool, model: str) -> tuple[str, str]:
+    return (pool.name, model)
+
+
+def _refuse(ticket: Ticket[Waiter], error: Exception) -> None:
+    if not ticket.waiter.done():
+        ticket.waiter.set_exception(error)

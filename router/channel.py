@@ -1,0 +1,142 @@
+"""Messages between two processes of ours, over a socket pair that nobody else can reach.
+
+Either side may tell the other something, or ask it. What is heard is handled by tasks, so a long
+answer keeps nothing waiting; the end of the other process is the end of the channel.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Self
+
+import msgspec
+
+log = logging.getLogger("warmroute.processes")
+
+_LENGTH = struct.Struct("!I")
+
+
+class Lost(Exception):
+    """The other process is gone."""
+
+
+class Refusal(Exception):
+    """The other process will not do it; says why in a sentence."""
+
+
+class _Message(msgspec.Struct, array_like=True):
+    number: int
+    """Of a question, and of its answer; 0 if none is wanted."""
+    what: str
+    """What is said; empty for an answer."""
+    body: bytes
+    refused: bool = False
+
+
+_decode = msgspec.msgpack.Decoder(_Message).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+#: Does what it is told, and returns the answer. Raises Refusal.
+Hear = Callable[[str, bytes], Awaitable[bytes]]
+
+
+def first(end: socket.socket) -> bytes:
+    """Wait for the first thing that is told, where no loop is running yet. Raises Lost."""
+    (length,) = _LENGTH.unpack(_exactly(end, _LENGTH.size))
+    return _decode(_exactly(end, length)).body
+
+
+def _exactly(end: socket.socket, length: int) -> bytes:
+    data = end.recv(length, socket.MSG_WAITALL)
+    if len(data) < length:
+        raise Lost
+    return data
+
+
+class Channel:
+    """One end. `run` must be running for anything to be heard."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Hear
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._hear = hear
+        self._questions: dict[int, asyncio.Future[bytes]] = {}
+        self._numbers = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost = False
+
+    @classmethod
+    async def open(cls, end: socket.socket, hear: Hear) -> Self:
+        """Take one end of a socket pair."""
+        return cls(*await asyncio.open_unix_connection(sock=end), hear)
+
+    async def run(self) -> None:
+        """Listen until the other process is gone."""
+        read = self._reader.readexactly
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await read(_LENGTH.size))
+                self._take(_decode(await read(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._lost = True
+            self._writer.close()
+            for task in tuple(self._tasks):
+                task.cancel()
+            for question in self._questions.values():
+                if not question.done():
+                    question.set_exception(Lost())
+
+    def tell(self, what: str, body: bytes = b"") -> None:
+        """Say something; if nobody is there to hear it, that is well."""
+        self._send(_Message(0, what, body))
+
+    async def ask(self, what: str, body: bytes = b"") -> bytes:
+        """Wait for the answer, which may take as long as it likes. Raises Lost and Refusal."""
+        if self._lost:
+            raise Lost
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            self._send(_Message(number, what, body))
+            return await answer
+        finally:
+            del self._questions[number]
+
+    def _send(self, message: _Message) -> None:
+        if not self._lost:
+            data = _encode(message)
+            self._writer.write(_LENGTH.pack(len(data)) + data)
+
+    def _take(self, message: _Message) -> None:
+        if message.what:
+            task = asyncio.create_task(self._answer(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        question = self._questions.get(message.number)
+        if question is None or question.done():
+            return  # whoever asked waits no longer
+        if message.refused:
+            question.set_exception(Refusal(message.body.decode()))
+        else:
+            question.set_result(message.body)
+
+    async def _answer(self, message: _Message) -> None:
+        refused = False
+        try:
+            body = await self._hear(message.what, message.body)
+        except Refusal as refusal:
+            body, refused = str(refusal).encode(), True
+        except Exception as error:
+            log.exception("a fault of the router's own: %s", message.what)
+            body, refused = f"{type(error).__name__}: {error}".encode(), True
+        if message.number:
+            self._send(_Message(message.number, "", body, refused))

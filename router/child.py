@@ -1,0 +1,118 @@
+"""One of several processes that serve on one port: started by `processes.py`, never by hand.
+
+All it does it is told by whoever started it, over the socket whose descriptor it is given: first
+its order, then other settings, and when to end. If that process is gone, it ends in order.
+"""
+
+import asyncio
+import logging
+import pickle
+import socket
+from dataclasses import dataclass
+
+import uvloop
+
+from router import logs
+from router.channel import Channel, Lost, Refusal, first
+from router.rebuild import CannotBuild
+from router.server import PortTaken, bind
+from router.serving import Serving
+from router.settings import Settings
+from router.signals import obeying
+from router.units import Address
+
+log = logging.getLogger("warmroute.processes")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a process is started for."""
+
+    place: int
+    """From 1."""
+    settings: Settings
+    listen: Address
+    """With the port that all of them share."""
+    admin: Address | None
+
+
+class Child:
+    """Serves by an order."""
+
+    def __init__(self, order: Order) -> None:
+        """Raises CannotBuild and PortTaken."""
+        self._serving = Serving(order.settings, order.place)
+        self._server = self._serving.server
+        self._view = self._serving.door.view
+        # Nobody is to wait for what this process has not begun: it listens when it is ready.
+        self._listeners = [bind(order.listen, shared=True, listen=False)]
+        self._admin = [bind(order.admin, shared=True, listen=False)] if order.admin else []
+
+    async def run(self, end: socket.socket) -> None:
+        """Serve until told to end, or until nobody is there to tell it."""
+        with obeying(self._end, _nothing):
+            channel = await Channel.open(end, self._hear)
+            self._view.ask = channel.ask
+            tasks = [asyncio.create_task(one) for one in (self._obey(channel), self._tell(channel))]
+            await self._serving.run(self._listeners, self._admin)
+            channel.tell("counted", self._view.own_metrics())  # or the sum over all would fall
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self) -> None:
+        """Begin the orderly end, once: the same may come as a signal and over the channel."""
+        if not self._server.told:
+            self._server.stop()
+
+    async def _obey(self, channel: Channel) -> None:
+        await channel.run()
+        self._end()
+
+    async def _tell(self, channel: Channel) -> None:
+        await self._server.started.wait()
+        channel.tell("ready")
+
+    async def _hear(self, what: str, body: bytes) -> bytes:
+        """Do what is asked. Raises Refusal."""
+        match what:
+            case "settings":
+                await self._change(pickle.loads(body))  # noqa: S301 - from whoever started us
+            case "stop":
+                self._end()
+            case "now":
+                self._server.stop(now=True)
+            case "metrics":
+                return self._view.own_metrics()
+            case "workers":
+                return self._view.own_workers()
+        return b""
+
+    async def _change(self, settings: Settings) -> None:
+        await self._server.started.wait()
+        if self._server.told:
+            return
+        try:
+            await self._serving.change(settings)
+        except CannotBuild as error:
+            raise Refusal(str(error)) from None
+
+
+def main(descriptor: int) -> None:
+    """Serve at the other end of this socket."""
+    with socket.socket(fileno=descriptor) as end:
+        try:
+            order: Order = pickle.loads(first(end))  # noqa: S301 - from whoever started us
+        except Lost:
+            return
+        logs.set_up(order.settings.logs, order.place)
+        try:
+            child = Child(order)
+        except (CannotBuild, PortTaken) as error:
+            log.error("%s", error)
+            raise SystemExit(1) from None
+        uvloop.run(child.run(end))
+
+
+def _nothing() -> None:
+    """Settings come over the channel."""

@@ -1,0 +1,40 @@
+"""Comments in a stream whose worker is still silent, so that nothing on the way closes it.
+
+A long prompt takes a minute to compute, and load balancers cut connections on which nothing has
+moved for that long. The price: the status is 200 from the first comment on, and what goes wrong
+later is told as an event.
+"""
+
+import asyncio
+
+from router.events import COMMENT, FIELDS
+from router.exchange import Exchange, date_line
+
+
+class Comments:
+    """While the block runs, and until the answer begins, a comment every so often."""
+
+    __slots__ = ("_every", "_exchange", "_loop", "_timer")
+
+    def __init__(self, exchange: Exchange, every: float) -> None:
+        self._exchange = exchange
+        self._every = every
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        self._timer = self._loop.call_later(self._every, self._write)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _write(self) -> None:
+        exchange = self._exchange
+        if exchange.ended or (exchange.started and not exchange.commented):
+            return
+        if exchange.commented:
+            exchange.write(COMMENT, last=False)
+        else:
+            exchange.commented = True
+            fields = FIELDS + b"x-request-id: %b\r\n" % exchange.identity + date_line()
+            exchange.start(200, fields, None, COMMENT, last=False)
+        self._timer = self._loop.call_later(self._every, self._write)

@@ -1,0 +1,61 @@
+"""Which web pages may read our answers, as browsers ask it (fetch.spec.whatwg.org, CORS). Pure.
+
+Keys travel in header fields, never in cookies, so no page is ever given a visitor's credentials.
+"""
+
+import re
+from collections.abc import Collection
+
+from router.errors import Headers
+from router.headers import header
+
+#: Seconds for which a browser need not ask again; the least that any browser caps it at.
+MAX_AGE_S = 600
+#: What a page may read of an answer's head, beside what it always may.
+_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-decision, retry-after"
+#: A list of field names (RFC 9110 section 5.6.2), safe to be sent back.
+_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,4096}")
+
+
+class Cors:
+    """Header fields for the pages of some origins, or of all."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._all = "*" in origins
+        self._allowed = {origin.encode(): _answer(origin) for origin in origins}
+
+    def answer(self, headers: Headers) -> bytes:
+        """Return the lines for a real answer, an error too."""
+        if self._all:
+            return self._allowed[b"*"]
+        # A cache must not show one origin what another was told (RFC 9110 section 12.5.5).
+        return self._allowed.get(header(headers, b"origin"), b"vary: origin\r\n")
+
+    def preflight(self, headers: Headers, method: str) -> bytes | None:
+        """Return the lines that permit a request by `method`; None if nobody asks who may."""
+        origin = header(headers, b"origin")
+        if not origin or not header(headers, b"access-control-request-method"):
+            return None
+        if self._all:
+            origin = b"*"
+        elif origin not in self._allowed:
+            return None
+        lines = [
+            b"access-control-allow-origin: %b\r\n" % origin,
+            b"access-control-allow-methods: %b\r\n" % method.encode(),
+            b"access-control-max-age: %d\r\n" % MAX_AGE_S,
+            b"vary: origin\r\n",
+        ]
+        wanted = header(headers, b"access-control-request-headers")
+        if _NAMES.fullmatch(wanted):  # `*` would not stand for Authorization
+            lines.append(b"access-control-allow-headers: %b\r\n" % wanted)
+        return b"".join(lines)
+
+
+def _answer(origin: str) -> bytes:
+    vary = b"" if origin == "*" else b"vary: origin\r\n"
+    return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n%b" % (
+        origin.encode(),
+        _EXPOSED,
+        vary,
+    )

@@ -1,0 +1,26 @@
+"""Server-sent events of our own making: errors in a stream's own shape, and comments."""
+
+import msgspec
+
+from router.openai import Endpoint, Prompted
+
+#: A comment, which every client skips (WHATWG HTML section 9.2.5).
+COMMENT = b": waiting\n\n"
+#: The header lines of a stream that begins before its worker has answered.
+FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+
+
+def error_event(endpoint: Endpoint, message: str, code: str, kind: str = "server_error") -> bytes:
+    """An error as one event, in place of `[DONE]`.
+
+    OpenAI's clients raise on a data object with the key `error`; the event streams of
+    `/v1/responses` and `/v1/messages` name their events.
+    """
+    body: dict[str, object] = {
+        "error": {"message": message, "type": kind, "param": None, "code": code}
+    }
+    named = endpoint.prompted in (Prompted.MESSAGES, Prompted.RESPONSES)
+    if named:
+        body = {"type": "error", **body}
+    text = b"data: " + msgspec.json.encode(body) + b"\n\n"
+    return b"event: error\n" + text if named else text

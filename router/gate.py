@@ -1,0 +1,106 @@
+"""Who may do what on one listening socket, judged by the head of a request.
+
+Every path that is served there stands in one table. What does not stand in it is nothing, however
+it is written: it goes to nobody who might read it as something else.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from router.cors import Cors
+from router.errors import UnknownPath, WrongKey, WrongMethod
+from router.exchange import Exchange
+from router.keys import Keys
+from router.openai import ENDPOINTS
+from router.settings import KeySettings, Settings
+
+#: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
+OPEN = frozenset(("/health/live", "/health/ready", "*"))
+MODELS = "/v1/models"
+#: What clients use, and web pages where `cors` lets them.
+FOR_CLIENTS = frozenset(ENDPOINTS) | {MODELS}
+#: Bytes that a request to any other path may bring.
+SMALL_BODY = 64 << 10
+
+
+class Place(NamedTuple):
+    """What is asked of a request to one path."""
+
+    keys: Keys | None
+    """One of these must be shown; None: everyone may come."""
+    method: str | None
+    """The only one; None: whoever serves it judges that."""
+    longest: int
+    """Bytes of the longest body."""
+
+
+class Gate:
+    """The rules of one listening socket. `admit` is the hot path."""
+
+    def __init__(
+        self, places: Mapping[str, Place], elsewhere: Keys | None, cors: Cors | None = None
+    ) -> None:
+        self._places = dict(places)
+        self._elsewhere = Place(elsewhere, None, -1)
+        self._cors = cors
+        self.admit: Callable[[Exchange], int] = self._judge if cors is None else self._for_pages
+        """Judge a request; return the longest body it may have. Raises DoorError."""
+
+    def _judge(self, exchange: Exchange) -> int:
+        keys, method, longest = self._places.get(exchange.path, self._elsewhere)
+        if keys is not None:
+            name = keys.who(exchange.headers)
+            if name is None:
+                raise WrongKey
+            exchange.tenant = name
+        if method is not None and exchange.method != method:
+            raise WrongMethod(exchange.method, method)
+        if longest < 0:
+            raise UnknownPath(exchange.path)
+        return longest
+
+    def _for_pages(self, exchange: Exchange) -> int:
+        """The same, where web pages of other origins may be among the clients."""
+        if self._cors is not None and exchange.path in FOR_CLIENTS:
+            if exchange.method == "OPTIONS":
+                method = self._places[exchange.path].method or ""
+                permission = self._cors.preflight(exchange.headers, method)
+                if permission is not None:  # browsers send no key with this question
+                    exchange.add(permission)
+                    return 0
+            exchange.add(self._cors.answer(exchange.headers))
+        return self._judge(exchange)
+
+
+def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) -> Gate:
+    """Make the rules of the listener for clients.
+
+    The paths for `operators` are served there too, unless they are `apart`, on their own one.
+    """
+    door, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
+    places = {path: Place(door, "POST", settings.limits.body) for path in ENDPOINTS}
+    places[MODELS] = Place(door, "GET", SMALL_BODY)
+    if not apart:
+        places |= dict.fromkeys(operators, Place(admin, None, SMALL_BODY))
+    places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
+    return Gate(places, _either(settings), Cors(settings.cors) if settings.cors else None)
+
+
+def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
+    """Make the rules of the operators' own listener."""
+    keys = _keys(settings.admin_keys)
+    places = dict.fromkeys(operators, Place(keys, None, SMALL_BODY))
+    places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
+    return Gate(places, keys)
+
+
+def _keys(keys: Sequence[KeySettings]) -> Keys | None:
+    return Keys({key.name: key.key.get_secret_value() for key in keys}) if keys else None
+
+
+def _either(settings: Settings) -> Keys | None:
+    """Return the keys of both kinds: whoever has any may be told what is not there."""
+    keys = (*settings.door_keys, *settings.admin.keys)
+    if not settings.door_keys:
+        return None
+    return Keys({str(place): key.key.get_secret_value() for place, key in enumerate(keys)})

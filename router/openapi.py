@@ -1,0 +1,135 @@
+"""The description of everything that is served, and the page that shows it to people."""
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+
+from router.gate import OPEN
+from router.openai import ENDPOINTS
+
+#: Errors of the door itself, which any request may meet.
+_DOOR = {
+    400: "The request cannot be understood, or asks for more than this server allows.",
+    401: "No key that opens this path, where keys are asked for.",
+    404: "There is nothing at this path.",
+    405: "The path is served, by another method.",
+    408: "The request did not arrive in time.",
+    413: "The request's body is too large.",
+    414: "The request's URL is too long.",
+    417: "An expectation other than 100-continue.",
+    431: "The request's header is too large.",
+    500: "A fault of the router's own.",
+    501: "A transfer coding other than chunked.",
+    503: "Nobody can take the request now; try again.",
+}
+#: Errors that only inference meets, or that mean more there.
+_INFERENCE = {
+    404: "No worker serves that model.",
+    429: "Too many requests; try again.",
+    502: "The worker failed after it may have begun.",
+    504: "The worker did not answer in time.",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"], "description": "The field at fault."},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+#: Where a key may be shown; each of them is enough.
+_KEYS = {
+    "Bearer": {"type": "http", "scheme": "bearer"},
+    "X-Api-Key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "Api-Key": {"type": "apiKey", "in": "header", "name": "api-key"},
+}
+_ASSETS = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon.png": "image/png",
+}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's own schema, the errors, and the inference paths, which FastAPI never sees."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        components = schema.setdefault("components", {})
+        components.setdefault("schemas", {})["Error"] = _ERROR
+        components["securitySchemes"] = _KEYS
+        schema["paths"] |= {
+            endpoint.path: _inference(endpoint.form) for endpoint in ENDPOINTS.values()
+        }
+        for path, methods in schema["paths"].items():
+            for operation in methods.values():
+                operation["responses"] = {**_errors(_DOOR), **operation["responses"]}
+                if path not in OPEN:  # `{}`: some routers ask for no key
+                    operation["security"] = [{}, *({name: []} for name in _KEYS)]
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _inference(form: bool) -> dict[str, Any]:
+    kind = "multipart/form-data" if form else "application/json"
+    return {
+        "post": {
+            "summary": "Relayed to a worker, body and answer unchanged.",
+            "tags": ["inference"],
+            "requestBody": {
+                "required": True,
+                "content": {kind: {"schema": {"type": "object"}}},
+            },
+            "responses": {
+                "200": {"description": "The worker's answer."},
+                **_errors(_INFERENCE),
+                "default": {"description": "Whatever else the worker answers."},
+            },
+        }
+    }
+
+
+def _errors(meanings: dict[int, str]) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        str(status): {"description": meaning, "content": content}
+        for status, meaning in meanings.items()
+    }
+
+
+def add_docs(app: FastAPI) -> None:
+    """Serve the page and all that it needs from here: nothing is fetched from elsewhere."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def page() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=app.title,
+            swagger_js_url="/docs/swagger-ui-bundle.js",
+            swagger_css_url="/docs/swagger-ui.css",
+            swagger_favicon_url="/docs/favicon.png",
+        )
+
+    for name, kind in _ASSETS.items():
+        _add_asset(app, name, kind)
+
+
+def _add_asset(app: FastAPI, name: str, kind: str) -> None:
+    @app.get(f"/docs/{name}", include_in_schema=False)
+    async def asset() -> Response:
+        return Response(_asset(name), media_type=kind)
+
+
+@lru_cache
+def _asset(name: str) -> bytes:
+    return files("fastapi_offline").joinpath("static", name).read_bytes()

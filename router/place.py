@@ -1,0 +1,141 @@
+"""Where one process serves, and after it the next: one that ends untold is started again."""
+
+import asyncio
+import logging
+import pickle
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from router.channel import Channel, Hear, Lost, Refusal
+from router.child import Order
+from router.merge import Family, growing, merged
+
+log = logging.getLogger("warmroute.processes")
+
+#: Seconds until an ended process is started again, doubled each time that one does not last.
+FIRST_S, LONGEST_S = 0.1, 30.0
+#: Seconds after which a process has lasted.
+LASTED_S = 60.0
+#: Seconds in which a process must say what it has counted.
+PATIENCE_S = 1.0
+#: Finds its modules where this process found them, and nowhere else.
+_RUN = "import sys; sys.path = sys.argv[2:]; from router.child import main; main(int(sys.argv[1]))"
+
+_decode = msgspec.msgpack.Decoder(list[Family]).decode
+
+
+class Place:
+    """One of several processes, kept alive."""
+
+    def __init__(self, order: Callable[[], Order], answer: Hear) -> None:
+        """`order` is asked at every start; `answer` is given to what the process asks."""
+        self.ready = asyncio.Event()
+        """One has begun to serve."""
+        self._order = order
+        self._answer = answer
+        self._told = asyncio.Event()
+        self._process: Process | None = None
+        self._channel: Channel | None = None
+        self._gone: list[Family] = []
+        """What those that have ended had counted."""
+        self._counted: list[Family] = []
+        """What the one that runs had counted when it was asked last."""
+
+    async def run(self) -> bool:
+        """Keep one running until told to stop; return whether the last one ended well."""
+        loop, failures = asyncio.get_running_loop(), 0
+        while not self._told.is_set():
+            started = loop.time()
+            code = await self._one()
+            if self._told.is_set() or not self.ready.is_set():
+                return code == 0
+            failures = 1 if loop.time() - started > LASTED_S else failures + 1
+            delay = min(LONGEST_S, FIRST_S * 2.0 ** (failures - 1))
+            log.error("a process has ended by itself (%s); the next in %gs", _how(code), delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._told.wait()
+        return True
+
+    async def _one(self) -> int:
+        """Start a process and see it to its end; return its exit code."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            end = theirs.fileno()
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
+                stdin=DEVNULL,
+                pass_fds=(end,),
+                start_new_session=True,  # Ctrl-C is for us, who tell the others
+            )
+        channel = self._channel = await Channel.open(ours, self._hear)
+        channel.tell("begin", pickle.dumps(self._order()))
+        if self._told.is_set():
+            channel.tell("stop")
+        try:
+            await channel.run()
+            return await process.wait()
+        finally:
+            self._channel = None
+            self._gone = merged([self._gone, self._counted])
+            self._counted = []
+            self.kill()
+
+    async def _hear(self, what: str, body: bytes) -> bytes:
+        if what == "ready":
+            self.ready.set()
+        elif what == "counted":
+            self._counted = growing(_decode(body))
+        else:
+            return await self._answer(what, body)
+        return b""
+
+    def stop(self, *, now: bool = False) -> None:
+        """Let it end in order, or at once; no other one follows."""
+        self._told.set()
+        if self._channel is not None:
+            self._channel.tell("now" if now else "stop")
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def change(self, settings: bytes) -> None:
+        """Give it other settings. Raises Refusal; one that is not there gets them at its start."""
+        if self._channel is not None:
+            with suppress(Lost):
+                await self._channel.ask("settings", settings)
+
+    async def metrics(self) -> list[Family]:
+        """Tell what all processes here have counted, and how the one that runs is."""
+        channel = self._channel
+        said = await self._ask("metrics")
+        now = self._counted
+        if said is not None and channel is self._channel:  # else it is among the gone by now
+            now = _decode(said)
+            self._counted = growing(now)
+        return merged([self._gone, now])
+
+    async def workers(self) -> bytes | None:
+        """Tell how the one that runs sees the workers."""
+        return await self._ask("workers")
+
+    async def _ask(self, what: str) -> bytes | None:
+        if self._channel is None or not self.ready.is_set():
+            return None
+        with suppress(TimeoutError, Lost, Refusal):
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._channel.ask(what)
+        return None
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -1,0 +1,106 @@
+"""Several processes on one port: the kernel spreads connections, and one process minds the others.
+
+The one that minds them serves nobody. It reads the settings, passes on what signals mean, starts
+a process again that ends by itself, and adds up what all of them have counted: whichever process
+is scraped asks it.
+"""
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from router import logs
+from router.channel import Refusal
+from router.child import Order
+from router.merge import merged, merged_workers, text
+from router.place import Place
+from router.rebuild import CannotBuild
+from router.settings import Settings
+from router.units import Address
+
+log = logging.getLogger("warmroute.processes")
+
+#: Seconds beyond their own deadlines that processes have to end.
+GRACE_S = 10.0
+
+
+class Processes:
+    """Serves by `count` processes."""
+
+    def __init__(
+        self, settings: Settings, count: int, listen: Address, admin: Address | None
+    ) -> None:
+        """The addresses are kept for us, with a port each."""
+        self._settings = settings
+        self._listen, self._admin = listen, admin
+        self._told = False
+        self._places = [Place(partial(self._order, n), self._answer) for n in range(1, count + 1)]
+
+    async def run(self, started: Callable[[], None]) -> int:
+        """Serve until told to stop; return the exit code. `started` is called when all do."""
+        runs = [asyncio.create_task(place.run()) for place in self._places]
+        try:
+            if await self._all_ready(runs):
+                started()
+            elif not self._told:
+                log.error("a process could not be started; the others are ended")
+                self._told = True
+                self.stop()
+            ended = await asyncio.gather(*runs)
+        finally:
+            self._kill()
+        return 0 if all(ended) else 1
+
+    def stop(self) -> None:
+        """Begin the orderly end; told again, end at once."""
+        now, self._told = self._told, True
+        for place in self._places:
+            place.stop(now=now)
+        ending = self._settings.shutdown
+        grace = GRACE_S if now else ending.delay + ending.drain + GRACE_S
+        asyncio.get_running_loop().call_later(grace, self._kill)
+
+    async def change(self, settings: Settings) -> None:
+        """Give all processes other settings. Raises CannotBuild; then nothing has changed."""
+        before, self._settings = self._settings, settings
+        sealed = pickle.dumps(settings)
+        first, *others = self._places
+        try:
+            await first.change(sealed)
+        except Refusal as refusal:
+            self._settings = before
+            raise CannotBuild(str(refusal)) from None
+        said = await asyncio.gather(*(p.change(sealed) for p in others), return_exceptions=True)
+        for problem in filter(None, said):
+            log.error("one process has not changed its settings: %s", problem)
+        if settings.logs != before.logs:
+            logs.set_up(settings.logs)
+
+    async def _all_ready(self, runs: Sequence[asyncio.Task[bool]]) -> bool:
+        """Wait until all serve; False if one has ended before."""
+        ready = asyncio.create_task(self._ready())
+        await asyncio.wait({ready, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        return not ready.cancel()  # which it is too late for
+
+    async def _ready(self) -> bool:
+        for place in self._places:
+            await place.ready.wait()
+        return True
+
+    def _order(self, number: int) -> Order:
+        return Order(number, self._settings, self._listen, self._admin)
+
+    async def _answer(self, what: str, _: bytes) -> bytes:
+        """Say what all processes say together."""
+        if what == "metrics":
+            return text(merged(await asyncio.gather(*(place.metrics() for place in self._places))))
+        if what == "workers":
+            said = await asyncio.gather(*(place.workers() for place in self._places))
+            return merged_workers(one for one in said if one is not None)
+        raise Refusal(f"nobody knows {what}")
+
+    def _kill(self) -> None:
+        for place in self._places:
+            place.kill()

@@ -1,0 +1,246 @@
+"""From the bytes of one connection to requests: what is read, and how much of it at most.
+
+httptools (llhttp) parses. Whatever could be understood in two ways, or is larger than allowed,
+is refused by raising; nobody can say where the next request would begin, so nothing is read
+after that.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import httptools
+
+from router.errors import (
+    BadRequest,
+    BodyTooLarge,
+    DoorError,
+    Headers,
+    HeadersTooLarge,
+    UrlTooLong,
+)
+from router.exchange import Exchange, Line
+from router.guard import check
+
+#: Bytes around a chunk: its size in hexadecimal and two line ends.
+CHUNK = 12
+CHUNKED = b"transfer-encoding: chunked"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one client may take, in seconds and bytes."""
+
+    header_s: float = 10.0
+    body_s: float = 30.0
+    write_s: float = 60.0
+    keepalive_s: float = 75.0
+    url: int = 8 << 10
+    headers: int = 32 << 10
+    header_count: int = 100
+    connections: int = 10_000
+
+
+class Owner(Line, Protocol):
+    """The connection that is read from."""
+
+    def admit(self, exchange: Exchange) -> int:
+        """A head is complete: return the longest body it may have. Raises DoorError."""
+
+    def received(self, exchange: Exchange) -> None:
+        """A request is complete. Raises DoorError."""
+
+
+class Reader:
+    """Reads requests, one after the other."""
+
+    __slots__ = (
+        "_add",
+        "_bodiless",
+        "_body",
+        "_body_bytes",
+        "_body_limit",
+        "_chunks",
+        "_head_bytes",
+        "_headers",
+        "_owner",
+        "_parser",
+        "_read",
+        "_received",
+        "_trailer_bytes",
+        "_trailers",
+        "_url",
+        "bounds",
+        "current",
+        "expects",
+        "in_head",
+        "last",
+        "progress",
+    )
+
+    def __init__(self, owner: Owner, bounds: Bounds) -> None:
+        self._owner = owner
+        self._parser = httptools.HttpRequestParser(self)
+        self.bounds = bounds
+        self.current: Exchange | None = None
+        """The request whose body is being read."""
+        self.in_head = False
+        """A request has begun, and its head is not complete."""
+        self.expects = False
+        """The client waits for a word before it sends the body."""
+        self.last = False
+        """No other request follows on this connection, whatever follows."""
+        self.progress = 0
+        """Grows with every request, head and piece of a body."""
+        self._bodiless = b""
+        """How the body is framed that is still to be read after a wish to upgrade."""
+        self._read = self._head_bytes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._headers: Headers = []
+        self._add = self._headers.append
+        self._body: list[bytes] = []
+        self._body_bytes = self._body_limit = 0
+        self._trailers = self._trailer_bytes = self._chunks = 0
+        self._received = self._read
+
+    def feed(self, data: bytes) -> None:
+        """Read on. Raises DoorError."""
+        self._read = size = len(data)
+        self._received += size
+        self._head_bytes = self._head_bytes + size if self.in_head else size
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pass_over(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            raise (cause if isinstance(cause, DoorError) else error) from None
+        except httptools.HttpParserError as error:
+            if not self.last:
+                raise BadRequest(f"This is not a request in HTTP/1.1: {error}.") from None
+        if self._chunks:
+            self._check_overhead()
+        if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
+            raise self._headers_too_large()
+
+    def _pass_over(self, rest: bytes) -> None:
+        """Ignore a wish to upgrade (RFC 9110 section 7.8).
+
+        llhttp reads no body after it, so another parser does; the request is the last one here.
+        """
+        framing, self._bodiless = self._bodiless, b""
+        if framing:
+            self._parser = httptools.HttpRequestParser(_Body(self))
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+            self.feed(rest)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._begin()
+        self.in_head = True
+        self.progress += 1
+
+    def on_url(self, piece: bytes) -> None:
+        """The target, or a piece of it."""
+        self._url += piece
+        if len(self._url) > self.bounds.url:
+            raise UrlTooLong(self.bounds.url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header field, or a trailer field, which is dropped (RFC 9112 section 7.1.2)."""
+        if self.in_head:
+            self._add((name.lower(), value))
+            return
+        bounds = self.bounds
+        self._trailer_bytes += len(name) + len(value)
+        self._trailers += 1
+        if self._trailer_bytes > bounds.headers or self._trailers > bounds.header_count:
+            raise self._headers_too_large()
+
+    def on_headers_complete(self) -> None:
+        """The head is there: judge it before anything of the body is read."""
+        self.in_head = False
+        self.progress += 1
+        parser, headers, bounds = self._parser, self._headers, self.bounds
+        if len(headers) > bounds.header_count or (
+            self._head_bytes > bounds.headers
+            and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
+        ):
+            raise self._headers_too_large()
+        version = parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
+        method: bytes = parser.get_method()
+        framing = check(method, version, self._url, headers)
+        upgrade = parser.should_upgrade()
+        keep = framing.keep and parser.should_keep_alive()
+        self.current = exchange = Exchange(
+            self._owner, method.decode(), version, headers, framing, keep=keep
+        )
+        length = framing.length
+        try:
+            self._body_limit = self._owner.admit(exchange)
+        except DoorError as error:
+            if length != 0:
+                raise
+            exchange.refusal = error  # nothing follows it: the connection can be used again
+        if length is not None and length > self._body_limit:
+            raise BodyTooLarge(self._body_limit)
+        if upgrade:
+            exchange.keep = False
+            if length != 0:
+                self._bodiless = CHUNKED if length is None else b"content-length: %d" % length
+        self.expects = framing.expects
+
+    def on_chunk_header(self) -> None:
+        """Another chunk of the body begins."""
+        self._chunks += 1
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self.progress += 1
+        self._body.append(data)
+        self._body_bytes += len(data)
+        if self._body_bytes > self._body_limit:
+            raise BodyTooLarge(self._body_limit)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        exchange = self.current
+        if self._bodiless or exchange is None:
+            return  # only its head is
+        if self._chunks:
+            self._check_overhead()
+        self.current = None
+        self.expects = False
+        body = self._body
+        exchange.body = body[0] if len(body) == 1 else b"".join(body)
+        self._body = []
+        self.last = not exchange.keep
+        self._owner.received(exchange)
+
+    def _check_overhead(self) -> None:
+        """Chunks may have extensions and trailers, and these have a bound like all else."""
+        bounds = self.bounds
+        most = self._body_bytes + CHUNK * self._chunks + 2 * bounds.headers + bounds.url
+        if self._received > most:
+            raise self._headers_too_large()
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        size, count = self.bounds.headers, self.bounds.header_count
+        return HeadersTooLarge(
+            f"The request's header is over this server's limits of {size} bytes, {count} fields."
+        )
+
+
+class _Body:
+    """Takes the body of a request whose head has been read."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.on_body = reader.on_body
+        self.on_chunk_header = reader.on_chunk_header
+        self.on_message_complete = reader.on_message_complete

@@ -1,0 +1,135 @@
+"""From settings to a fleet, and from one fleet to the next.
+
+A plan is made first, and what can go wrong goes wrong there. Carrying it out is a few assignments
+without a pause, so every request sees the fleet before it or the fleet after it.
+
+A worker is the same one while it has its name and its URL: then it keeps its connections, what is
+booked on it and what was learned of it, whatever else is said of it now. A pool keeps its strategy
+and all that this remembers while the strategy's name and options are the same.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from ssl import SSLContext
+
+from router.breaker import Ejection
+from router.connection import NEVER, Patience
+from router.fleet import Fleet, Pool, Worker
+from router.settings import PoolSettings, Settings, TimeoutSettings, WorkerSettings
+from router.settings_strategy import StrategySettings
+from router.tls import Contexts
+from router.upstream import Upstream
+from strategies.base import Strategy
+from strategies.registry import make
+
+
+class CannotBuild(Exception):
+    """Settings that are right, and yet cannot be put into effect; says why in a sentence."""
+
+
+class Plan:
+    """What makes another fleet of a fleet. Nothing has happened before `carry_out`."""
+
+    def __init__(
+        self, fleet: Fleet, old: Settings | None, new: Settings, contexts: Contexts
+    ) -> None:
+        """Compare the fleet, which was made from `old`, with `new`. Raises CannotBuild."""
+        self.joining: list[Worker] = []
+        """Workers that the fleet does not have yet."""
+        self._fleet = fleet
+        self._contexts = contexts
+        self._patience = _patience(new.timeouts)
+        self._ejection = Ejection(**new.health.ejection.model_dump())
+        self._keyed = bool(new.door_keys)
+        self._workers = {worker.name: worker for worker in fleet.workers}
+        self._steps: list[Callable[[], None]] = []
+        pools = {pool.name: pool for pool in fleet.pools}
+        strategies = {pool.name: pool.strategy for pool in old.all_pools()} if old else {}
+        self._pools = [
+            self._pool(pool, pools.get(pool.name), strategies.get(pool.name))
+            for pool in new.all_pools()
+        ]
+
+    def carry_out(self) -> list[Worker]:
+        """Replace the fleet, between two requests; return the workers that have left it."""
+        before = list(self._fleet.workers)
+        for step in self._steps:
+            step()
+        self._fleet.replace(self._pools)
+        for pool in self._pools:
+            pool.eject(self._ejection)
+        staying = set(self._fleet.workers)
+        leaving = [worker for worker in before if worker not in staying]
+        for worker in leaving:
+            worker.leave()
+        self._contexts.keep(worker.upstream.tls for worker in staying)
+        return leaving
+
+    def _pool(
+        self, new: PoolSettings, pool: Pool | None, strategy: StrategySettings | None
+    ) -> Pool:
+        workers = [self._worker(worker) for worker in new.workers]
+        if pool is not None and strategy and strategy.written() == new.strategy.written():
+            self._steps.append(partial(pool.change, new.models, workers))
+            return pool
+        # Another one, so that what is under way is settled with the strategy that chose.
+        made = Pool(new.name, new.models, workers, _strategy(new))
+        if pool is not None:
+            self._steps.append(partial(made.follow, pool))
+        return made
+
+    def _worker(self, new: WorkerSettings) -> Worker:
+        tls = self._context(new)
+        worker = self._workers.get(new.name)
+        if worker is not None and worker.url == new.url:
+            self._steps.append(partial(self._change, worker, new))
+            if not worker.upstream.serves(tls, self._patience):
+                self._steps.append(partial(worker.reach, self._upstream(new, tls)))
+            return worker
+        worker = Worker(new.name, new.url, self._upstream(new, tls))
+        self._change(worker, new)
+        self.joining.append(worker)
+        return worker
+
+    def _change(self, worker: Worker, new: WorkerSettings) -> None:
+        # Keys that open our door are not for workers to see.
+        key = new.api_key.get_secret_value() if new.api_key else "" if self._keyed else None
+        worker.change(models=new.models, kv_tokens=new.kv_tokens, api_key=key)
+
+    def _upstream(self, new: WorkerSettings, tls: SSLContext | None) -> Upstream:
+        return Upstream(new.address.host, new.address.port, tls=tls, patience=self._patience)
+
+    def _context(self, new: WorkerSettings) -> SSLContext | None:
+        try:
+            return self._contexts.of(new)
+        except ValueError as error:  # a file has changed since the settings were read
+            raise CannotBuild(f"worker {new.name}: {error}") from None
+
+
+def build(settings: Settings, contexts: Contexts) -> Fleet:
+    """Make the fleet that `settings` describe. Raises CannotBuild."""
+    fleet = Fleet(())
+    Plan(fleet, None, settings, contexts).carry_out()
+    return fleet
+
+
+def _strategy(settings: PoolSettings) -> Strategy:
+    """Raises CannotBuild: an installed strategy may raise whatever it likes."""
+    name = settings.strategy.name
+    try:
+        return make(name, dict(settings.strategy.options))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CannotBuild(
+            f"pool {settings.name}: strategy {name} cannot be made: {' '.join(reason.split())}"
+        ) from error
+
+
+def _patience(timeouts: TimeoutSettings) -> Patience:
+    return Patience(
+        connect=timeouts.connect,
+        first_byte=timeouts.first_byte,
+        idle=timeouts.idle,
+        keepalive=timeouts.keepalive,
+        total=timeouts.total or NEVER,
+    )

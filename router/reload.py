@@ -1,0 +1,121 @@
+"""Settings that change while the router runs.
+
+On a signal, or when the file has changed, the settings are read again. They are put into effect as
+a whole, or refused as a whole with every problem in the log; what only a new start can change
+stays as it was, and the log says so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from router import settings_file
+from router.rebuild import CannotBuild
+from router.settings import Settings
+from router.settings_diff import changes, needs_restart
+from router.settings_errors import SettingsError
+from router.units import Address
+from router.watch import Watch
+
+log = logging.getLogger("warmroute.reload")
+
+#: Seconds between two looks at the file.
+LOOK_S = 1.0
+
+#: Puts settings into effect; raises CannotBuild, and then nothing has changed.
+Change = Callable[[Settings], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the settings come from, and come from again."""
+
+    file: Path
+    listen: Address | None = None
+    """In place of the file's."""
+
+    def read(self) -> Settings:
+        """Read them. Raises SettingsError, and ValueError if `listen` does not fit them."""
+        settings = settings_file.load(self.file)
+        return settings.listening_on(self.listen) if self.listen else settings
+
+    def files(self, settings: Settings) -> list[Path]:
+        """What to watch: the file itself, and what clients are shown."""
+        tls = settings.tls
+        return [self.file, *((tls.certificate, tls.key) if tls else ())]
+
+
+class Reload:
+    """Keeps the settings in use those of the file."""
+
+    def __init__(self, source: Source, watch: Watch, settings: Settings) -> None:
+        self.settings = settings
+        """In effect."""
+        self._source = source
+        self._watch = watch
+        self._asked = asyncio.Event()
+        watch.follow(source.files(settings))
+
+    def now(self) -> None:
+        """Read them again even if the file looks as before: what it names may have changed."""
+        self._asked.set()
+
+    async def run(self, change: Change) -> None:
+        """Go on until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._asked.wait()
+            if self._asked.is_set():
+                self._asked.clear()
+                self._watch.take_note()
+            elif not self._watch.changed():
+                continue
+            try:
+                await self._again(change)
+            except Exception:
+                log.exception("a fault of the router's own; the settings in use stay")
+
+    async def _again(self, change: Change) -> None:
+        try:
+            read = await asyncio.to_thread(self._source.read)
+            possible = without_restart(self.settings, read)
+            await change(possible)
+        except SettingsError as error:
+            for problem in error.problems:
+                log.error("%s", problem)
+            log.error("the settings in use stay, because of the above")
+            return
+        except (ValueError, CannotBuild) as error:
+            log.error("%s; the settings in use stay", error)
+            return
+        before, self.settings = self.settings, possible
+        self._watch.follow(self._source.files(possible))
+        for sentence in tell(before, possible, read):
+            log.info("settings: %s", sentence)
+
+
+def without_restart(old: Settings, new: Settings) -> Settings:
+    """Return `new`, but for what only a new start can change.
+
+    Who may come in waits with it: it was written for the new addresses, and could open the old
+    ones to everyone.
+    """
+    if not needs_restart(old, new):
+        return new
+    tls = old.tls
+    if old.tls and new.tls:
+        tls = new.tls.model_copy(update={"client_ca": old.tls.client_ca})
+    stays = {"listen": old.listen, "tls": tls, "auth": old.auth, "admin": old.admin}
+    return new.model_copy(update=stays)
+
+
+def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
+    """Say what is different now, and what was read but has to wait."""
+    done = changes(before, after)
+    waiting = [one for one in changes(before, read) if one not in done]
+    end = "; waits for a restart"
+    return [*done, *(one.removesuffix(end) + end for one in waiting)] or ["as before"]

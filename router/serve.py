@@ -1,0 +1,125 @@
+"""The command `serve`: from a file to one process that serves, or to several."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import uvloop
+
+from router import logs
+from router.processes import Processes
+from router.rebuild import build
+from router.reload import Reload, Source
+from router.server import bind
+from router.serving import Serving
+from router.settings import Settings
+from router.signals import obeying
+from router.tls import Contexts
+from router.units import Address
+from router.watch import Watch
+from strategies import registry
+
+log = logging.getLogger("warmroute.processes")
+
+#: Tells the operator a URL.
+Announce = Callable[[str], None]
+
+
+def serve(source: Source, count: int, announce: Announce) -> int:
+    """Serve by `count` processes until told to stop; return the exit code.
+
+    Raises SettingsError, ValueError where `--listen` does not fit, CannotBuild and PortTaken.
+    """
+    watch = Watch([source.file])  # before it is read: what changes from now on is seen
+    settings = source.read()
+    run = _alone if count == 1 else _together
+    return run(Reload(source, watch, settings), count, announce)
+
+
+def _alone(reload: Reload, _: int, announce: Announce) -> int:
+    settings = reload.settings
+    listener = bind(settings.listen)
+    admin = [bind(settings.admin.listen)] if settings.admin.listen else []
+    logs.set_up(settings.logs)
+    serving = Serving(settings)
+    announce(_url(settings, listener.getsockname()[1]))
+
+    async def run() -> None:
+        async def keep_up() -> None:
+            await serving.server.started.wait()
+            await reload.run(serving.change)
+
+        def stop() -> None:
+            reloading.cancel()  # what ends needs no other settings
+            serving.server.stop()
+
+        reloading = asyncio.create_task(keep_up())
+        with obeying(stop, reload.now):
+            try:
+                await serving.run([listener], admin)
+            finally:
+                reloading.cancel()
+                await asyncio.gather(reloading, return_exceptions=True)
+
+    uvloop.run(run())
+    return 0
+
+
+def _together(reload: Reload, count: int, announce: Announce) -> int:
+    settings = reload.settings
+    with ExitStack() as stack:
+        listen = stack.enter_context(_kept(settings.listen))
+        apart = settings.admin.listen
+        admin = stack.enter_context(_kept(apart)) if apart else None
+        logs.set_up(settings.logs)
+        build(settings, Contexts())  # what cannot be made is said once, not by every process
+        _say_what_is_lost(settings, count)
+        processes = Processes(settings, count, listen, admin)
+
+        async def run() -> int:
+            def stop() -> None:
+                for task in reloading:
+                    task.cancel()
+                processes.stop()
+
+            def started() -> None:
+                reloading.append(asyncio.create_task(reload.run(processes.change)))
+                announce(_url(settings, listen.port))
+
+            reloading: list[asyncio.Task[None]] = []
+            with obeying(stop, reload.now):
+                return await processes.run(started)
+
+        return uvloop.run(run())
+
+
+@contextmanager
+def _kept(address: Address) -> Iterator[Address]:
+    """Keep a port while the block runs; yields its address. Raises PortTaken."""
+    bind(address).close()  # another server's processes would let ours join them
+    with bind(address, shared=True, listen=False) as holder:
+        yield Address(address.host, holder.getsockname()[1])
+
+
+def _url(settings: Settings, port: int) -> str:
+    scheme = "https" if settings.tls else "http"
+    return f"{scheme}://{Address(settings.listen.host, port)}"
+
+
+def _say_what_is_lost(settings: Settings, count: int) -> None:
+    log.info(
+        "%d processes share a port and nothing else: each has its own bookings, turns, queue,"
+        " learned pace and ejections, and limits and clients.connections hold for each",
+        count,
+    )
+    for pool in settings.all_pools():
+        name = pool.strategy.name
+        if getattr(registry.find(name), "reads_prompt", True):
+            log.warning(
+                "pool %s: %s remembers in each process what that one sent: a conversation finds"
+                " its worker again while its client keeps the connection, else one time in %d",
+                pool.name,
+                name,
+                count,
+            )

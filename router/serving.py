@@ -1,0 +1,82 @@
+"""One process that serves: a door, its sockets, and settings that may change meanwhile."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+
+from router import logs
+from router.app import create_app
+from router.fleet import Worker
+from router.rebuild import CannotBuild
+from router.server import Ending, Server
+from router.settings import Settings, TlsSettings
+from router.settings_files import check_chain
+from router.tls import door_context, refresh
+
+log = logging.getLogger("warmroute.reload")
+
+#: Seconds between two looks at whether a worker that left has ended its last request.
+FAREWELL_S = 0.2
+
+
+class Serving:
+    """Serves what the settings describe, and what they come to describe."""
+
+    def __init__(self, settings: Settings, place: int | None = None) -> None:
+        """`place` is that among several processes. Raises CannotBuild."""
+        self._settings = settings
+        self._place = place
+        self.door = create_app(settings)
+        self._tls = _context(settings)
+        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls)
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
+    ) -> None:
+        """Serve until told to stop, and end in order."""
+        try:
+            await self.server.serve(listeners, admin)
+        finally:
+            for task in tuple(self._farewells):
+                task.cancel()
+
+    async def change(self, settings: Settings) -> None:
+        """Put other settings into effect. Raises CannotBuild; then nothing has changed."""
+        if settings.tls is not None:
+            _check(settings.tls)
+        left = await self.door.change(settings)
+        if self._tls is not None and settings.tls is not None:
+            refresh(self._tls, settings.tls)
+        self.server.ending = Ending.told(settings.shutdown)
+        if settings.logs != self._settings.logs:
+            logs.set_up(settings.logs, self._place)
+        self._settings = settings
+        for worker in left:
+            task = asyncio.create_task(_see_off(worker))
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
+
+
+async def _see_off(worker: Worker) -> None:
+    """Tell when whoever runs a worker that left may stop it."""
+    while worker.load.in_flight:  # noqa: ASYNC110 - a load is plain numbers, without events
+        await asyncio.sleep(FAREWELL_S)
+    log.info("worker %s has left: its last request has ended", worker.name)
+
+
+def _context(settings: Settings) -> ssl.SSLContext | None:
+    try:
+        return door_context(settings.tls) if settings.tls else None
+    except ValueError as error:
+        raise CannotBuild(f"tls: {error}") from None
+
+
+def _check(tls: TlsSettings) -> None:
+    """Look at the files again before anything is changed."""
+    try:
+        check_chain(tls.certificate, tls.key)
+    except ValueError as error:
+        raise CannotBuild(f"tls: {error}") from None

@@ -1,0 +1,88 @@
+"""TLS on both sides: what clients are shown and asked for, and what workers are.
+
+TLS 1.2 at least, and HTTP/1.1 inside it.
+"""
+
+import ssl
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from router.settings import TlsSettings, WorkerSettings, WorkerTlsSettings
+from router.settings_files import load_chain, load_roots
+
+_PROTOCOLS = ["http/1.1"]
+
+
+def door_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Make what clients meet. Raises ValueError with a sentence."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(_PROTOCOLS)
+    if settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    refresh(context, settings)
+    return context
+
+
+def refresh(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Read the files again, for the connections to come. Raises ValueError with a sentence."""
+    load_chain(context, settings.certificate, settings.key)
+    if settings.client_ca is not None:
+        load_roots(context, settings.client_ca)
+
+
+class Contexts:
+    """What is used towards workers: one context for all that say the same of TLS."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, ssl.SSLContext] = {}
+
+    def of(self, worker: WorkerSettings) -> ssl.SSLContext | None:
+        """Return what a worker is spoken to with, None without TLS. Raises ValueError."""
+        if not worker.url.startswith("https://"):
+            return None
+        wanted = worker.tls or WorkerTlsSettings()
+        said = (wanted, *map(_content, (wanted.ca, wanted.certificate, wanted.key)))
+        if said not in self._made:
+            self._made[said] = _worker_context(wanted)
+        return self._made[said]
+
+    def keep(self, used: Iterable[ssl.SSLContext | None]) -> None:
+        """Let go of all others: files change, and each time there is another context."""
+        still = set(used)
+        self._made = {said: made for said, made in self._made.items() if made in still}
+
+
+def _worker_context(settings: WorkerTlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the chain and the name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(_PROTOCOLS)
+    if settings.ca is None:
+        context.load_default_certs()
+    else:
+        load_roots(context, settings.ca)
+    if settings.certificate is not None and settings.key is not None:
+        load_chain(context, settings.certificate, settings.key)
+    return context
+
+
+def _content(path: Path | None) -> bytes:
+    """What a file holds, as a digest; what cannot be read is found out where it is used."""
+    try:
+        return sha256(path.read_bytes()).digest() if path else b""
+    except OSError:
+        return b""
+
+
+def explain(error: BaseException) -> str | None:
+    """Say what TLS failed at, if that is what an error or any of its causes is about."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is refused: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError) and cause.reason:
+            return f"TLS failed: {cause.reason.lower().replace('_', ' ')}"
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -1,0 +1,101 @@
+"""What operators are shown: of this process, or of all where there are several."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from prometheus_client.exposition import generate_latest
+from pydantic import BaseModel, TypeAdapter
+
+from router.channel import Lost, Refusal
+from router.errors import NoWorker
+from router.fleet import Fleet, Worker
+from router.merge import families
+from router.metrics import Metrics
+
+#: Seconds in which the other processes must have answered.
+PATIENCE_S = 5.0
+
+Ask = Callable[[str], Awaitable[bytes]]
+
+
+class WorkerStatus(BaseModel):
+    """One worker, as the router sees it now."""
+
+    name: str
+    pool: str
+    url: str
+    state: str
+    reason: str
+    models: list[str]
+    in_flight: int
+    wait_seconds: float
+    """Booked prefill not yet done."""
+    kv_tokens: int | None
+    """Tokens its KV cache holds."""
+    kv_tokens_booked: int
+    pace_factor: float
+    """Learned prefill time over the first guess."""
+
+
+_statuses = TypeAdapter(list[WorkerStatus])
+
+
+class View:
+    """Metrics and workers."""
+
+    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self.ask: Ask | None = None
+        """Asks what all processes say together; None where this is the only one."""
+
+    async def metrics(self) -> bytes:
+        """Return every series in Prometheus' text format."""
+        if self.ask is None:
+            return generate_latest(self._metrics.registry)
+        return await _together(self.ask, "metrics")
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Return every worker: its state and what is booked on it."""
+        if self.ask is None:
+            return self._own()
+        return _statuses.validate_json(await _together(self.ask, "workers"))
+
+    # What this process says to the others.
+
+    def own_metrics(self) -> bytes:
+        """Return this process's series, for `merge`."""
+        return msgspec.msgpack.encode(families(self._metrics.registry.collect()))
+
+    def own_workers(self) -> bytes:
+        """Return what this process knows of the workers, for `merge`."""
+        return _statuses.dump_json(self._own())
+
+    def _own(self) -> list[WorkerStatus]:
+        return [_status(pool.name, one) for pool in self._fleet.pools for one in pool.workers]
+
+
+async def _together(ask: Ask, what: str) -> bytes:
+    """Raises NoWorker: half of the sum would look as if much had been undone."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await ask(what)
+    except (TimeoutError, Lost, Refusal):
+        raise NoWorker("The router's other processes did not answer; please try again.") from None
+
+
+def _status(pool: str, worker: Worker) -> WorkerStatus:
+    return WorkerStatus(
+        name=worker.name,
+        pool=pool,
+        url=worker.url,
+        state=worker.state.value,
+        reason=worker.reason,
+        models=sorted(worker.models),
+        in_flight=worker.load.in_flight,
+        wait_seconds=worker.wait(),
+        kv_tokens=worker.kv_tokens,
+        kv_tokens_booked=worker.load.kv_tokens,
+        pace_factor=worker.pace.factor,
+    )

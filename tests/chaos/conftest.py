@@ -1,0 +1,90 @@
+"""A router in front of healthy workers, with something in between that breaks things."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.chaos.echo import Echo, body
+from tests.chaos.proxy import Chaos
+from tests.support import MakeRouter, Router, until
+
+PATH = "/v1/chat/completions"
+#: Probes that nobody asks for do not come, and silence is noticed soon.
+SETTINGS: dict[str, Any] = {
+    "strategy": "roundrobin",
+    "health": {"interval": "1h", "timeout": "5s"},
+    "timeouts": {"first_byte": "500ms", "idle": "500ms"},
+}
+
+
+class Fleet:
+    """Workers, what stands before each, and the router."""
+
+    def __init__(self, stack: ExitStack, route: MakeRouter, size: int, settings: Any) -> None:
+        self.workers = [Echo() for _ in range(size)]
+        for worker in self.workers:
+            stack.callback(worker.stop)
+        self.chaos = [Chaos(worker) for worker in self.workers]
+        for chaos in self.chaos:
+            stack.callback(chaos.stop)
+        self.router: Router = route(*(chaos.url for chaos in self.chaos), **settings)
+        self._asked = 0
+
+    def marker(self) -> str:
+        """One that no other request has."""
+        self._asked += 1
+        return f"marker-{self._asked}"
+
+    def ask(self, marker: str, *, stream: bool) -> httpx.Response:
+        """Send a request and read the whole answer."""
+        return self.router.http.post(PATH, json=request(marker, stream=stream))
+
+    def works(self) -> None:
+        """Every worker answers, both ways, with what was asked for, and nothing stays behind."""
+        until(lambda: all(worker.ready for worker in self.router.door.fleet.workers))
+        before = [len(worker.seen) for worker in self.workers]
+        for stream in (False, True) * len(self.workers):
+            marker = self.marker()
+            assert_answered(self.ask(marker, stream=stream), marker, stream=stream)
+        assert all(len(w.seen) > count for w, count in zip(self.workers, before, strict=True))
+        until(self.router.idle)
+
+    def charged(self) -> dict[tuple[str, str], float]:
+        """Failures by worker and kind."""
+        return {
+            (sample.labels["worker"], sample.labels["kind"]): sample.value
+            for family in self.router.door.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "warmroute_worker_errors_total" and sample.value
+        }
+
+    def seen_by(self, marker: str) -> list[int]:
+        """The workers that a request reached whole, once for each time."""
+        return [place for place, w in enumerate(self.workers) for seen in w.seen if seen == marker]
+
+
+MakeFleet = Callable[..., Fleet]
+
+
+def request(marker: str, *, stream: bool) -> dict[str, Any]:
+    """What a client sends."""
+    talk = [{"role": "user", "content": marker}]
+    return {"model": "m", "messages": talk, **({"stream": True} if stream else {})}
+
+
+def assert_answered(reply: httpx.Response, marker: str, *, stream: bool) -> None:
+    """The client has what the worker said to this very request."""
+    assert (reply.status_code, reply.content) == (200, body(marker, stream=stream))
+
+
+@pytest.fixture
+def fleet(stack: ExitStack, route: MakeRouter) -> MakeFleet:
+    """Make one of so many workers."""
+
+    def make(size: int = 2, **settings: Any) -> Fleet:
+        return Fleet(stack, route, size, {**SETTINGS, **settings})
+
+    return make

@@ -1,0 +1,79 @@
+"""A healthy worker whose answer tells which request it is the answer to."""
+
+import asyncio
+import json
+
+from tests.chaos.looped import Looped
+
+MODELS = b'{"object":"list","data":[{"id":"m"}]}'
+
+
+def body(marker: str, *, stream: bool) -> bytes:
+    """The body that the client should see."""
+    return b"".join(_events(marker)) if stream else _json(marker)
+
+
+def head(marker: str, *, stream: bool, chunked: bool = True) -> bytes:
+    """What comes before the body."""
+    kind = b"text/event-stream" if stream else b"application/json"
+    framing = b"transfer-encoding: chunked"
+    if not (stream and chunked):
+        framing = b"content-length: %d" % len(body(marker, stream=stream))
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (kind, framing)
+
+
+def answer(marker: str, *, stream: bool, chunked: bool = True) -> bytes:
+    """All that the worker writes."""
+    start = head(marker, stream=stream, chunked=chunked)
+    if not (stream and chunked):
+        return start + body(marker, stream=stream)
+    chunks = (b"%x\r\n%b\r\n" % (len(event), event) for event in _events(marker))
+    return start + b"".join(chunks) + b"0\r\n\r\n"
+
+
+def _json(marker: str) -> bytes:
+    message = {"role": "assistant", "content": f"echo {marker}"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return json.dumps({"id": marker, "object": "chat.completion", "choices": [choice]}).encode()
+
+
+def _events(marker: str) -> list[bytes]:
+    def event(text: str) -> bytes:
+        delta = {"index": 0, "delta": {"content": text}}
+        made = {"id": marker, "object": "chat.completion.chunk", "choices": [delta]}
+        return b"data: %b\n\n" % json.dumps(made).encode()
+
+    return [*(event(f"{word} {marker}") for word in ("the", "echo", "of")), b"data: [DONE]\n\n"]
+
+
+class Echo(Looped):
+    """Answers every request at once, with its own marker."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        """The markers of the requests that arrived whole."""
+        self.chunked = True
+        """Whether a stream comes in chunks; otherwise its length is told."""
+        self.full = False
+        """It says 503."""
+        super().__init__()
+
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer what comes, in order."""
+        while True:
+            start = (await reader.readuntil(b"\r\n\r\n")).lower()
+            writer.write(await self._answer(start, reader))
+            await writer.drain()
+
+    async def _answer(self, start: bytes, reader: asyncio.StreamReader) -> bytes:
+        if start.startswith(b"get /v1/models"):
+            return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(MODELS), MODELS)
+        if start.startswith(b"get"):
+            return b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+        length = int(start.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        request = json.loads(await reader.readexactly(length))
+        marker = request["messages"][0]["content"]
+        if self.full:
+            return b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
+        self.seen.append(marker)
+        return answer(marker, stream=request.get("stream", False), chunked=self.chunked)

@@ -1,0 +1,74 @@
+"""Something that serves sockets from a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Looped:
+    """A listener on a free port of this machine; `url` leads there."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._ready = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    @property
+    def url(self) -> str:
+        """Where to reach it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """What the router calls it unless told otherwise."""
+        return f"127.0.0.1:{self.port}"
+
+    def do(self, what: Coroutine[Any, Any, T]) -> T:
+        """Run something in its thread, to the end."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._over.wait()
+        self._server.close()
+        await asyncio.sleep(0)  # what was just being accepted
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also if it never began
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self.converse(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, which is closed afterwards."""
+        raise NotImplementedError

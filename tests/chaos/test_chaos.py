@@ -1,0 +1,286 @@
+"""Whatever happens between router and worker: an answer or a clear error, and then all is well."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.chaos.conftest import PATH, Fleet, MakeFleet, assert_answered, request
+from tests.chaos.echo import answer, body, head
+from tests.chaos.proxy import End, Fault
+from tests.support import error_of, until
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+NOISE = b"\x16\x03\x01\x02\x00 not HTTP\r\n\r\n"
+
+
+def error_event(content: bytes) -> dict[str, str]:
+    """The error that ends a stream; nothing follows it."""
+    *_, last, rest = content.split(b"\n\n")
+    assert rest == b""
+    error: dict[str, str] = json.loads(last.strip().removeprefix(b"data: "))["error"]
+    return error
+
+
+@contextmanager
+def halfway(made: Fleet, marker: str, *, stream: bool) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+    """An answer that stalls while the client reads it: what came, and what is still to come."""
+    at = answer(marker, stream=stream).index(b"}\n\n\r\n" if stream else b"choices")
+    made.chaos[0].fault = Fault("stall", at=at + 5 * stream, once=True)
+    asked = request(marker, stream=stream)
+    with made.router.http.stream("POST", PATH, json=asked) as reply:
+        assert reply.status_code == 200
+        pieces = reply.iter_bytes()
+        yield next(pieces), pieces
+
+
+def rest_of(made: Fleet, marker: str, end: End | None) -> bytes:
+    """Read on in a JSON answer that was to end halfway."""
+    with halfway(made, marker, stream=False) as (_, rest):
+        if end:
+            made.chaos[0].drop(end)
+        return b"".join(rest)
+
+
+@both_ways
+@pytest.mark.parametrize("place", ["nothing", "status", "header", "head"])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault("close"), (502, "closed")),
+        (Fault("reset"), (502, "closed")),
+        (Fault("stall"), (504, "timeout")),
+        (Fault("close", garbage=NOISE), (502, "garbled")),
+        (Fault("stall", garbage=NOISE), (502, "garbled")),
+    ],
+    ids=["close", "reset", "stall", "garbage", "garbage-open"],
+)
+def test_broken_before_the_body(
+    fleet: MakeFleet, fault: Fault, told: tuple[int, str], place: str, stream: bool
+) -> None:
+    """An error object with a status; charged once, to the worker that broke; nobody else asked."""
+    made, marker = fleet(), "broken"
+    start = head(marker, stream=stream)
+    at = {"nothing": 0, "status": 9, "header": start.index(b"\r\n") + 5, "head": len(start)}[place]
+    if place == "head" and fault.garbage and not stream:
+        at -= 2  # after the head of an answer with a length, any byte is a good one
+    made.chaos[0].fault = Fault(fault.end, at, fault.garbage, once=True)
+    reply = made.ask(marker, stream=stream)
+    status, kind = told
+    assert (reply.status_code, error_of(reply)["type"]) == (status, "server_error")
+    assert made.seen_by(marker) == [0]
+    assert made.charged() == {(made.chaos[0].name, kind): 1}
+    made.works()
+
+
+@pytest.mark.parametrize("garbage", [b"", NOISE], ids=["silent", "garbage"])
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_a_stream_broken_halfway(fleet: MakeFleet, end: End, garbage: bytes) -> None:
+    """What came stays, an error event follows, and the answer has an end but no [DONE]."""
+    made, marker = fleet(), "broken"
+    with halfway(made, marker, stream=True) as (first, rest):
+        made.chaos[0].drop(end, garbage)
+        content = first + b"".join(rest)
+    assert content.startswith(first)
+    assert error_event(content)["code"] == "worker_failed"
+    assert b"[DONE]" not in content
+    assert made.seen_by(marker) == [0]
+    ((worker, kind),) = made.charged()
+    assert worker == made.chaos[0].name
+    assert kind in ({"garbled", "closed"} if garbage else {"closed"})  # which is seen first
+    made.works()
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End) -> None:
+    """The client cannot take the half for the whole."""
+    made, marker = fleet(), "broken"
+    with pytest.raises(httpx.RemoteProtocolError):
+        rest_of(made, marker, end)
+    assert made.seen_by(marker) == [0]
+    assert made.charged() == {(made.chaos[0].name, "closed"): 1}
+    made.works()
+
+
+def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
+    """After `timeouts.idle` it ends as one that broke."""
+    made, marker = fleet(), "stalled"
+    with halfway(made, marker, stream=True) as (first, rest):
+        content = first + b"".join(rest)
+    assert error_event(content)["code"] == "worker_failed"
+    assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
+    made.works()
+
+
+def test_a_json_answer_that_stalls_halfway(fleet: MakeFleet) -> None:
+    """After `timeouts.idle` it is cut."""
+    made, marker = fleet(), "stalled"
+    with pytest.raises(httpx.RemoteProtocolError):
+        rest_of(made, marker, None)
+    assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
+    made.works()
+
+
+@both_ways
+@pytest.mark.parametrize("pieces", [1, 3, 64])
+def test_an_answer_that_trickles(fleet: MakeFleet, pieces: int, stream: bool) -> None:
+    """However small its pieces, it arrives whole, and nobody is charged."""
+    made, marker = fleet(1), "trickle"
+    made.chaos[0].fault = Fault(pieces=pieces)
+    assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+    assert made.charged() == {}
+    made.works()
+
+
+@both_ways
+def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
+    """No place in it is special: the client gets the same bytes."""
+    made, marker = fleet(1), "marker-0"
+    for size in range(1, len(answer(marker, stream=stream)), 5):
+        made.chaos[0].fault = Fault(pieces=max(size, 40))
+        assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+    assert made.charged() == {}
+
+
+@both_ways
+@pytest.mark.parametrize("missing", [1, 900])
+def test_an_answer_shorter_than_it_says(fleet: MakeFleet, missing: int, stream: bool) -> None:
+    """The client hears that something is missing: it is cut, or its stream ends with an error."""
+    made, marker = fleet(), "short"
+    made.workers[0].chunked = False
+    whole = answer(marker, stream=stream, chunked=False)
+    made.chaos[0].fault = Fault("stall", at=len(whole), length=missing, once=True)
+    try:
+        content = made.ask(marker, stream=stream).content
+    except httpx.RemoteProtocolError:
+        pass
+    else:
+        assert stream
+        assert content.startswith(body(marker, stream=True).rstrip())
+        assert error_event(content)["code"] == "worker_failed"
+    assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
+    made.works()
+
+
+@both_ways
+def test_an_answer_longer_than_it_says(fleet: MakeFleet, stream: bool) -> None:
+    """What is too much belongs to no answer, neither to this nor to the next."""
+    made, marker = fleet(1), "long"
+    made.workers[0].chunked = False
+    made.chaos[0].fault = Fault(length=-10, once=True)
+    reply = made.ask(marker, stream=stream)
+    assert reply.status_code == 200
+    assert reply.content == body(marker, stream=stream)[:-10]
+    made.works()
+    assert made.chaos[0].connections == 2
+
+
+@both_ways
+def test_a_connection_refused(fleet: MakeFleet, stream: bool) -> None:
+    """The request is saved by another worker, and the one that refused gets no more."""
+    made = fleet()
+    made.chaos[0].die()
+    for _ in range(3):
+        marker = made.marker()
+        assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+        assert made.seen_by(marker) == [1]
+    assert made.charged() == {(made.chaos[0].name, "connect"): 1}
+    assert not made.router.worker(0).ready
+
+
+@both_ways
+def test_a_worker_that_vanished(fleet: MakeFleet, stream: bool) -> None:
+    """Nothing even refuses: after `timeouts.connect` another one answers, and then at once."""
+    made = fleet(health={"interval": "1h", "timeout": "200ms"}, timeouts={"connect": "200ms"})
+    made.chaos[0].vanish()
+    for _ in range(3):
+        marker = made.marker()
+        assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+        assert made.seen_by(marker) == [1]
+    assert made.charged() == {(made.chaos[0].name, "connect"): 1}
+    made.chaos[0].listen()
+    made.router.worker(0).attention.set()
+    made.works()
+
+
+@both_ways
+def test_all_connections_refused(fleet: MakeFleet, stream: bool) -> None:
+    """It is said at once, with a time to come back; and when they come back, so does all else."""
+    made = fleet(health={"interval": "50ms", "timeout": "5s"})
+    for chaos in made.chaos:
+        chaos.die()
+    reply = made.ask(made.marker(), stream=stream)
+    assert (reply.status_code, error_of(reply)["code"]) == (503, "no_worker")
+    assert int(reply.headers["retry-after"]) > 0
+    for chaos in made.chaos:
+        chaos.listen()
+    made.works()
+
+
+def test_a_worker_that_dies_in_a_stream_and_returns(fleet: MakeFleet) -> None:
+    """The stream ends with an error, others are asked meanwhile, and it is used again."""
+    made, marker = fleet(health={"interval": "50ms", "timeout": "5s"}), "dying"
+    with halfway(made, marker, stream=True) as (first, rest):
+        made.chaos[0].die()
+        content = first + b"".join(rest)
+    assert error_event(content)["code"] == "worker_failed"
+    until(lambda: not made.router.worker(0).ready)
+    marker = made.marker()
+    assert_answered(made.ask(marker, stream=True), marker, stream=True)
+    assert made.seen_by(marker) == [1]
+    made.chaos[0].listen()
+    made.works()
+
+
+@both_ways
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_kept_connections_that_end_while_idle(fleet: MakeFleet, end: End, stream: bool) -> None:
+    """The next request goes over a new one, and nobody is charged."""
+    made = fleet(1)
+    made.works()
+    made.chaos[0].drop(end)
+    until(lambda: not any(c.usable for c in made.router.worker().upstream._idle))
+    made.works()
+    assert made.chaos[0].connections == 2
+    assert made.charged() == {}
+
+
+@both_ways
+def test_a_kept_connection_that_ends_as_the_request_comes(fleet: MakeFleet, stream: bool) -> None:
+    """The request is sent again over a new one, to the same worker, which sees it once."""
+    made, marker = fleet(), "crossing"
+    made.works()
+    made.chaos[0].fault = Fault(hang_up=True, once=True)
+    assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+    assert made.seen_by(marker) == [0]
+    assert made.charged() == {}
+    made.works()
+
+
+@both_ways
+def test_a_new_connection_that_ends_as_the_request_comes(fleet: MakeFleet, stream: bool) -> None:
+    """Nobody can know how far it came: the client is told, and decides."""
+    made, marker = fleet(), "hung-up"
+    made.chaos[0].fault = Fault(hang_up=True, once=True)
+    reply = made.ask(marker, stream=stream)
+    assert (reply.status_code, error_of(reply)["code"]) == (502, "worker_failed")
+    assert made.seen_by(marker) == []
+    assert made.charged() == {(made.chaos[0].name, "closed"): 1}
+    made.works()
+
+
+@both_ways
+@pytest.mark.parametrize("fault", [None, Fault(pieces=1), Fault("stall", at=60)])
+def test_a_full_worker(fleet: MakeFleet, fault: Fault | None, stream: bool) -> None:
+    """However it says so, another one answers; it is not taken for broken."""
+    made, marker = fleet(), "full"
+    made.workers[0].full = True
+    made.chaos[0].fault = fault
+    assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+    assert made.seen_by(marker) == [1]
+    assert made.charged() == {(made.chaos[0].name, "full"): 1}
+    assert made.router.worker(0).ready
+    made.workers[0].full, made.chaos[0].fault = False, None
+    made.works()

@@ -1,0 +1,116 @@
+"""Everything at once: many requests, many faults; every request has one clear end."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import httpx
+import pytest
+
+from tests.chaos.conftest import Fleet, MakeFleet
+from tests.chaos.echo import answer, body, head
+from tests.chaos.proxy import Fault
+from tests.support import error_of, until
+
+LIVELY = {"interval": "50ms", "timeout": "5s"}
+
+
+def outcome(made: Fleet, marker: str, *, stream: bool) -> str:
+    """What became of a request; anything that is not clear to its client fails here."""
+    try:
+        reply = made.ask(marker, stream=stream)
+    except httpx.RemoteProtocolError:
+        assert not stream  # a stream has better ways
+        return "cut"
+    whole = body(marker, stream=stream)
+    if reply.status_code != 200:
+        assert reply.status_code in {502, 503, 504}
+        assert error_of(reply)["type"] == "server_error"
+        return "refused"
+    if reply.content == whole:
+        return "answered"
+    assert stream
+    *events, last, rest = reply.content.split(b"\n\n")
+    assert rest == b""
+    assert json.loads(last.strip().removeprefix(b"data: "))["error"]["code"] == "worker_failed"
+    assert whole.startswith(b"\n\n".join(events))
+    return "broken"
+
+
+def fault_of(random: Random) -> Fault | None:
+    """Half of the time none."""
+    marker = "marker-000"
+    stream = random.random() < 0.5
+    start, end = len(head(marker, stream=stream)), len(answer(marker, stream=stream))
+    anywhere = random.choice([0, random.randrange(start), start, random.randrange(start, end)])
+    return random.choice(
+        [
+            *[None] * 7,
+            Fault("close", anywhere),
+            Fault("reset", anywhere),
+            Fault("stall", anywhere),
+            Fault("close", garbage=b"\x00nonsense\r\n\r\n"),
+            Fault(pieces=random.randrange(1, 50)),
+            Fault(hang_up=True),
+            Fault(hang_up=True, once=True),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
+    """Answered by one worker, or told what went wrong; never asked of two; and then all is well."""
+    made, random = fleet(3, health=LIVELY), Random(seed)
+    ends: dict[str, str] = {}
+    dead: list[int] = []
+    with ThreadPoolExecutor(8) as clients:
+        for _ in range(8):
+            for chaos in made.chaos:
+                chaos.fault = fault_of(random)
+            if dead:
+                made.chaos[dead.pop()].listen()
+            elif random.random() < 0.5:
+                dead.append(random.randrange(3))
+                made.chaos[dead[0]].die()
+            markers = [made.marker() for _ in range(12)]
+            streams = [random.random() < 0.5 for _ in markers]
+            ended = clients.map(lambda m, s: outcome(made, m, stream=s), markers, streams)
+            ends.update(zip(markers, ended, strict=True))
+    for marker, end in ends.items():
+        workers = set(made.seen_by(marker))
+        assert len(workers) <= 1
+        assert workers or end == "refused"
+    assert "answered" in ends.values()
+    for chaos in made.chaos:
+        chaos.fault = None
+    if dead:
+        made.chaos[dead[0]].listen()
+    until(made.router.idle)
+    made.works()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
+    """While workers refuse or are full, and one is well, every request is answered."""
+    made, random = fleet(3, health=LIVELY), Random(seed)
+    with ThreadPoolExecutor(8) as clients:
+        for _ in range(6):
+            well = random.randrange(3)
+            dead = [place for place in range(3) if place != well and random.random() < 0.5]
+            for place in dead:
+                made.chaos[place].die()
+                kept = made.router.worker(place).upstream
+                until(lambda kept=kept: not any(c.usable for c in kept._idle))  # type: ignore[misc]
+            for place, worker in enumerate(made.workers):
+                worker.full = place != well and random.random() < 0.5
+            markers = [made.marker() for _ in range(16)]
+            streams = [random.random() < 0.5 for _ in markers]
+            ended = clients.map(lambda m, s: outcome(made, m, stream=s), markers, streams)
+            assert set(ended) == {"answered"}
+            assert all(len(made.seen_by(marker)) == 1 for marker in markers)
+            for place in dead:
+                made.chaos[place].listen()
+            until(lambda: all(worker.ready for worker in made.router.door.fleet.workers))
+    for worker in made.workers:
+        worker.full = False
+    made.works()

@@ -1,0 +1,62 @@
+"""Clients of HTTP/1.0: nothing they do not know, and an end that they can tell."""
+
+import socket
+
+import pytest
+
+from tests.http.raw.answers import Answer, Answers
+from tests.http.raw.judge import says_close
+from tests.http.raw.request import BODY, HOST, LENGTH, head
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub
+
+_LINE = b"POST /v1/completions HTTP/1.0"
+_TYPE = b"content-type: application/json\r\n"
+
+#: The same answer, its end told in all ways there are.
+CHUNKED: list[Action] = [
+    b"HTTP/1.1 200 OK\r\n" + _TYPE + b"transfer-encoding: chunked\r\n\r\n",
+    b"%x\r\n%b\r\n" % (len(JSON[:9]), JSON[:9]),
+    b"%x\r\n%b\r\n0\r\n\r\n" % (len(JSON[9:]), JSON[9:]),
+]
+UNFRAMED: list[Action] = [b"HTTP/1.1 200 OK\r\n" + _TYPE + b"\r\n", JSON[:9], JSON[9:], "close"]
+
+
+def asked(port: int, *fields: bytes) -> tuple[Answer, bool]:
+    """The answer, and whether the connection was kept after it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        answers = Answers(client, head=False)
+        client.sendall(head(_LINE, HOST, LENGTH, *fields) + BODY)
+        answers.read_until(1)
+        client.sendall(head(_LINE, HOST, LENGTH, *fields) + BODY)
+        answers.read_until(2)
+    assert answers.broken is None
+    assert all(answer.whole for answer in answers.final)
+    return answers.final[0], len(answers.final) == 2
+
+
+@pytest.mark.parametrize("script", [CHUNKED, UNFRAMED], ids=["chunks", "unframed"])
+@pytest.mark.parametrize("fields", [(), (b"connection: keep-alive",)], ids=["plain", "keep-alive"])
+def test_a_stream_ends_with_its_connection(
+    stub: MakeStub, route: MakeRouter, script: list[Action], fields: tuple[bytes, ...]
+) -> None:
+    """RFC 9112 section 6.1: no transfer coding; so the end is the end, whatever was asked."""
+    answer, kept = asked(route(stub(script).url).port, *fields)
+    assert answer.body == JSON
+    assert not answer.values(b"transfer-encoding")
+    assert says_close(answer)
+    assert not kept
+
+
+def test_a_length_lets_the_connection_live(stub: MakeStub, route: MakeRouter) -> None:
+    """RFC 9112 section 9.3: it is kept only if that is said."""
+    answer, kept = asked(route(stub(OK).url).port, b"connection: keep-alive")
+    assert answer.body == JSON
+    assert answer.values(b"content-length") == [b"%d" % len(JSON)]
+    assert kept == (b"keep-alive" in b",".join(answer.values(b"connection")).lower())
+
+
+def test_without_a_word_it_is_closed(stub: MakeStub, route: MakeRouter) -> None:
+    """RFC 9112 section 9.3."""
+    answer, kept = asked(route(stub(OK).url).port)
+    assert answer.body == JSON
+    assert not kept

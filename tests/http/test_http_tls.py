@@ -1,0 +1,415 @@
+"""TLS from clients and to workers, with certificates of real authorities made for the test."""
+
+import hashlib
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import trustme
+
+from router.settings import TlsSettings
+from router.tls import door_context
+from tests.support import (
+    JSON,
+    Action,
+    MakeRouter,
+    Router,
+    Stub,
+    error_of,
+    head,
+    read_all,
+    until,
+)
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+SLOW = {"interval": "1h"}
+
+
+class Authority:
+    """Issues certificates, and writes them where settings can name them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._ca = trustme.CA()
+        self.roots = str(folder / "roots.pem")
+        self._ca.cert_pem.write_to_path(self.roots)
+
+    def issue(self, name: str = "127.0.0.1") -> dict[str, str]:
+        """A certificate and its key, for one name."""
+        issued = self._ca.issue_cert(name)
+        paths = {end: str(self._folder / f"{name}.{end}") for end in ("certificate", "key")}
+        Path(paths["certificate"]).unlink(missing_ok=True)
+        for blob in issued.cert_chain_pems:
+            blob.write_to_path(paths["certificate"], append=True)
+        issued.private_key_pem.write_to_path(paths["key"])
+        return paths
+
+    def server(self, name: str = "127.0.0.1", clients: str | None = None) -> ssl.SSLContext:
+        """What a worker shows; with `clients`, certificates of those roots are demanded."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        paths = self.issue(name)
+        context.load_cert_chain(paths["certificate"], paths["key"])
+        if clients is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(clients)
+        return context
+
+    def client(self, shown: dict[str, str] | None = None) -> ssl.SSLContext:
+        """What a client trusts, and shows."""
+        context = ssl.create_default_context(cafile=self.roots)
+        if shown is not None:
+            context.load_cert_chain(shown["certificate"], shown["key"])
+        return context
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    """The authority that everyone trusts."""
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Authority:
+    """Another one."""
+    return Authority(tmp_path / "theirs")
+
+
+MakeTlsStub = Callable[..., Stub]
+
+
+@pytest.fixture
+def secure(stack: ExitStack) -> MakeTlsStub:
+    """Make a worker that speaks TLS."""
+
+    def make(tls: ssl.SSLContext, script: list[Action] | None = None, model: str = "m") -> Stub:
+        made = Stub(script, model, tls)
+        stack.callback(made.stop)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def worker(stack: ExitStack) -> Stub:
+    """A worker without TLS."""
+    made = Stub()
+    stack.callback(made.stop)
+    return made
+
+
+@pytest.fixture
+def connect(stack: ExitStack) -> Callable[..., ssl.SSLSocket]:
+    """Open a TLS connection of one's own."""
+
+    def make(router: Router, context: ssl.SSLContext) -> ssl.SSLSocket:
+        raw = socket.create_connection(("127.0.0.1", router.port), timeout=10)
+        return stack.enter_context(context.wrap_socket(raw, server_hostname="127.0.0.1"))
+
+    return make
+
+
+def browse(router: Router, context: ssl.SSLContext) -> httpx.Client:
+    """A client that trusts, and shows, what the context says."""
+    return httpx.Client(base_url=router.url, verify=context, timeout=20)
+
+
+# From clients.
+
+
+def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """Each event comes when it is sent; a client that leaves makes the worker stop."""
+    worker.script = [SSE, b"8\r\ndata: 1\n\r\n", "stall"]
+    router = route(worker.url, tls=ours.issue())
+    with (
+        browse(router, ours.client()) as http,
+        http.stream("POST", CHAT, json={**BODY, "stream": True}) as reply,
+    ):
+        assert reply.status_code == 200
+        assert next(reply.iter_raw()) == b"data: 1\n"
+        assert worker.closed_by_peer == 0
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+
+
+def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """Megabytes both ways are the same bytes, and the connection is used again."""
+    answer = os.urandom(3 << 20)
+    worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer), answer]
+    router = route(worker.url, tls=ours.issue())
+    body = b'{"model":"m","x":"%b"}' % os.urandom(2 << 20).hex().encode()
+    with browse(router, ours.client()) as http:
+        for _ in range(3):
+            reply = http.post(CHAT, content=body)
+            assert hashlib.sha256(reply.content).digest() == hashlib.sha256(answer).digest()
+    assert all(request.endswith(b"\r\n\r\n" + body) for request in worker.requests)
+    assert len(worker.requests) == 3
+
+
+def test_openai_s_client_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """It needs nothing but the authority."""
+    router = route(worker.url, tls=ours.issue())
+    with (
+        httpx.Client(verify=ours.client()) as http,
+        openai.OpenAI(base_url=router.url + "/v1", api_key="x", http_client=http) as client,
+    ):
+        assert client.chat.completions.create(**BODY).id == "x"
+
+
+def test_what_is_spoken(
+    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+) -> None:
+    """HTTP/1.1 inside TLS 1.2 or 1.3, whatever else a client could do."""
+    router = route(worker.url, tls=ours.issue())
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = ours.client()
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        context.maximum_version = version
+        client = connect(router, context)
+        assert client.selected_alpn_protocol() == "http/1.1"
+        assert client.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
+    certificate = ours.issue()
+    settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
+    assert door_context(settings).minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_tls_1_1_is_refused(
+    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+) -> None:
+    """It has been broken for years."""
+    router = route(worker.url, tls=ours.issue())
+    context = ours.client()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.deprecated_call():
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.deprecated_call():
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        connect(router, context)
+
+
+def test_plain_http_at_a_tls_door(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """It is closed, without a word that could be taken for HTTP; the door stays open."""
+    router = route(worker.url, tls=ours.issue())
+    for sent in (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01", os.urandom(500)):
+        with socket.create_connection(("127.0.0.1", router.port), timeout=10) as client:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            try:
+                answer = read_all(client)
+            except ConnectionResetError:
+                answer = b""
+        assert b"HTTP/" not in answer
+    with browse(router, ours.client()) as http:
+        assert http.post(CHAT, json=BODY).status_code == 200
+
+
+def test_a_handshake_that_does_not_come(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """It is waited for no longer than for a head."""
+    router = route(worker.url, tls=ours.issue(), clients={"header": "200ms"})
+    client = socket.create_connection(("127.0.0.1", router.port), timeout=20)
+    with client, suppress(ConnectionResetError):
+        assert read_all(client) == b""
+    assert not router.door.clients
+
+
+def test_a_client_s_certificate_is_demanded(
+    ours: Authority, theirs: Authority, worker: Stub, route: MakeRouter
+) -> None:
+    """None, or one of another authority, is not answered; one of the right authority is."""
+    router = route(worker.url, tls={**ours.issue(), "client_ca": ours.roots})
+    known, unknown = ours.issue("client.example"), theirs.issue("client.example")
+    for context in (ours.client(), ours.client(unknown)):
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context.maximum_version = version
+            with browse(router, context) as http, pytest.raises(httpx.TransportError):
+                http.get("/health/live")
+    assert worker.requests == []
+    with browse(router, ours.client(known)) as http:
+        for _ in range(2):
+            assert http.post(CHAT, json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("length", [65537, 8 << 20])
+def test_a_refusal_is_heard(ours: Authority, worker: Stub, route: MakeRouter, length: int) -> None:
+    """A client that sends a large body all the same reads 413, not a broken connection."""
+    router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
+    with browse(router, ours.client()) as http:
+        for _ in range(5):
+            reply = http.post(CHAT, content=b"x" * length)
+            assert reply.status_code == 413
+            error_of(reply)
+    until(lambda: not router.door.clients)
+    assert worker.requests == []
+
+
+def test_a_refusal_is_heard_by_who_reads_last(
+    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+) -> None:
+    """The answer is there when all was sent that was to be sent, piece by piece."""
+    router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
+    client = connect(router, ours.client())
+    client.sendall(head(CHAT, 2 << 20))
+    for _ in range(128):
+        client.sendall(b"x" * (16 << 10))
+    reply = b""
+    while not reply.endswith(b"}}"):
+        reply += client.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in reply
+
+
+def test_who_stays_after_a_refusal_is_sent_away(
+    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+) -> None:
+    """The connection is not kept for ever for a client that does not close it."""
+    router = route(worker.url, tls=ours.issue())
+    client = connect(router, ours.client())
+    client.sendall(head("/nothing", 5))
+    assert read_all(client).startswith(b"HTTP/1.1 404 ")
+    until(lambda: not router.door.clients)
+
+
+# To workers.
+
+
+def reason(router: Router, place: int = 0) -> str:
+    """Why a worker is down."""
+    status: dict[str, Any] = router.http.get("/workers").json()[place]
+    assert status["state"] == "down"
+    text: str = status["reason"]
+    return text
+
+
+def test_a_worker_with_a_private_authority(
+    ours: Authority, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """Its roots are named; probes and requests trust them, and connections are kept."""
+    worker = secure(ours.server())
+    router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
+    assert router.worker().ready
+    for _ in range(3):
+        assert router.http.post(CHAT, json=BODY).content == JSON
+    assert len(worker.requests) == 3
+    assert worker.connections == 2  # one for probes, one for requests
+
+
+def test_a_stream_from_a_worker_over_tls(
+    ours: Authority, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """TLS on both sides; the worker stops when the client leaves."""
+    worker = secure(ours.server(), [SSE, b"8\r\ndata: 1\n\r\n", "stall"])
+    router = route({"url": worker.url, "tls": {"ca": ours.roots}}, tls=ours.issue())
+    with (
+        browse(router, ours.client()) as http,
+        http.stream("POST", CHAT, json={**BODY, "stream": True}) as reply,
+    ):
+        assert next(reply.iter_raw()) == b"data: 1\n"
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+
+
+def test_workers_of_different_authorities(
+    ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """Each is checked by its own roots, and by no other's."""
+    first, second = secure(ours.server(), model="a"), secure(theirs.server(), model="b")
+    router = route(
+        {"url": first.url, "tls": {"ca": ours.roots}},
+        {"url": second.url, "tls": {"ca": theirs.roots}},
+        health=SLOW,
+    )
+    for model in ("a", "b"):
+        assert router.http.post(CHAT, json={**BODY, "model": model}).status_code == 200
+    swapped = route(
+        {"url": first.url, "tls": {"ca": theirs.roots}},
+        {"url": second.url, "tls": {"ca": ours.roots}},
+        health=SLOW,
+    )
+    for place in (0, 1):
+        assert "its certificate is refused" in reason(swapped, place)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_worker_nobody_vouches_for(
+    ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter, named: bool
+) -> None:
+    """It is down, and the reason says why; by the system's roots unless others are named."""
+    worker = secure(ours.server())
+    settings = {"url": worker.url, **({"tls": {"ca": theirs.roots}} if named else {})}
+    router = route(settings, health=SLOW)
+    assert reason(router).startswith("/health: its certificate is refused: ")
+    assert "local issuer" in reason(router)
+    reply = router.http.post(CHAT, json=BODY)
+    assert reply.status_code == 503
+    assert worker.requests == worker.probes == []
+
+
+def test_a_worker_by_another_name(ours: Authority, secure: MakeTlsStub, route: MakeRouter) -> None:
+    """A certificate counts for the name in the URL only."""
+    worker = secure(ours.server("elsewhere.example"))
+    router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
+    assert "its certificate is refused: IP address mismatch" in reason(router)
+    assert worker.probes == []
+
+
+def test_a_worker_that_demands_a_certificate(
+    ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """It is shown the one in the settings; without one, or with another, it is down."""
+    worker = secure(ours.server(clients=theirs.roots))
+    shown = {**theirs.issue("router.example"), "ca": ours.roots}
+    router = route({"url": worker.url, "tls": shown}, health=SLOW)
+    assert router.http.post(CHAT, json=BODY).status_code == 200
+    for wrong in ({"ca": ours.roots}, {**ours.issue("router.example"), "ca": ours.roots}):
+        router = route({"url": worker.url, "tls": wrong}, health=SLOW)
+        assert "(it may ask for a certificate that it does not get)" in reason(router)
+        assert router.http.post(CHAT, json=BODY).status_code == 503
+    assert len(worker.requests) == 1
+
+
+def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> None:
+    """It is down, with a reason: it waits for more, or answers what is no TLS."""
+    url = worker.url.replace("http:", "https:")
+    router = route(url, health={"interval": "1h", "timeout": "300ms"})
+    assert reason(router).startswith("/health: ConnectTimeout")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        thread = threading.Thread(target=_greet, args=(plain,))
+        thread.start()
+        router = route(f"https://127.0.0.1:{plain.getsockname()[1]}", health=SLOW)
+        thread.join(10)
+    assert reason(router).startswith("/health: TLS failed: ")
+
+
+def _greet(listener: socket.socket) -> None:
+    """Speak first, and not TLS."""
+    client, _ = listener.accept()
+    with client:
+        client.sendall(b"220 ready\r\n")
+        read_all(client)
+
+
+def test_a_certificate_that_goes_bad(
+    ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """A request that meets it is not sent; the worker is down at once, and says why."""
+    context = ours.server()
+    ending = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
+    worker = secure(context, [ending, "close"])
+    router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
+    assert router.http.post(CHAT, json=BODY).status_code == 200
+    bad = theirs.issue()
+    context.load_cert_chain(bad["certificate"], bad["key"])
+    assert router.http.post(CHAT, json=BODY).status_code == 503
+    assert "its certificate is refused" in reason(router)
+    assert len(worker.requests) == 1
