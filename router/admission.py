@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from router.errors import Overrun, QueueFull
-from router.fleet import Pool, Worker
+from router.fleet import Fleet, Pool, Worker
 from router.queue import Queue, Ticket
 from router.settings import Settings
 
@@ -29,7 +29,7 @@ class Admission:
         self.waited = 0
         """Requests that had to wait."""
         self.queue: Queue[Waiter] = Queue(settings.limits.queue)
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[tuple[str, str], Pool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.change(settings)
 
@@ -38,6 +38,14 @@ class Admission:
         self._most = settings.limits.in_flight
         self._patience = settings.timeouts.queue
         self.queue.limit = settings.limits.queue
+
+    def follow(self, fleet: Fleet) -> None:
+        """Other pools: a line waits for the one that has its pool's name now.
+
+        Where there is none, nobody is able to serve the line, and it is told to look elsewhere.
+        """
+        named = {pool.name: pool for pool in fleet.pools}
+        self._pools = {line: named.get(line[0], pool) for line, pool in self._pools.items()}
 
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Those that can take another request now."""

@@ -55,6 +55,7 @@ class Exchange:
         "_fields",
         "_line",
         "_with_body",
+        "asked",
         "body",
         "commented",
         "ended",
@@ -103,6 +104,8 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """Somebody has begun to work on it."""
+        self.asked = False
+        """A worker was chosen, and is counted with it."""
         self.started = False
         """The answer has begun."""
         self.commented = False

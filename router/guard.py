@@ -149,7 +149,7 @@ def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes
 def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
     """RFC 9112 section 3.2: origin form, absolute form, or `*` of OPTIONS."""
     if method in {b"CONNECT", b"TRACE"}:
-        raise WrongMethod(method.decode(), "GET, HEAD, OPTIONS or POST")
+        raise WrongMethod(method.decode(), "GET, HEAD, OPTIONS, POST")
     if target == b"*" and method == b"OPTIONS":
         return "*", b""
     absolute = _ABSOLUTE.fullmatch(target)

@@ -1,9 +1,10 @@
 """What one request may ask for, so that no single one takes a worker down.
 
-Numbers are cheap to judge. Lists are decoded only where they could be over their limit: most
-requests are too short for that, or hold too few braces.
+Numbers are cheap to judge. Lists are decoded only where they could be over their limit: many
+requests are too short for that, and in most of them no message is a list of parts.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -50,8 +51,11 @@ class _Part(msgspec.Struct):
 
 
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_messages = msgspec.json.Decoder(list[_Message]).decode
 _message = msgspec.json.Decoder(_Message).decode
 _part = msgspec.json.Decoder(_Part).decode
+#: What begins a list, and is never written otherwise outside of texts.
+_LIST = re.compile(rb"\[")
 
 
 class Limits:
@@ -63,8 +67,10 @@ class Limits:
         self._max_tokens = settings.max_tokens
         self._messages = settings.messages
         self._images = settings.images
-        # Brackets, entries of one byte or `{}`, and the commas between them.
-        self._short = min(2 * self._messages + 2, 3 * self._images + 3)
+        # So long is a list that holds as many entries as it may, of one byte or of `{}`.
+        self._few_messages = 2 * self._messages + 1
+        self._few_images = 3 * self._images + 1
+        self._short = min(self._few_messages, self._few_images)
 
     def check(self, endpoint: Endpoint, request: Request) -> None:
         """Raise BadRequest, with the name of the field, if a request asks for too much."""
@@ -76,20 +82,18 @@ class Limits:
             for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
                 _check_number(field, getattr(request, field), self._max_tokens)
         if len(request.messages) > self._short:
-            self._check_list("messages", bytes(request.messages))
+            self._check_list("messages", request.messages)
         if endpoint.prompted is Prompted.RESPONSES and len(request.input) > self._short:
-            self._check_list("input", bytes(request.input))
+            self._check_list("input", request.input)
 
-    def _check_list(self, field: str, raw: bytes) -> None:
-        if len(raw) > 2 * self._messages + 2:
-            count = len(_entries(raw))
-            if count > self._messages:
-                raise _too_much(field, f"{count} messages", self._messages)
-        # A part stands in braces, in a list of its own; these bytes are never written otherwise.
-        if b"[" in raw[1:] and raw.count(b"{") > self._images:
-            count = _images(raw)
-            if count > self._images:
-                raise _too_much(field, f"{count} images", self._images)
+    def _check_list(self, field: str, raw: msgspec.Raw) -> None:
+        if len(raw) > self._few_images and _LIST.search(memoryview(raw), 1):
+            messages = _read(raw)
+            _check_count(field, "messages", len(messages), self._messages)
+            images = sum([_others(part) for message in messages for part in message])
+            _check_count(field, "images", images, self._images)
+        elif len(raw) > self._few_messages:  # and no message has parts
+            _check_count(field, "messages", len(_entries(raw)), self._messages)
 
 
 def _check_number(field: str, value: object, limit: int) -> None:
@@ -107,23 +111,27 @@ def _number(value: object) -> float:
     return value if isinstance(value, int | float) else 0
 
 
-def _too_much(field: str, what: str, limit: int) -> BadRequest:
-    return BadRequest(
-        f"The request has {what}; this server's limit is {limit} in one request.", param=field
-    )
+def _check_count(field: str, what: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise BadRequest(
+            f"The request has {count} {what}; this server's limit is {limit} in one request.",
+            param=field,
+        )
 
 
-def _images(raw: bytes) -> int:
-    """Count the parts of all messages that are not text."""
-    count = 0
-    for entry in _entries(raw):
-        message = _decoded(_message, entry)
-        if message is not None:
-            count += _others(message.content) + _others(message.output)
-    return count
+def _read(raw: msgspec.Raw) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+    """Return where each message may have parts; what is no message counts as one without."""
+    messages = _decoded(_messages, raw)
+    if messages is None:
+        read = [_decoded(_message, entry) for entry in _entries(raw)]
+        messages = [message or _Message() for message in read]
+    return [(message.content, message.output) for message in messages]
 
 
 def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
+    """Count the parts that are not text."""
+    if memoryview(raw)[:1] != b"[":
+        return 0
     count = 0
     for entry in _entries(raw):
         part = _decoded(_part, entry)
@@ -136,12 +144,12 @@ def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
     return count
 
 
-def _entries(raw: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+def _entries(raw: msgspec.Raw) -> list[msgspec.Raw]:
     """Return what a list holds; nothing if it is none."""
     return _decoded(_list, raw) or []
 
 
-def _decoded(decode: Callable[[bytes | msgspec.Raw], T], raw: bytes | msgspec.Raw) -> T | None:
+def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:
     try:
         return decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -9,8 +9,10 @@ from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-#: Gauges of which the least counts: what one process cannot reach is not there for all.
+#: Gauges of which the least counts: what one process cannot reach is not up for all.
 _LEAST = frozenset(("warmroute_worker_up",))
+#: Gauges of which the most counts: what one process has left out is out for some.
+_MOST = frozenset(("warmroute_worker_ejected",))
 #: Gauges that each process learns for itself, of the same thing.
 _MEAN = frozenset(("warmroute_pace_factor",))
 #: What only grows: it stays when its process is gone.
@@ -95,6 +97,8 @@ def _merge(same: Sequence[Family]) -> Family:
 def _value(name: str, values: Sequence[float]) -> float:
     if name in _LEAST:
         return min(values)
+    if name in _MOST:
+        return max(values)
     return sum(values) / len(values) if name in _MEAN else sum(values)
 
 

@@ -43,7 +43,7 @@ _ERROR = {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
                 "param": {"type": ["string", "null"], "description": "The field at fault."},
-                "code": {"type": ["string", "null"]},
+                "code": {"type": ["string", "integer", "null"]},
             },
         }
     },

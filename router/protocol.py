@@ -237,12 +237,10 @@ class Client(asyncio.Protocol):
         if transport is None:
             return
         self.deadline = self._loop.time() + (self._bounds.write_s if self._full else LINGER_S)
-        if self._refusal is None:
-            transport.close()
-        elif transport.can_write_eof():
+        if self._refusal is not None and transport.can_write_eof():
             transport.write_eof()
-        # Else it is TLS, where an end would be one for both sides: what the client still sends
-        # would spoil it. The answer says that it is the last; the client closes, or runs late.
+        else:  # TLS passes over what the client still sends, until it closes
+            transport.close()
 
     def cut(self) -> None:
         """Close after what has been sent; the answer has no end, and the client can tell."""

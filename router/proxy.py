@@ -46,6 +46,7 @@ class Proxy:
         self._limits = Limits(settings.limits)
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
+        self._admission.follow(self._fleet)
         self._attempts = settings.limits.attempts
         self._comment = settings.timeouts.comment
         self._log_requests = settings.logs.requests
@@ -53,42 +54,42 @@ class Proxy:
     async def serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer one request. Raises nothing that a client or a worker could have caused."""
         exchange.served = True
-        asked = False
         self._admission.in_flight += 1
         try:
-            plea = self._read(endpoint, exchange)
-            workers = plea.workers
-            if self._admission.must_wait(plea.pool, plea.prompt.model, workers):
-                await self._admission.turn(plea.pool, plea.prompt.model, exchange.tenant)
-                workers = plea.pool.eligible(plea.prompt.model)
-            job = self._decide(plea, workers)
-            asked = True
-            if self._comment is not None and job.prompt.stream:
-                with Comments(exchange, self._comment):
-                    await self._try_each(job)
-            else:
-                await self._try_each(job)
+            await self._serve(endpoint, exchange)
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
-            if exchange.commented:
-                event = error_event(endpoint, error.message, error.code or str(error.status))
-                exchange.write(event, last=True)
-            else:
-                exchange.refuse(error)
+            _answer(endpoint, exchange, error)
         except CutShort:
             exchange.cut()  # unless it was told in the stream
         except asyncio.CancelledError:
             if not exchange.left:
                 self._stopped(endpoint, exchange)
-            elif not asked:
+            elif not exchange.asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
         except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
             log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
-            if not exchange.started:
-                exchange.refuse(DoorError("The router failed."))
+            _answer(endpoint, exchange, DoorError("The router failed."))
         finally:
             self._admission.in_flight -= 1
             exchange.cut()  # unless it has ended
+
+    async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        plea = self._read(endpoint, exchange)
+        pool, model, workers = plea.pool, plea.prompt.model, plea.workers
+        if self._admission.must_wait(pool, model, workers):
+            await self._admission.turn(pool, model, exchange.tenant)
+            now, _, workers = self._fleet.route(model)
+            if now is not pool:  # the settings have changed meanwhile
+                plea = self._read(endpoint, exchange)
+                workers = plea.workers
+        job = self._decide(plea, workers)
+        exchange.asked = True
+        if self._comment is not None and job.prompt.stream:
+            with Comments(exchange, self._comment):
+                await self._try_each(job)
+        else:
+            await self._try_each(job)
 
     def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Understand what is asked for, and who could answer."""
@@ -154,7 +155,7 @@ class Proxy:
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         head = upstream_head(job.endpoint.path.encode(), exchange, worker.host, worker.api_key)
-        usage = Usage()
+        usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
             connection = await upstream.ask(head, exchange.body)
             try:
@@ -163,7 +164,6 @@ class Proxy:
                     attempt.full()
                     return False
                 attempt.on_first_byte(status)
-                relay = Relay(job.endpoint, exchange)
                 if not relay.begin(connection, attempt.fields()):
                     await relay.flow(connection)
                 usage = relay.usage()
@@ -176,7 +176,9 @@ class Proxy:
             attempt.failed(cut.error)
             raise
         except asyncio.CancelledError:
-            if exchange.left:
+            if relay.complete:  # it has read all there is to read
+                usage = relay.usage()
+            elif exchange.left:
                 attempt.status = CLIENT_LEFT
             raise
         finally:
@@ -187,12 +189,10 @@ class Proxy:
 
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """The server will wait no longer for this answer."""
-        error = NoWorker(STOPPING)
-        if exchange.commented:
-            exchange.write(error_event(endpoint, STOPPING, "stopping"), last=True)
-        elif not exchange.started:
+        if not exchange.started or exchange.commented:
+            error = NoWorker(STOPPING)
             self.refused(exchange, error.status, error.message)
-            exchange.refuse(error)
+            _answer(endpoint, exchange, error)
 
     def refused(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """Count, and log, what is answered without a worker's help."""
@@ -205,3 +205,12 @@ class Proxy:
                 status,
                 reason,
             )
+
+
+def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
+    """Tell the client, as long as there is a way to."""
+    if exchange.commented:
+        event = error_event(endpoint, error.message, error.code or str(error.status))
+        exchange.write(event, last=True)
+    elif not exchange.started:
+        exchange.refuse(error)

@@ -72,8 +72,10 @@ class Plan:
         if pool is not None and strategy and strategy.written() == new.strategy.written():
             self._steps.append(partial(pool.change, new.models, workers))
             return pool
-        # Another one, so that what is under way is settled with the strategy that chose.
-        made = Pool(new.name, new.models, workers, _strategy(new))
+        # Another one, so that what is under way is settled with the strategy that chose. It gets
+        # its workers when it takes its place: until then they stand in the pool before it.
+        made = Pool(new.name, new.models, (), _strategy(new))
+        self._steps.append(partial(made.change, new.models, workers))
         if pool is not None:
             self._steps.append(partial(made.follow, pool))
         return made

@@ -10,6 +10,12 @@ from router.headers import answer_fields, header
 from router.openai import Endpoint
 from router.usage import Usage, UsageTail
 
+#: An event is over after these bytes (WHATWG HTML section 9.2.5).
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+#: How the last event of a stream begins; clients close when they have read it.
+_LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
+#: Bytes of an event that is not whole that are kept until the rest of it comes.
+LONGEST_HELD = 64 << 10
 #: Characters of a worker's error that are told in a stream that has begun already.
 LONGEST_MESSAGE = 2000
 
@@ -26,42 +32,46 @@ class Relay:
     """One answer on its way through.
 
     The status is held back until the first byte of the body is there: a worker that dies while
-    it computes the prompt still gives the client a proper status.
+    it computes the prompt still gives the client a proper status. Of a stream, an event that is
+    not whole is held back until it is: so whatever happens, an error can follow as an event of
+    its own, and no client has to make sense of half of one.
     """
 
-    __slots__ = ("_endpoint", "_events", "_exchange", "_last", "_tail")
+    __slots__ = ("_endpoint", "_events", "_exchange", "_held", "_tail")
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
         self._tail = UsageTail()
         self._events = False
-        self._last = b""
+        self._held = b""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
         """Relay what is there, with `added` header lines; return whether that is all."""
         head, exchange = connection.head, self._exchange
-        fields = answer_fields(head.headers)
-        if b"date: " not in fields:  # RFC 9110 section 6.6.1
-            added += date_line()
-        self._last = data = connection.first()
-        self._tail.add(data)
+        data = connection.first()
         last = connection.finished
+        self._tail.add(data)
         self._events = _is_stream(head.headers)
         if exchange.commented:
             return self._go_on(head, data, last)
+        if self._events and not last and not data.endswith(_EVENT_ENDS):
+            data = self._hold(data)
+        fields = answer_fields(head.headers)
+        if b"date: " not in fields:  # RFC 9110 section 6.6.1
+            added += date_line()
         exchange.start(head.status, fields + added, head.length, data, last=last)
         return last
 
     def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
         """A stream has begun already, with comments: only events can follow."""
-        exchange = self._exchange
-        exchange.commented = False
+        self._exchange.commented = False
         if self._events:
-            exchange.write(data, last)
+            self._exchange.write(data, last)
             return last
         message = data[:LONGEST_MESSAGE].decode("utf-8", errors="replace")
-        self.fail(f"The worker answered {head.status}: {message}", code=str(head.status))
+        self._events = True
+        self._fail(f"The worker answered {head.status}: {message}", code=str(head.status))
         return True
 
     async def flow(self, connection: Connection) -> None:
@@ -71,28 +81,43 @@ class Relay:
         try:
             await connection.flow(self._pass)
         except WorkerError as error:
-            if self._events:
-                self.fail(f"The worker failed in the middle of its answer: it {error}.")
+            self._fail(f"The worker failed in the middle of its answer: it {error}.")
             raise CutShort(error) from None
         except asyncio.CancelledError:
-            if self._events and not exchange.left:
-                self.fail("The router was stopped in the middle of this answer.")
+            if not exchange.left:
+                self._fail("The router was stopped in the middle of this answer.")
             raise
 
     def _pass(self, data: bytes, last: bool) -> None:
-        self._last = data
         self._tail.add(data)
+        if self._events and (self._held or not data.endswith(_EVENT_ENDS)) and not last:
+            data = self._hold(data)
+        elif self._held:
+            data, self._held = self._held + data, b""
         self._exchange.write(data, last)
+
+    def _hold(self, data: bytes) -> bytes:
+        """Keep an event that is not whole; return those before it."""
+        data = self._held + data
+        whole = max(data.rfind(end) + len(end) if end in data else 0 for end in _EVENT_ENDS)
+        if len(data) - whole > LONGEST_HELD:
+            whole = len(data)
+        self._held = data[whole:]
+        return data[:whole]
+
+    @property
+    def complete(self) -> bool:
+        """A stream has said all that it will: clients close then, before HTTP's own end."""
+        return self._events and self._tail.last_event().startswith(_LAST_EVENTS)
 
     def usage(self) -> Usage:
         """What the worker reported, once the answer has passed."""
         return self._tail.read()
 
-    def fail(self, message: str, code: str = "worker_failed") -> None:
-        """End the stream with an error in its own shape."""
-        text = error_event(self._endpoint, message, code)
-        whole = not self._last or self._last.endswith(b"\n\n") or not self._events
-        self._exchange.write(text if whole else b"\n\n" + text, last=True)
+    def _fail(self, message: str, code: str = "worker_failed") -> None:
+        """End the stream, if it is one, with an error in its own shape."""
+        if self._events:
+            self._exchange.write(error_event(self._endpoint, message, code), last=True)
 
 
 def _is_stream(headers: Headers) -> bool:

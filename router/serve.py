@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -22,6 +23,7 @@ from strategies import registry
 
 log = logging.getLogger("warmroute.processes")
 
+FOR_OPERATORS = " for operators"
 #: Tells the operator a URL.
 Announce = Callable[[str], None]
 
@@ -43,7 +45,6 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
     logs.set_up(settings.logs)
     serving = Serving(settings)
-    announce(_url(settings, listener.getsockname()[1]))
 
     async def run() -> None:
         async def keep_up() -> None:
@@ -56,6 +57,9 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
 
         reloading = asyncio.create_task(keep_up())
         with obeying(stop, reload.now):
+            announce(_url(settings, _bound(settings.listen, listener)))
+            if settings.admin.listen:
+                announce(_url(settings, _bound(settings.admin.listen, admin[0])) + FOR_OPERATORS)
             try:
                 await serving.run([listener], admin)
             finally:
@@ -85,7 +89,9 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
 
             def started() -> None:
                 reloading.append(asyncio.create_task(reload.run(processes.change)))
-                announce(_url(settings, listen.port))
+                announce(_url(settings, listen))
+                if admin:
+                    announce(_url(settings, admin) + FOR_OPERATORS)
 
             reloading: list[asyncio.Task[None]] = []
             with obeying(stop, reload.now):
@@ -99,12 +105,16 @@ def _kept(address: Address) -> Iterator[Address]:
     """Keep a port while the block runs; yields its address. Raises PortTaken."""
     bind(address).close()  # another server's processes would let ours join them
     with bind(address, shared=True, listen=False) as holder:
-        yield Address(address.host, holder.getsockname()[1])
+        yield _bound(address, holder)
 
 
-def _url(settings: Settings, port: int) -> str:
-    scheme = "https" if settings.tls else "http"
-    return f"{scheme}://{Address(settings.listen.host, port)}"
+def _bound(address: Address, listener: socket.socket) -> Address:
+    """Return the address with the port that was found where it asks for any."""
+    return Address(address.host, listener.getsockname()[1])
+
+
+def _url(settings: Settings, address: Address) -> str:
+    return f"{'https' if settings.tls else 'http'}://{address}"
 
 
 def _say_what_is_lost(settings: Settings, count: int) -> None:

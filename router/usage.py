@@ -9,6 +9,9 @@ import msgspec
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
 TAIL = 4096
 
+#: The last bytes in which the last event of a stream is looked for.
+LAST = 1024
+
 #: No prompt has so many tokens.
 MOST = 1 << 31
 
@@ -47,6 +50,11 @@ class UsageTail:
         else:
             self._tail = tail[-TAIL:] + chunk
 
+    def last_event(self) -> bytes:
+        """Return the last event of a stream, if it is short."""
+        tail = self._tail[-LAST:].strip()
+        return tail[tail.rfind(b"\n\n") + 2 :] if b"\n\n" in tail else tail
+
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
         data = self._tail
@@ -69,11 +77,11 @@ def _scanned(tail: str) -> Usage:
 
 def _object_after(text: str, at: int) -> dict[str, Any] | None:
     """Return the JSON object that is the value of the key ending at `at`, if it is one."""
-    at = text.find("{", at, at + 16)
-    if at < 0:
+    start = text.find("{", at, at + 16)
+    if start < 0 or text[at:start].strip() != ":":
         return None  # null, or not a key at all
     try:
-        value, _ = _scan(text, at)
+        value, _ = _scan(text, start)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

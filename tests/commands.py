@@ -46,6 +46,16 @@ class Running(NamedTuple):
     def end(self, number: signal.Signals) -> int:
         """Send a signal; return the exit code of an end without a traceback."""
         self.process.send_signal(number)
+        return self.code()
+
+    def cut(self, number: signal.Signals) -> int:
+        """Send a signal to a server, and again once it has begun to end."""
+        self.process.send_signal(number)
+        until(lambda: "stopping" in self.err.read_text(), 20)
+        return self.end(number)
+
+    def code(self) -> int:
+        """Wait for the end."""
         code = self.process.wait(20)
         assert "Traceback" not in self.err.read_text()
         return code

@@ -104,8 +104,9 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
     return body["error"]
 
 
-Action = bytes | float | str
-"""What a stub does next: write bytes, sleep seconds, `close`, `reset`, or `stall` for good."""
+Action = bytes | float | str | Callable[[], bool]
+"""What a stub does next: write bytes, sleep seconds, `close`, `reset`, `stall` for good, or wait
+until something is true."""
 
 JSON = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
 OK: list[Action] = [
@@ -219,6 +220,9 @@ class Stub:
             await writer.drain()
         elif isinstance(action, float):
             await asyncio.sleep(action)
+        elif callable(action):
+            while not action():  # noqa: ASYNC110 - set by another thread
+                await asyncio.sleep(0.005)
         elif action == "stall":
             await asyncio.Event().wait()
         elif action == "reset":

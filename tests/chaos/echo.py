@@ -6,6 +6,7 @@ import json
 from tests.chaos.looped import Looped
 
 MODELS = b'{"object":"list","data":[{"id":"m"}]}'
+FULL = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
 
 
 def body(marker: str, *, stream: bool) -> bytes:
@@ -74,6 +75,6 @@ class Echo(Looped):
         request = json.loads(await reader.readexactly(length))
         marker = request["messages"][0]["content"]
         if self.full:
-            return b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
+            return FULL
         self.seen.append(marker)
         return answer(marker, stream=request.get("stream", False), chunked=self.chunked)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.chaos.conftest import PATH, Fleet, MakeFleet, assert_answered, request
-from tests.chaos.echo import answer, body, head
+from tests.chaos.echo import FULL, answer, body, head
 from tests.chaos.proxy import End, Fault
 from tests.support import error_of, until
 
@@ -272,15 +272,41 @@ def test_a_new_connection_that_ends_as_the_request_comes(fleet: MakeFleet, strea
 
 
 @both_ways
-@pytest.mark.parametrize("fault", [None, Fault(pieces=1), Fault("stall", at=60)])
-def test_a_full_worker(fleet: MakeFleet, fault: Fault | None, stream: bool) -> None:
-    """However it says so, another one answers; it is not taken for broken."""
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_a_kept_connection_that_ends_after_a_byte(fleet: MakeFleet, end: End, stream: bool) -> None:
+    """The answer had begun, so it was not idle: the request is not sent again."""
+    made, marker = fleet(), "begun"
+    made.works()
+    made.chaos[0].fault = Fault(end, at=1, once=True)
+    assert made.ask(marker, stream=stream).status_code == 502
+    assert made.seen_by(marker) == [0]
+    assert made.charged() == {(made.chaos[0].name, "closed"): 1}
+    made.works()
+
+
+@both_ways
+@pytest.mark.parametrize("end", ["stall", "close", "reset"])
+@pytest.mark.parametrize("body_bytes", [0, 1])
+def test_a_full_worker_that_breaks_its_refusal(
+    fleet: MakeFleet, body_bytes: int, end: End, stream: bool
+) -> None:
+    """The status is enough for another one to be asked."""
     made, marker = fleet(), "full"
     made.workers[0].full = True
-    made.chaos[0].fault = fault
+    made.chaos[0].fault = Fault(end, at=len(FULL) - 2 + body_bytes)
     assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
     assert made.seen_by(marker) == [1]
     assert made.charged() == {(made.chaos[0].name, "full"): 1}
     assert made.router.worker(0).ready
     made.workers[0].full, made.chaos[0].fault = False, None
     made.works()
+
+
+@both_ways
+def test_a_full_worker_that_says_so_slowly(fleet: MakeFleet, stream: bool) -> None:
+    """Another one answers; it is not taken for broken."""
+    made, marker = fleet(), "full"
+    made.workers[0].full = True
+    made.chaos[0].fault = Fault(pieces=1)
+    assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
+    assert made.charged() == {(made.chaos[0].name, "full"): 1}

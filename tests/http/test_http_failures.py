@@ -148,11 +148,33 @@ def test_messages_stream_breaks_in_its_own_shape(stub: MakeStub, route: MakeRout
     assert text.split(b"\n\n")[1].startswith(b'event: error\ndata: {"type":"error","error":{')
 
 
-def test_an_event_cut_in_two_is_closed_first(stub: MakeStub, route: MakeRouter) -> None:
-    """Half an event and the error do not run together."""
-    router = route(stub([SSE, chunk(EVENT + b'data: {"id"'), 0.05, "close"]).url)
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: bytes) -> None:
+    """It is held back until it is whole; when it never is, the error follows the last whole one."""
+    whole, half = b'data: {"id":"1"}' + end, b'data: {"id":"2"}'
+    router = route(stub([SSE, chunk(whole + half[:9]), 0.05, "close"]).url)
     text = router.http.post("/v1/chat/completions", json=CHAT).content
-    assert text.split(b"\n\n")[2].startswith(b'data: {"error"')
+    assert text.startswith(whole + b'data: {"error"')
+
+
+def test_an_event_in_pieces_arrives_whole(stub: MakeStub, route: MakeRouter) -> None:
+    """However a worker writes it, not a byte is lost or changed, a very long one included."""
+    long = b"data: " + b"x" * 200_000
+    pieces = [
+        b"da",
+        b'ta: {"id"',
+        b':"1"}\n',
+        b"\n: comment\r\n\r\nda",
+        b"ta: 2\n\n",
+        long,
+        b"\n\nend",
+    ]
+    pieces.append(b"\n\nend")
+    script: list[Action] = [SSE]
+    for piece in pieces:
+        script += [chunk(piece), 0.01]
+    router = route(stub([*script, b"0\r\n\r\n"]).url)
+    assert router.http.post("/v1/chat/completions", json=CHAT).content == b"".join(pieces)
 
 
 @pytest.mark.parametrize("death", ["close", "reset"])

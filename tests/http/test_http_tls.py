@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import trustme
 
 from router.settings import TlsSettings
 from router.tls import door_context
+from tests.authority import Authority
 from tests.support import (
     JSON,
     Action,
@@ -33,44 +33,6 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SLOW = {"interval": "1h"}
-
-
-class Authority:
-    """Issues certificates, and writes them where settings can name them."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._ca = trustme.CA()
-        self.roots = str(folder / "roots.pem")
-        self._ca.cert_pem.write_to_path(self.roots)
-
-    def issue(self, name: str = "127.0.0.1") -> dict[str, str]:
-        """A certificate and its key, for one name."""
-        issued = self._ca.issue_cert(name)
-        paths = {end: str(self._folder / f"{name}.{end}") for end in ("certificate", "key")}
-        Path(paths["certificate"]).unlink(missing_ok=True)
-        for blob in issued.cert_chain_pems:
-            blob.write_to_path(paths["certificate"], append=True)
-        issued.private_key_pem.write_to_path(paths["key"])
-        return paths
-
-    def server(self, name: str = "127.0.0.1", clients: str | None = None) -> ssl.SSLContext:
-        """What a worker shows; with `clients`, certificates of those roots are demanded."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        paths = self.issue(name)
-        context.load_cert_chain(paths["certificate"], paths["key"])
-        if clients is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(clients)
-        return context
-
-    def client(self, shown: dict[str, str] | None = None) -> ssl.SSLContext:
-        """What a client trusts, and shows."""
-        context = ssl.create_default_context(cafile=self.roots)
-        if shown is not None:
-            context.load_cert_chain(shown["certificate"], shown["key"])
-        return context
 
 
 @pytest.fixture
@@ -160,10 +122,10 @@ def test_openai_s_client_over_tls(ours: Authority, worker: Stub, route: MakeRout
     """It needs nothing but the authority."""
     router = route(worker.url, tls=ours.issue())
     with (
-        httpx.Client(verify=ours.client()) as http,
+        openai.DefaultHttpxClient(verify=ours.client()) as http,
         openai.OpenAI(base_url=router.url + "/v1", api_key="x", http_client=http) as client,
     ):
-        assert client.chat.completions.create(**BODY).id == "x"
+        assert client.completions.create(model="m", prompt="hello").id == "x"
 
 
 def test_what_is_spoken(

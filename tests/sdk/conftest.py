@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import openai
 import pytest
 
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from tests.support import Router, until
+from tests.sdk.clients import CALLERS, Caller
+from tests.sdk.node import Node
+from tests.support import Action, MakeRouter, MakeStub, Router, Stub, until
 
 MODEL = "toy"
 
@@ -43,3 +45,61 @@ def stage() -> Iterator[Stage]:
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
         stack.callback(client.close)
         yield Stage(fleet, router, client)
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """The JavaScript client, for all tests."""
+    with Node() as made:
+        yield made
+
+
+@pytest.fixture(params=CALLERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """`sync`, then `async`."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=CALLERS)
+def caller(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Caller]:
+    """Both clients in turn, at the simulated fleet."""
+    with CALLERS[request.param](stage.router.url) as made:
+        yield made
+
+
+class Scripted(NamedTuple):
+    """A worker that answers by a script, the router in front of it, and a client."""
+
+    worker: Stub
+    router: Router
+    caller: Caller
+
+    def plays(self, script: list[Action]) -> None:
+        """What the worker answers from now on."""
+        self.worker.script = script
+
+    @property
+    def asked(self) -> bytes:
+        """The body of the last request that the worker saw."""
+        return self.worker.requests[-1].partition(b"\r\n\r\n")[2]
+
+
+class MakeScripted(Protocol):
+    """Start a scripted worker, a router and a client with these options."""
+
+    def __call__(self, script: list[Action] | None = None, **options: object) -> Scripted: ...
+
+
+@pytest.fixture
+def scripted(stub: MakeStub, route: MakeRouter, kind: str) -> Iterator[MakeScripted]:
+    """Both clients in turn, at a worker that answers by a script."""
+    with ExitStack() as stack:
+
+        def make(script: list[Action] | None = None, **options: object) -> Scripted:
+            worker = stub(script, MODEL)
+            router = route(worker.url)
+            caller: Caller = CALLERS[kind](router.url, **options)
+            stack.callback(caller.close)
+            return Scripted(worker, router, caller)
+
+        yield make

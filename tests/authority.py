@@ -1,0 +1,44 @@
+"""An authority that issues certificates for a test, as real ones do."""
+
+import ssl
+from pathlib import Path
+
+import trustme
+
+
+class Authority:
+    """Issues certificates, and writes them where settings can name them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._ca = trustme.CA()
+        self.roots = str(folder / "roots.pem")
+        self._ca.cert_pem.write_to_path(self.roots)
+
+    def issue(self, name: str = "127.0.0.1") -> dict[str, str]:
+        """A certificate and its key, for one name."""
+        issued = self._ca.issue_cert(name)
+        paths = {end: str(self._folder / f"{name}.{end}") for end in ("certificate", "key")}
+        Path(paths["certificate"]).unlink(missing_ok=True)
+        for blob in issued.cert_chain_pems:
+            blob.write_to_path(paths["certificate"], append=True)
+        issued.private_key_pem.write_to_path(paths["key"])
+        return paths
+
+    def server(self, name: str = "127.0.0.1", clients: str | None = None) -> ssl.SSLContext:
+        """What a worker shows; with `clients`, certificates of those roots are demanded."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        paths = self.issue(name)
+        context.load_cert_chain(paths["certificate"], paths["key"])
+        if clients is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(clients)
+        return context
+
+    def client(self, shown: dict[str, str] | None = None) -> ssl.SSLContext:
+        """What a client trusts, and shows."""
+        context = ssl.create_default_context(cafile=self.roots)
+        if shown is not None:
+            context.load_cert_chain(shown["certificate"], shown["key"])
+        return context

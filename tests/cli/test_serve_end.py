@@ -1,0 +1,229 @@
+"""How `serve` ends: told once in order, told twice at once, and never with a failure."""
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.commands import Running, run, started
+from tests.support import Action, MakeStub, post, read_all, send, until
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNK = b"9\r\ndata: 1\n\n\r\n"
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+#: Longer than any test.
+LONG = {"delay": "1h", "drain": "1h"}
+
+Serve = Callable[..., Running]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, stack: ExitStack) -> Serve:
+    """Run `serve` in front of workers, with settings."""
+
+    def make(*urls: str, args: tuple[object, ...] = (), **settings: Any) -> Running:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.yaml"
+        path.write_text(json.dumps({"listen": "127.0.0.1:0", "workers": urls, **settings}))
+        return stack.enter_context(started(tmp_path, "serve", "--config", path, *args))
+
+    return make
+
+
+def port_of(running: Running) -> int:
+    """Where it listens."""
+    return httpx.URL(running.url()).port or 0
+
+
+def ready(running: Running) -> int:
+    """What it says to a balancer."""
+    return httpx.get(running.url() + "/health/ready").status_code
+
+
+def refuses(port: int) -> bool:
+    """Nobody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def begun(port: int) -> socket.socket:
+    """A stream whose first event has arrived."""
+    client = post(port, CHAT, BODY)
+    data = b""
+    while CHUNK not in data:
+        data += client.recv(65536)
+    return client
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_not_ready_but_serving(stub: MakeStub, serve: Serve, number: signal.Signals) -> None:
+    """While the delay lasts, balancers hear no, and whoever comes is served, and sent away."""
+    running = serve(stub().url, shutdown=LONG)
+    url = running.url()
+    with httpx.Client(base_url=url) as kept:
+        assert "connection" not in kept.get("/health/ready").headers
+        running.process.send_signal(number)
+        until(lambda: ready(running) == 503)
+        assert httpx.get(f"{url}/health/ready").json()["status"] == "stopping"
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        for client in (kept, httpx):
+            answer = client.post(url + CHAT, content=BODY)
+            assert answer.status_code == 200
+            assert answer.headers["connection"] == "close"
+    assert running.end(number) == 0
+    assert refuses(port_of(running))
+
+
+def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
+    """Nobody new is let in, idle connections are closed, and every answer is given whole."""
+    worker = stub([SSE + CHUNK, 1.5, CHUNK + b"0\r\n\r\n"])
+    slow = stub([1.5, JSON], model="slow")
+    running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": "1h"})
+    port = port_of(running)
+    with (
+        send(port, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n") as idle,
+        begun(port) as streaming,
+        post(port, CHAT, BODY.replace(b'"m"', b'"slow"')) as waiting,
+    ):
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+        until(lambda: slow.requests)
+        running.process.send_signal(signal.SIGTERM)
+        until(lambda: refuses(port))
+        assert read_all(idle) == b""
+        assert read_all(streaming).endswith(CHUNK + b"0\r\n\r\n")
+        answer = read_all(waiting)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"connection: close\r\n" in answer
+        assert running.code() == 0
+    assert "cut" not in running.err.read_text()
+
+
+@pytest.mark.parametrize("told", ["once", "twice"])
+def test_what_takes_too_long(stub: MakeStub, serve: Serve, told: str) -> None:
+    """When the drain is over, or at a second signal, each is cut with an error in its shape."""
+    worker = stub([SSE + CHUNK, "stall"])
+    slow = stub(["stall"], model="slow")
+    drain = "100ms" if told == "once" else "1h"
+    running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": drain})
+    port = port_of(running)
+    with (
+        begun(port) as streaming,
+        post(port, CHAT, BODY.replace(b'"m"', b'"slow"')) as waiting,
+        send(port, b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-le" % CHAT.encode()) as half,
+    ):
+        until(lambda: slow.requests)
+        if told == "once":
+            running.process.send_signal(signal.SIGTERM)
+        else:
+            running.process.send_signal(signal.SIGTERM)
+            until(lambda: refuses(port))
+            running.process.send_signal(signal.SIGTERM)
+        event, end = read_all(streaming).split(b"\r\n0\r\n\r\n")
+        assert end == b""
+        assert json.loads(event.partition(b"data: ")[2])["error"]["type"] == "server_error"
+        for client in (waiting, half):
+            head, _, body = read_all(client).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nconnection: close" in head
+            assert "stopped" in json.loads(body)["error"]["message"]
+        assert running.code() == 0
+    until(lambda: worker.closed_by_peer == 1 and slow.closed_by_peer == 1)
+
+
+def test_told_twice_before_the_delay_is_over(stub: MakeStub, serve: Serve) -> None:
+    """The second signal ends the waiting too."""
+    worker = stub([SSE + CHUNK, "stall"])
+    running = serve(worker.url, shutdown=LONG)
+    with begun(port_of(running)) as streaming:
+        running.process.send_signal(signal.SIGTERM)
+        until(lambda: ready(running) == 503)
+        assert running.end(signal.SIGTERM) == 0
+        assert b'"error"' in read_all(streaming)
+
+
+@contextmanager
+def balancer(url: str) -> Iterator[list[int]]:
+    """Clients behind a balancer that asks whether it may send, every time; yields the statuses."""
+    statuses: list[int] = []
+    may = threading.Event()
+    may.set()
+
+    def ask() -> None:
+        with httpx.Client(base_url=url, timeout=20) as client:
+            while client.get("/health/ready").status_code == 200:
+                may.wait(0.01)
+        may.clear()
+
+    def call(stream: bool) -> None:
+        body = BODY if stream else BODY.replace(b"true", b"false")
+        with httpx.Client(base_url=url, timeout=20) as client:
+            while may.is_set():
+                statuses.append(client.post(CHAT, content=body).status_code)
+
+    threads = [threading.Thread(target=ask)]
+    threads += [threading.Thread(target=call, args=(n % 2 == 0,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield statuses
+    finally:
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve) -> None:
+    """From full traffic to the end of the process, no request fails."""
+    script: list[Action] = [SSE + CHUNK, 0.02, CHUNK + b"0\r\n\r\n"]
+    running = serve(stub(script).url, stub(script).url, shutdown={"delay": "3s", "drain": "1h"})
+    with balancer(running.url()) as statuses:
+        until(lambda: len(statuses) > 50, 30)
+        assert running.end(signal.SIGTERM) == 0
+    assert set(statuses) == {200}
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        yield listener
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_told_to_stop_before_it_has_started(
+    serve: Serve, silent: socket.socket, processes: int
+) -> None:
+    """Probes under way are given up, and nothing waits for a delay."""
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    args = ("--processes", processes)
+    running = serve(url, args=args, shutdown=LONG, health={"timeout": "1h"})
+    probe, _ = silent.accept()
+    with probe:
+        assert probe.recv(65536).startswith(b"GET /health ")
+        assert running.end(signal.SIGTERM) == 0
+
+
+def test_a_taken_port_for_operators(tmp_path: Path, silent: socket.socket) -> None:
+    """1 and one plain sentence."""
+    path = tmp_path / "warmroute.yaml"
+    taken = f"127.0.0.1:{silent.getsockname()[1]}"
+    given = {"workers": ["http://127.0.0.1:1"], "listen": "127.0.0.1:0"}
+    path.write_text(json.dumps({**given, "admin": {"listen": taken}}))
+    for processes in (1, 2):
+        done = run("serve", "--config", path, "--processes", processes)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert taken in done.stderr
+        assert "in use" in done.stderr

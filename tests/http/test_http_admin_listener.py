@@ -1,0 +1,122 @@
+"""An address of their own for operators: each path is served where it belongs, and nowhere else."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from router.openai import ENDPOINTS
+from tests.authority import Authority
+from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, until
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m", "messages": []}
+DOOR, ADMIN = "sk-door-0123456789", "sk-admin-0123456789"
+FOR_OPERATORS = ["/workers", "/metrics", "/docs", "/docs/swagger-ui.css", "/openapi.json"]
+PROBES = ["/health/live", "/health/ready"]
+APART = {"listen": "127.0.0.1:0"}
+
+
+@pytest.fixture(scope="module")
+def apart(worker: Stub) -> Iterator[Router]:
+    """A router with a listener for operators."""
+    with ExitStack() as stack:
+        made = Router({"workers": [worker.url], "admin": APART, "cors": ["*"]})
+        stack.callback(made.stop)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def operators(apart: Router) -> Iterator[httpx.Client]:
+    """A client of that listener."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{apart.admin_port}", timeout=20) as http:
+        yield http
+
+
+@pytest.mark.parametrize("path", FOR_OPERATORS)
+def test_operators_paths(apart: Router, operators: httpx.Client, path: str) -> None:
+    """There, and not on the main listener."""
+    assert operators.get(path).status_code == 200
+    for method in ("GET", "POST", "OPTIONS"):
+        reply = apart.http.request(method, path)
+        assert reply.status_code == 404
+        assert error_of(reply)["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize("path", [*ENDPOINTS, "/v1/models"])
+def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, path: str) -> None:
+    """On the main listener only; no worker hears of the others, and no web page either."""
+    before = len(worker.requests)
+    for method in ("GET", "POST", "OPTIONS"):
+        asking = {"origin": "https://a.example", "access-control-request-method": method}
+        reply = operators.request(method, path, headers=asking, json=BODY)
+        assert reply.status_code == 404
+        assert not any(name.startswith("access-control-") for name in reply.headers)
+    assert len(worker.requests) == before
+    assert apart.http.options(path, headers=asking).status_code == 204
+    method = "POST" if path in ENDPOINTS else "GET"
+    assert apart.http.request(method, path, content=b"x").status_code in {200, 400}
+
+
+@pytest.mark.parametrize("path", PROBES)
+def test_probes(apart: Router, operators: httpx.Client, path: str) -> None:
+    """On both: whoever probes reaches one of them."""
+    assert apart.http.get(path).status_code == operators.get(path).status_code == 200
+
+
+def test_it_is_the_same_router(apart: Router, operators: httpx.Client) -> None:
+    """What was served on one is counted on the other."""
+    assert apart.http.post(CHAT, json=BODY).status_code == 200
+    (status,) = operators.get("/workers").json()
+    assert status["state"] == "ready"
+    assert "warmroute_requests_total{" in operators.get("/metrics").text
+
+
+@pytest.fixture
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that the settings name."""
+    monkeypatch.setenv("DOOR_KEY", DOOR)
+    monkeypatch.setenv("ADMIN_KEY", ADMIN)
+
+
+@pytest.mark.usefixtures("_secrets")
+@pytest.mark.parametrize("own", [True, False])
+def test_keys_hold_there(stub: MakeStub, route: MakeRouter, own: bool) -> None:
+    """Its own keys, or those of clients where it has none."""
+    admin = {**APART, "keys": ["${ADMIN_KEY}"]} if own else APART
+    router = route(stub().url, auth={"keys": ["${DOOR_KEY}"]}, admin=admin)
+    opens, other = (ADMIN, DOOR) if own else (DOOR, ADMIN)
+    with httpx.Client(base_url=f"http://127.0.0.1:{router.admin_port}", timeout=20) as http:
+        for path in FOR_OPERATORS:
+            for key, status in (("", 401), (other, 401), (opens, 200)):
+                assert http.get(path, headers={"x-api-key": key}).status_code == status
+            assert router.http.get(path, headers={"x-api-key": opens}).status_code == 404
+            assert router.http.get(path).status_code == 401
+        for path in (CHAT, "/v1/models", "/nothing"):
+            assert http.get(path, headers={"x-api-key": other}).status_code == 401
+            assert http.get(path, headers={"x-api-key": opens}).status_code == 404
+        assert {http.get(path).status_code for path in PROBES} == {200}
+
+
+def test_it_speaks_tls_as_the_other_does(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
+    """Keys of operators are no less worth hiding."""
+    ours = Authority(tmp_path / "ours")
+    router = route(stub().url, admin=APART, tls=ours.issue())
+    where = f"127.0.0.1:{router.admin_port}"
+    assert httpx.get(f"https://{where}/workers", verify=ours.client()).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{where}/workers")
+
+
+def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) -> None:
+    """They count, and the end closes them."""
+    router = route(stub().url, admin=APART)
+    with httpx.Client(base_url=f"http://127.0.0.1:{router.admin_port}") as http:
+        http.get("/workers")
+        assert len(router.door.clients) == 1
+        router._server.stop()
+        until(lambda: not router._thread.is_alive())
+        with pytest.raises(httpx.TransportError):
+            http.get("/workers")

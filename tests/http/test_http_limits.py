@@ -1,0 +1,298 @@
+"""What one request may ask for: up to the limit it passes as it is, beyond it is refused."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.errors import BadRequest
+from router.limits import _WORDS, Limits
+from router.openai import ENDPOINTS, parse
+from router.settings import LimitSettings
+from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
+
+CHAT, RESPONSES, CLAUDE = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+FORM = "/v1/audio/transcriptions"
+LIMITS = {
+    "messages": 5,
+    "images": 2,
+    "n": 4,
+    "best_of": 8,
+    "max_tokens": 100,
+    "body": "64KiB",
+    "url": "200B",
+    "headers": "1KiB",
+    "header_count": 20,
+}
+
+
+@pytest.fixture(scope="module", params=["roundrobin", "prefixaware"])
+def tight(request: pytest.FixtureRequest, worker: Stub) -> Iterator[Router]:
+    """A door with low limits, whatever its strategy looks at."""
+    with ExitStack() as stack:
+        settings = {"workers": [worker.url], "limits": LIMITS, "strategy": request.param}
+        made = Router(settings)
+        stack.callback(made.stop)
+        yield made
+        assert made.idle()
+
+
+def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None:
+    """The field that is too much, or None where a worker got the body as it was."""
+    raw = body if isinstance(body, bytes) else json.dumps({"model": "m", **body}).encode()
+    reply = door.http.post(path, content=raw)
+    if reply.status_code == 200:
+        return None
+    assert reply.status_code == 400
+    error = error_of(reply)
+    assert error["type"] == "invalid_request_error"
+    assert "limit" in error["message"]
+    field = str(error["param"])
+    setting = field if field in {"n", "best_of"} else "max_tokens"
+    if field in {"messages", "input"}:
+        setting = "images" if "images" in error["message"] else "messages"
+    assert f" {LIMITS[setting]}" in error["message"]
+    return field
+
+
+@pytest.mark.parametrize("field", ["n", "best_of", "max_tokens"])
+def test_numbers(worker: Stub, tight: Router, field: str) -> None:
+    """The limit itself passes; one more does not, however vLLM would let it be written."""
+    limit = LIMITS[field]
+    assert isinstance(limit, int)
+    for value in (limit, 1, 0, -5, float(limit), str(limit), f" {limit} ", True, None):
+        assert refused(tight, CHAT, {field: value}) is None
+    before = len(worker.requests)
+    over = limit + 1
+    for much in (over, 2**31, 2**63, 10**400, limit + 0.5, float(over), 1e300, f" {over}", "1_000"):
+        assert refused(tight, CHAT, {field: much}) == field
+    for raw in (b"1e3", b'"1e3"', b'"+101"', b"1" * 400):
+        assert refused(tight, CHAT, b'{"model":"m","%b":%b}' % (field.encode(), raw)) == field
+    assert len(worker.requests) == before
+
+
+@pytest.mark.parametrize("odd", ["x", "", "7x", "nan", [], [1000], {}, {"a": 1000}])
+def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router, odd: object) -> None:
+    """It passes as it is."""
+    for field in ("n", "best_of", "max_tokens"):
+        assert refused(tight, CHAT, {field: odd}) is None
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, CLAUDE, "/v1/completions"])
+def test_every_name_of_the_answer_s_length(tight: Router, path: str, field: str) -> None:
+    """As each API calls it."""
+    assert refused(tight, path, {field: 100}) is None
+    assert refused(tight, path, {field: 101}) == field
+
+
+def test_without_a_limit_on_tokens(stub: MakeStub, route: MakeRouter) -> None:
+    """Any length may be asked for; the other defaults are what the settings say."""
+    router = route(stub().url)
+    for body, status in (
+        ({"max_tokens": 10**9}, 200),
+        ({"n": 128, "best_of": 128}, 200),
+        ({"n": 129}, 400),
+        ({"best_of": 129}, 400),
+        ({"messages": [{}] * 4096}, 200),
+        ({"messages": [{}] * 4097}, 400),
+        ({"messages": [{"content": [{"type": "image_url"}] * 256}]}, 200),
+        ({"messages": [{"content": [{"type": "image_url"}] * 257}]}, 400),
+    ):
+        assert router.http.post(CHAT, json={"model": "m", **body}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b'{"model":"m","n":1,"n":5}', "n"),
+        (b'{"model":"m","n":5,"n":1}', None),
+        (b'{"model":"m","\\u006e":5}', "n"),
+        (b'{"model":"m","N":5,"n ":5," n":5}', None),
+        (b'{"model":"m","x":{"n":5}}', None),
+        (b'{"model":"m","messages":"n\\":5,"}', None),
+        (b'{"model":"m",\n\t"n"\r\n:\t 5 }', "n"),
+    ],
+)
+def test_how_it_is_written_does_not_matter(tight: Router, raw: bytes, field: str | None) -> None:
+    """Of a field given twice the last one counts, as in vLLM; escapes and spaces do not hide it."""
+    assert refused(tight, CHAT, raw) == field
+
+
+def test_forms(worker: Stub, tight: Router) -> None:
+    """The same numbers in an upload, the last of a field given twice."""
+
+    def send_form(fields: list[tuple[str, str]]) -> tuple[int, str | None]:
+        files = [(name, (None, value)) for name, value in [("model", "m"), *fields]]
+        reply = tight.http.post(FORM, files=[*files, ("file", ("a.wav", b"sound"))])
+        return reply.status_code, None if reply.status_code == 200 else error_of(reply)["param"]
+
+    before = len(worker.requests)
+    assert send_form([("max_completion_tokens", "101")]) == (400, "max_completion_tokens")
+    assert send_form([("n", "1"), ("n", "5")]) == (400, "n")
+    assert len(worker.requests) == before
+    assert send_form([("n", "5"), ("n", "1")]) == (200, None)
+    assert send_form([("n", "4"), ("best_of", "x"), ("other", "1000")]) == (200, None)
+
+
+ENTRIES = [
+    {},
+    {"role": "user", "content": "x"},
+    0,
+    "",
+    None,
+    [],
+    [1, 2, 3, 4, 5, 6],
+    {"a": [1] * 9},
+]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=json.dumps)
+@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (RESPONSES, "input")])
+def test_messages(tight: Router, path: str, field: str, entry: object) -> None:
+    """Whatever they are, they are counted; spaces and nesting are not."""
+    assert refused(tight, path, {field: [entry] * 5}) is None
+    assert refused(tight, path, {field: [entry] * 6}) == field
+    spaced = json.dumps({"model": "m", field: [entry] * 6}, indent=4, separators=(" ,\n", " : "))
+    assert refused(tight, path, spaced.encode()) == field
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/pooling", "/classify", CLAUDE])
+def test_messages_of_other_endpoints(tight: Router, path: str) -> None:
+    """Wherever vLLM takes messages."""
+    assert refused(tight, path, {"messages": [{}] * 5}) is None
+    assert refused(tight, path, {"messages": [{}] * 6}) == "messages"
+
+
+def test_inputs_that_are_no_messages(tight: Router) -> None:
+    """Texts and token ids to embed may be many."""
+    assert refused(tight, "/v1/embeddings", {"input": ["text"] * 100}) is None
+    assert refused(tight, "/v1/completions", {"prompt": [1] * 1000}) is None
+    assert refused(tight, RESPONSES, {"input": "[{},{},{},{},{},{},{}]"}) is None
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+TEXT = {"type": "text", "text": "What is this? [{}] {}"}
+IMAGES: list[Any] = [
+    IMAGE,
+    {"type": "input_image", "image_url": "https://a"},
+    {"type": "image", "source": {"type": "base64", "data": "AAAA"}},
+    {"type": "input_audio", "input_audio": {"data": "AAAA"}},
+    {"type": "video_url", "video_url": {"url": "https://a"}},
+    {"type": "whatever comes next"},
+    {"image_url": "https://a"},
+    {"type": None, "image_url": "https://a"},
+    {"type": ["text"], "image_url": "https://a"},
+    {"type": "text", "text": "x", "image_url": "https://a", "uuid": "1"},
+]
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=json.dumps)
+def test_images(tight: Router, image: object) -> None:
+    """All that vLLM takes for one, in one message or several, with any text between them."""
+    apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT, "text"]}]
+    assert refused(tight, CHAT, {"messages": apart}) is None
+    assert refused(tight, CHAT, {"messages": [{"content": [image] * 2}]}) is None
+    assert refused(tight, CHAT, {"messages": [*apart, {"content": [image]}]}) == "messages"
+    assert refused(tight, CHAT, {"messages": [{"content": [image] * 3}]}) == "messages"
+
+
+def test_images_in_what_tools_return(tight: Router) -> None:
+    """As Anthropic's and OpenAI's newer API have it."""
+    for count, field in ((2, None), (3, "messages")):
+        result = {"type": "tool_result", "content": [TEXT, *[{"type": "image"}] * count]}
+        assert refused(tight, CLAUDE, {"messages": [{"content": [result]}]}) == field
+    for count, field in ((2, None), (3, "input")):
+        output = [{"type": "input_image"}] * count
+        call = {"type": "function_call_output", "output": output}
+        assert refused(tight, RESPONSES, {"input": [{"content": "x"}, call]}) == field
+
+
+@pytest.mark.parametrize("kind", sorted(_WORDS))
+def test_words_are_no_images(tight: Router, kind: str) -> None:
+    """However many parts, and however much in them looks like JSON."""
+    part = {"type": kind, "text": '{"type":"image_url"},[{' * 9, "input": [{"type": "image"}] * 9}
+    assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
+
+
+def test_no_images_at_all(stub: MakeStub, route: MakeRouter) -> None:
+    """0 allows none, and text all the same."""
+    router = route(stub().url, limits={"images": 0})
+    assert router.http.post(CHAT, json={"messages": [{"content": [TEXT]}]}).status_code == 200
+    reply = router.http.post(CHAT, json={"messages": [{"content": [TEXT, IMAGE]}]})
+    assert (reply.status_code, error_of(reply)["param"]) == (400, "messages")
+
+
+WORDS = st.sampled_from(["a", '{"', "[{}]", "\\", "é", "image_url", "},{", ""])
+PARTS = st.one_of(
+    WORDS,
+    st.none(),
+    st.fixed_dictionaries({"type": st.just("text"), "text": WORDS}),
+    st.fixed_dictionaries({"type": st.sampled_from(["image_url", "audio", None, 5]), "a": WORDS}),
+    st.fixed_dictionaries({"image_url": WORDS}),
+)
+MESSAGES = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"role": WORDS, "content": st.one_of(WORDS, st.lists(PARTS))}),
+        st.integers(),
+        st.lists(PARTS),
+    )
+)
+
+
+def counted(messages: list[Any]) -> int:
+    """Images, by the book: decode everything and look at each part."""
+    contents = [message["content"] for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return sum(isinstance(part, dict) and part.get("type") != "text" for part in parts)
+
+
+@given(MESSAGES, st.integers(1, 5), st.integers(0, 5), st.booleans(), st.sampled_from([None, 1]))
+def test_it_is_refused_exactly_when_it_is_too_much(
+    messages: list[Any], most: int, images: int, ascii_only: bool, indent: int | None
+) -> None:
+    """The short ways of counting agree with the long one, whatever the text and the spacing."""
+    limits = Limits(LimitSettings(messages=most, images=images))
+    body = json.dumps({"messages": messages}, ensure_ascii=ascii_only, indent=indent).encode()
+    endpoint = ENDPOINTS[CHAT]
+    too_much = len(messages) > most or counted(messages) > images
+    request = parse(endpoint, body, b"")
+    if too_much:
+        with pytest.raises(BadRequest) as caught:
+            limits.check(endpoint, request)
+        assert caught.value.param == "messages"
+    else:
+        limits.check(endpoint, request)
+
+
+def status(door: Router, target: bytes, *fields: bytes) -> int:
+    """What a bare request is answered."""
+    lines = [b"GET %b HTTP/1.1" % target, b"host: x", b"connection: close", *fields, b"", b""]
+    with send(door.port, b"\r\n".join(lines)) as client:
+        return int(read_all(client).split(b" ", 2)[1])
+
+
+def test_heads(tight: Router) -> None:
+    """`limits.url`, `limits.headers` and `limits.header_count`, to the byte and the field."""
+    path = b"/health/live?"
+    assert status(tight, path + b"x" * (200 - len(path))) == 200
+    assert status(tight, path + b"x" * (201 - len(path))) == 414
+    assert status(tight, path, *[b"a: b"] * 18) == 200
+    assert status(tight, path, *[b"a: b"] * 19) == 431
+    used = len(b"hostxconnectionclose" + b"a")
+    assert status(tight, path, b"a: " + b"b" * (1024 - used)) == 200
+    assert status(tight, path, b"a: " + b"b" * (1025 - used)) == 431
+
+
+def test_bodies(worker: Stub, tight: Router) -> None:
+    """`limits.body` holds for inference; other paths take a small one whatever it is."""
+    body = b'{"model":"m","x":"%b"}' % (b"x" * (65536 - 20))
+    assert tight.http.post(CHAT, content=body).status_code == 200
+    assert worker.requests[-1].endswith(body)
+    assert tight.http.post(CHAT, content=body + b" ").status_code == 413
+    assert tight.http.request("GET", "/workers", content=b"x" * 65536).status_code == 200
+    assert tight.http.request("GET", "/workers", content=b"x" * 65537).status_code == 413

@@ -1,0 +1,210 @@
+"""More requests than the workers have room for: who waits, who is refused, who is next."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import httpx
+import pytest
+
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+QUIET = {"interval": "30s"}
+PATH = "/v1/chat/completions"
+
+
+class Gate:
+    """Holds a worker's answers back until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def script(self) -> list[Action]:
+        """An answer that waits for the gate, looked at every few milliseconds."""
+        return [self.opened.is_set, *OK]
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Enough clients."""
+    return stack.enter_context(ThreadPoolExecutor(32))
+
+
+def ask(router: Router, crowd: ThreadPoolExecutor, count: int = 1) -> list[Future[httpx.Response]]:
+    """Send requests, each over a connection of its own."""
+    return [
+        crowd.submit(httpx.post, router.url + PATH, json=CHAT, timeout=30) for _ in range(count)
+    ]
+
+
+def line_is(router: Router, length: int) -> bool:
+    """So many wait in line."""
+    return waiting(router) == length
+
+
+def waiting(router: Router) -> float:
+    """How many wait in line."""
+    return router.metric("warmroute_queue_length")
+
+
+def test_no_worker_gets_more_than_its_cap(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """The others wait, and are answered when there is room; none is lost."""
+    gate = Gate()
+    workers = [stub(gate.script()), stub(gate.script())]
+    router = route(
+        *(worker.url for worker in workers),
+        limits={"in_flight": 2},
+        health=QUIET,
+        strategy="leastload",
+    )
+    replies = ask(router, crowd, 10)
+    until(lambda: waiting(router) == 6)
+    assert sorted(len(worker.requests) for worker in workers) == [2, 2]
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 10
+    assert router.metric("warmroute_queued_total") == 6
+    until(router.idle)
+    assert waiting(router) == 0
+
+
+def test_a_full_line_refuses_at_once(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """429 in OpenAI's shape, with a time to come back; those in line are not hurt."""
+    gate = Gate()
+    router = route(stub(gate.script()).url, limits={"in_flight": 1, "queue": 2}, health=QUIET)
+    replies = ask(router, crowd, 3)
+    until(lambda: waiting(router) == 2)
+    refused = router.http.post(PATH, json=CHAT)
+    assert refused.status_code == 429
+    assert error_of(refused)["code"] == "queue_full"
+    assert int(refused.headers["retry-after"]) > 0
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 3
+
+
+def test_without_a_line_nobody_waits(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """`queue: 0` refuses whatever finds no room."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, limits={"in_flight": 1, "queue": 0}, health=QUIET)
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    assert router.http.post(PATH, json=CHAT).status_code == 429
+    gate.opened.set()
+    assert first.result().status_code == 200
+
+
+def test_nobody_waits_for_too_long(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """503 with a time to come back after `timeouts.queue`; the place in line is free again."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, limits={"in_flight": 1}, timeouts={"queue": "200ms"}, health=QUIET)
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    late = router.http.post(PATH, json=CHAT)
+    assert late.status_code == 503
+    assert error_of(late)["code"] == "overloaded"
+    assert int(late.headers["retry-after"]) > 0
+    assert waiting(router) == 0
+    gate.opened.set()
+    assert first.result().status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_the_line(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, stream: bool
+) -> None:
+    """A client that leaves while it waits is counted as 499, and no worker hears of it."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, limits={"in_flight": 1}, health=QUIET)
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    body = b'{"model":"m","stream":%b,"messages":[]}' % (b"true" if stream else b"false")
+    with post(router.port, PATH, body):
+        until(lambda: waiting(router) == 1)
+    until(lambda: waiting(router) == 0)
+    until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
+    gate.opened.set()
+    assert first.result().status_code == 200
+    until(router.idle)
+    assert len(worker.requests) == 1
+    assert router.worker().ready
+
+
+def test_tenants_take_turns(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key's long line delays another's request by one, not by all of them."""
+    gate = Gate()
+    worker = stub(gate.script())
+    keys = {"greedy": "g" * 16, "modest": "m" * 16}
+    for name, key in keys.items():
+        monkeypatch.setenv(name.upper(), key)
+    router = route(
+        worker.url,
+        limits={"in_flight": 1},
+        health=QUIET,
+        auth={"keys": [{"name": name, "key": f"${{{name.upper()}}}"} for name in keys]},
+    )
+
+    def as_tenant(name: str) -> Future[httpx.Response]:
+        headers = {"authorization": f"Bearer {keys[name]}", "x-request-id": name}
+        return crowd.submit(httpx.post, router.url + PATH, json=CHAT, headers=headers, timeout=30)
+
+    replies = [as_tenant("greedy")]
+    until(lambda: worker.requests)
+    for place in range(5):
+        replies.append(as_tenant("greedy"))
+        until(partial(line_is, router, place + 1))
+    replies.append(as_tenant("modest"))
+    until(lambda: waiting(router) == 6)
+    gate.opened.set()
+    assert {reply.result().status_code for reply in replies} == {200}
+    order = [b"x-request-id: modest" in request for request in worker.requests]
+    assert order.index(True) <= 2
+
+
+def test_a_worker_that_joins_takes_from_the_line(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Nobody waits for the busy one when another has become ready."""
+    gate = Gate()
+    busy, fresh = stub(gate.script()), stub()
+    fresh.well = False
+    router = route(
+        busy.url, fresh.url, limits={"in_flight": 1}, health={"interval": "100ms", "fall": 1}
+    )
+    until(lambda: not router.worker(1).ready and router.worker(0).ready)
+    replies = ask(router, crowd, 4)
+    until(lambda: waiting(router) == 3)
+    fresh.well = True
+    until(lambda: waiting(router) == 0)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 4
+    assert len(fresh.requests) >= 3
+
+
+def test_others_are_refused_while_all_are_gone(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Those in line hear at once that no worker is left."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, limits={"in_flight": 1}, health={"interval": "50ms", "fall": 1})
+    replies = ask(router, crowd, 3)
+    until(lambda: waiting(router) == 2)
+    began = time.monotonic()
+    worker.stop()
+    assert {reply.result().status_code for reply in replies} <= {502, 503}
+    assert time.monotonic() - began < 25  # not as late as `timeouts.queue`

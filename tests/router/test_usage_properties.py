@@ -1,0 +1,219 @@
+"""Of any stream, in any dialect and cut anywhere, the last report is read and nothing made up."""
+
+import json
+import pickle
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.usage import TAIL, Usage, UsageTail
+
+
+class Event(NamedTuple):
+    """One event's bytes, and what it reports."""
+
+    data: bytes
+    told: Usage | None
+
+
+def read(*chunks: bytes) -> Usage:
+    """What is read of an answer in these chunks."""
+    tail = UsageTail()
+    for chunk in chunks:
+        tail.add(chunk)
+    return tail.read()
+
+
+anyhow = settings(deadline=None)
+
+counts = st.integers(0, 1 << 30)
+words = st.text(max_size=20) | st.sampled_from(['"usage"', '"usage":{', "usage", "\\", '"', "☕"])
+maybe_counts = st.none() | counts
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> tuple[dict[str, Any], Usage]:
+    """A `usage` object in one of the dialects, and what it says."""
+    prompt, cached, more = draw(counts), draw(maybe_counts), draw(counts)
+    names = draw(st.sampled_from(["prompt_tokens", "input_tokens"]))
+    usage: dict[str, Any] = {names: prompt, "total_tokens": more}
+    if draw(st.booleans()):
+        details = None if cached is None else {"cached_tokens": cached, "audio_tokens": 0}
+        usage[f"{names}_details"] = details
+        return usage, Usage(prompt, cached)
+    if cached is not None:  # Anthropic's way
+        usage["cache_read_input_tokens"] = cached
+        return usage, Usage(prompt + cached, cached)
+    return usage, Usage(prompt, None)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    """An event as some server may word it: with a report, with none, or without the key."""
+    body: dict[str, Any] = {"choices": [{"delta": {"content": draw(words)}}]}
+    told = None
+    kind = draw(st.sampled_from(["report", "null", "none", "nested", "comment", "done"]))
+    if kind == "comment":
+        return Event(b": ping\n\n", None)
+    if kind == "done":
+        return Event(b"data: [DONE]\n\n", None)
+    if kind in ("report", "nested"):
+        usage, told = draw(reports())
+        body = (
+            {"response": {**body, "usage": usage}} if kind == "nested" else {**body, "usage": usage}
+        )
+    elif kind == "null":
+        body["usage"] = None
+    if draw(st.booleans()):
+        body["system_fingerprint"] = draw(words)
+    text = json.dumps(
+        body,
+        ensure_ascii=draw(st.booleans()),
+        separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])),
+    )
+    name = draw(st.sampled_from([b"", b"event: x\n", b"id: 1\n"]))
+    end = draw(st.sampled_from([b"\n\n", b"\r\n\r\n"]))
+    return Event(name + b"data: " + text.encode("utf-8", "surrogatepass") + end, told)
+
+
+streams = st.lists(events(), max_size=12)
+cuts = st.lists(st.integers(0), max_size=40)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """The bytes in pieces, empty ones too."""
+    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(at)]
+
+
+def last_report(told: list[Event]) -> Usage:
+    """What the last event that reports anything says."""
+    said = [found.told for found in told if found.told is not None]
+    return said[-1] if said else Usage()
+
+
+@settings(deadline=None, max_examples=400)
+@given(streams, cuts)
+def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
+    """Whatever comes before, after and between, and however it is cut."""
+    data = b"".join(event.data for event in told)
+    if len(data) <= TAIL:
+        assert read(*cut(data, places)) == last_report(told)
+
+
+@anyhow
+@given(streams)
+def test_byte_by_byte(told: list[Event]) -> None:
+    """One chunk or as many as there are bytes: the same is read."""
+    data = b"".join(event.data for event in told)
+    assert read(*(bytes([byte]) for byte in data)) == read(data)
+
+
+@anyhow
+@given(streams, st.integers(0))
+def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
+    """Of a prefix nothing is read that no event has said in full."""
+    data = b"".join(event.data for event in told)
+    ends = list(accumulate(len(event.data) for event in told))
+    stop = place % (len(data) + 1)
+    whole = [event for event, end in zip(told, ends, strict=True) if end <= stop]
+    nearly = told[len(whole) : len(whole) + 1]  # its report may be there, its end is not
+    seen = read(data[:stop])
+    assert seen in {Usage(), *(event.told for event in [*whole, *nearly])}
+
+
+@anyhow
+@given(st.binary(max_size=2 * TAIL), reports(), st.binary(max_size=200), cuts)
+def test_garbage_around_it(
+    before: bytes, report: tuple[dict[str, Any], Usage], after: bytes, places: list[int]
+) -> None:
+    """Bytes that are no text and no JSON neither hide a report nor add to it."""
+    usage, told = report
+    data = before + b'"usage": ' + json.dumps(usage).encode() + after
+    assert read(*cut(data, places)) == told
+
+
+@anyhow
+@given(reports(), st.integers(TAIL, 3 * TAIL), cuts)
+def test_a_report_out_of_reach(
+    report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
+) -> None:
+    """What lies further back than the tail is not half read."""
+    data = json.dumps({"usage": report[0]}).encode() + b" " * distance
+    assert read(*cut(data, places)) == Usage()
+
+
+HOSTILE = st.sampled_from(
+    [
+        b'"usage"',
+        b'"usage":',
+        b'"usage":{',
+        b'"usage":{"prompt_tokens":',
+        b'"usage":{"prompt_tokens":7}',
+        b"{",
+        b"[",
+        b"}",
+        b'"',
+        b"\\",
+        b'\\"',
+        b"9" * 400,
+        b"1e999",
+        b"-0",
+        b"NaN",
+        b"\xff",
+        b"\xe2\x98",
+        b"\x00",
+        b"\r\n\r\n",
+    ]
+)
+
+
+@anyhow
+@given(st.lists(st.tuples(HOSTILE, st.integers(1, 600)), max_size=6), cuts)
+def test_hostile_answers(parts: list[tuple[bytes, int]], places: list[int]) -> None:
+    """Repeated until it fills the tail, nothing makes reading fail, and no cut changes it."""
+    data = b"".join(piece * times for piece, times in parts)
+    usage = read(data)
+    assert read(*cut(data, places)) == usage
+    assert usage.prompt is None or 0 <= usage.prompt <= 3 << 31
+    assert usage.cached is None or 0 <= usage.cached < 1 << 31
+
+
+@anyhow
+@given(st.lists(st.integers(0, 70_000) | st.integers(0, 3), min_size=1, max_size=60))
+def test_what_is_kept(sizes: list[int]) -> None:
+    """However long the answer, no more is kept of it than a few tails and its largest chunk."""
+    tail = UsageTail()
+    for size in sizes:
+        tail.add(b"x" * size)
+        assert len(pickle.dumps(tail)) <= 4 * TAIL + max(sizes) + 1000
+    tail.add(b'{"usage":{"prompt_tokens":7}}')
+    assert tail.read() == Usage(7, None)
+
+
+def test_what_is_kept_of_crumbs() -> None:
+    """The same of a hundred thousand chunks of one byte, with nothing between them."""
+    tail = UsageTail()
+    for _ in range(100_000):
+        tail.add(b"x")
+        tail.add(b"")
+    assert len(pickle.dumps(tail)) <= 10 * TAIL
+
+
+def test_nothing_after_null_is_taken_for_it() -> None:
+    """`null` is not a report, and neither is the next object that happens to follow it."""
+    report = b'data: {"usage":{"prompt_tokens":7}}\n\n'
+    null = b'data: {"usage":null}\n\n'
+    other = b'data: {"prompt_tokens":9}\n\n'
+    assert read(report + null + other) == Usage(7, None)
+    assert read(null + other) == Usage()
+    assert read(b'{"usage":null,"a":{"prompt_tokens":9}}') == Usage()
+
+
+def test_the_worst_there_is() -> None:
+    """A tail full of reports that never end is read in no time to speak of, again and again."""
+    worst = [b'"usage":{' * 1000, b'"usage":{"a":[' * 1000, b'"usage":{"a":"' * 1000]
+    for _ in range(50):
+        assert all(read(answer) == Usage() for answer in worst)

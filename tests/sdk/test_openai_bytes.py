@@ -1,0 +1,145 @@
+"""Nothing on the way between client and worker changes a byte of a body."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from tests.sdk.conftest import MODEL, MakeScripted
+from tests.sdk.documents import (
+    DONE,
+    STREAM_END,
+    STREAM_HEAD,
+    answer,
+    chunk,
+    delta,
+    document,
+    event,
+    message,
+    response_events,
+    stream,
+)
+
+CHAT = "chat.completions.create"
+ODD = "ß \u2028 \x00 \ud83d\ude00 日本 \\u0041 \"'</script> \t \u200b e\u0301".encode(
+    "utf-16", "surrogatepass"
+).decode("utf-16")
+MESSAGES = {"messages": [{"role": "user", "content": ODD}]}
+ASKED: dict[str, Any] = {"model": MODEL, **MESSAGES}
+#: A document as no encoder of ours would write it: spacing, escapes, numbers, keys twice.
+STRANGE = (
+    b'\r\n {"id":"a\\u0062c\\/", "object" :"chat.completion","x":1e2,"y":-0.0,'
+    b'"y":12345678901234567890,"created":1.0,"model":"toy","choices":[ ],"usage":null}\n\n  '
+)
+
+CALLS: dict[str, dict[str, Any]] = {
+    CHAT: {
+        **MESSAGES,
+        "tools": [],
+        "temperature": 0.1 + 0.2,
+        "seed": 2**62,
+        "extra_body": {"top_k": -1},
+    },
+    "completions.create": {"prompt": ODD, "logit_bias": {"50256": -100}},
+    "embeddings.create": {"input": [ODD, "", "a" * 70_000]},
+    "responses.create": {"input": [{"role": "user", "content": ODD}], "metadata": {"k": ODD}},
+}
+
+
+def test_both_bodies(scripted: MakeScripted) -> None:
+    """The worker reads what the client sent, the client what the worker said, byte for byte."""
+    scene = scripted(answer(STRANGE))
+    sent: list[bytes] = []
+    scene.caller.before(lambda request: sent.append(request.content))
+    for name, arguments in CALLS.items():
+        whole = scene.caller.whole(name, model=MODEL, **arguments)
+        assert (name, scene.asked) == (name, sent[-1])
+        assert json.loads(scene.asked)["model"] == MODEL
+        assert (name, whole.body) == (name, STRANGE)
+        assert whole.headers["content-length"] == str(len(STRANGE))
+        assert "transfer-encoding" not in whole.headers
+
+
+def test_an_answer_in_chunks(scripted: MakeScripted) -> None:
+    """An answer whose length the worker did not tell is the same bytes, wherever they were cut."""
+    pieces = [STRANGE[at : at + 5] for at in range(0, len(STRANGE), 5)]
+    head = STREAM_HEAD.replace(b"text/event-stream; charset=utf-8", b"application/json")
+    scene = scripted([head, *map(chunk, pieces), STREAM_END])
+    assert scene.caller.whole(CHAT, **ASKED).body == STRANGE
+
+
+def test_an_error_body(scripted: MakeScripted) -> None:
+    """An error's bytes are the worker's as well."""
+    body = b'{ "error":{"message":"\\u006eo","type":"E","param":null,"code":400} }\n'
+    scene = scripted(answer(body, 400))
+    kept: list[Any] = []
+    scene.caller.after(kept.append)
+    with pytest.raises(Exception, match="no") as caught:
+        scene.caller.call(CHAT, **ASKED)
+    assert caught.value.response.content == body  # type: ignore[attr-defined]
+
+
+STREAMS: dict[str, list[bytes]] = {
+    "events": [event(delta("a")), event(delta("ß☕")), DONE],
+    "crlf": [b"data: 1\r\n\r\n", b"data: 2\r\n\r\ndata: [DONE]\r\n\r\n"],
+    "comments": [b": ping\n\n", b"data: {}\n: in between\n\n", b":\n\n", DONE],
+    "many lines": [b'event: x\nid: 7\nretry: 10\ndata: {"a":\ndata: 1}\n\n', DONE],
+    "cut in a character": ["data: ☕\n\n".encode()[:8], "data: ☕\n\n".encode()[8:], DONE],
+    "byte by byte": [bytes([byte]) for byte in event(delta("x")) + DONE],
+    "no end": [event(delta("a")), b"data: half"],
+    "more after the end": [DONE, b"data: {}\n\n", b"\n\n\n"],
+    "large": [event(delta("word " * 50_000)), DONE],
+}
+
+
+def test_streams(scripted: MakeScripted) -> None:
+    """Event streams of any make pass unread."""
+    scene = scripted()
+    for name, pieces in STREAMS.items():
+        scene.plays(stream(*pieces))
+        whole = scene.caller.whole(CHAT, stream=True, **ASKED)
+        assert (name, whole.body) == (name, b"".join(pieces))
+        assert whole.headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+def test_a_stream_of_responses(scripted: MakeScripted) -> None:
+    """Named events too."""
+    pieces = response_events("ein ", "Wort ☕")
+    scene = scripted(stream(*pieces))
+    whole = scene.caller.whole("responses.create", model=MODEL, input=ODD, stream=True)
+    assert whole.body == b"".join(pieces)
+
+
+def test_a_compressed_answer(scripted: MakeScripted) -> None:
+    """What the worker packed, the client unpacks; the router does neither."""
+    packed = gzip.compress(json.dumps(message("zipped")).encode())
+    scene = scripted(answer(packed, 200, b"content-encoding: gzip", b"vary: accept-encoding"))
+    reply = scene.caller.call("chat.completions.with_raw_response.create", **ASKED)
+    assert reply.parse().choices[0].message.content == "zipped"
+    assert int(reply.headers["content-length"]) == len(packed)
+    (accepted,) = fields(scene.worker.requests[-1], b"accept-encoding")
+    assert b"gzip" in accepted
+
+
+def test_what_else_the_client_says(scripted: MakeScripted) -> None:
+    """Its key, its organization, its headers and its query reach the worker; its host does not."""
+    scene = scripted(document(message("x")), organization="org-1", project="proj-1")
+    scene.caller.call(
+        CHAT, extra_headers={"X-Tenant": "Ada"}, extra_query={"api-version": "1 & 2"}, **ASKED
+    )
+    request = scene.worker.requests[-1]
+    assert request.startswith(b"POST /v1/chat/completions?api-version=1")
+    assert fields(request, b"authorization") == [b"Bearer sk-test"]
+    assert fields(request, b"openai-organization") == [b"org-1"]
+    assert fields(request, b"openai-project") == [b"proj-1"]
+    assert fields(request, b"x-tenant") == [b"Ada"]
+    assert fields(request, b"x-stainless-lang") == [b"python"]
+    assert fields(request, b"host") == [scene.worker.url.removeprefix("http://").encode()]
+
+
+def fields(request: bytes, name: bytes) -> list[bytes]:
+    """The values of a header field."""
+    lines = request.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
+    pairs = [line.split(b": ", 1) for line in lines]
+    return [value for key, value in pairs if key.lower() == name]

@@ -1,0 +1,209 @@
+"""A client that goes away, in each of the ways the official one can: its worker is told at once."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import openai
+import pytest
+
+from tests.sdk.clients import AsyncCaller
+from tests.sdk.conftest import MODEL, MakeScripted, Scripted
+from tests.sdk.documents import DONE, STREAM_END, STREAM_HEAD, chunk, delta, event, message
+from tests.support import Action, MakeRouter, MakeStub, until
+
+CHAT = "chat.completions.create"
+ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Why?"}]}
+STREAMED: dict[str, Any] = {**ASKED, "stream": True}
+WORD = chunk(event(delta("word")))
+#: Of nothing but silence; the worker must have been asked by then.
+BRIEF = openai.Timeout(20, read=0.5)
+BEGUN: list[Action] = [STREAM_HEAD, WORD, "stall"]
+SILENT: list[Action] = ["stall"]
+
+
+def told(scene: Scripted, clients: int = 1) -> None:
+    """The worker saw so many connections close, and nothing is booked on it any more."""
+    until(lambda: scene.worker.closed_by_peer == clients)
+    until(scene.router.idle)
+    worker = scene.router.worker().name
+    name, labels = "warmroute_requests_total", {"pool": "default", "worker": worker}
+    until(lambda: scene.router.metric(name, **labels, status="499") == clients)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_a_timeout_before_the_first_byte(scripted: MakeScripted, streamed: bool) -> None:
+    """APITimeoutError for the one, a closed connection for the other."""
+    scene = scripted(SILENT, timeout=BRIEF)
+    with pytest.raises(openai.APITimeoutError):
+        scene.caller.call(CHAT, stream=streamed, **ASKED)
+    told(scene)
+
+
+def test_a_timeout_in_mid_stream(scripted: MakeScripted) -> None:
+    """The words that came are given before it."""
+    scene = scripted(BEGUN, timeout=BRIEF)
+    seen: list[Any] = []
+    with pytest.raises(openai.APITimeoutError):
+        scene.caller.each(CHAT, seen.append, **STREAMED)
+    assert [e.choices[0].delta.content for e in seen] == ["word"]
+    told(scene)
+
+
+def test_a_timeout_is_tried_again(scripted: MakeScripted) -> None:
+    """The client asks once more by itself; both requests are stopped."""
+    scene = scripted(SILENT, timeout=BRIEF, max_retries=1)
+    with pytest.raises(openai.APITimeoutError):
+        scene.caller.call(CHAT, **ASKED)
+    told(scene, clients=2)
+
+
+def test_closing_a_stream(scripted: MakeScripted) -> None:
+    """After the first words, by the end of `with`."""
+    scene = scripted(BEGUN)
+    first = scene.caller.first(CHAT, lambda: None, **STREAMED)
+    assert first.choices[0].delta.content == "word"
+    told(scene)
+
+
+def test_leaving_an_answer_unread(scripted: MakeScripted) -> None:
+    """`with_streaming_response` that is left before its body was read."""
+    scene = scripted(BEGUN)
+    scene.caller.unread(CHAT, **STREAMED)
+    told(scene)
+
+
+def test_breaking_out_of_the_helper(scripted: MakeScripted) -> None:
+    """The same of the helper's stream."""
+    scene = scripted(BEGUN)
+    seen: list[Any] = []
+
+    def use(found: Any) -> None:
+        seen.append(found)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        scene.caller.each("chat.completions.stream", use, **ASKED)
+    assert len(seen) == 1
+    told(scene)
+
+
+def test_closing_the_client(scripted: MakeScripted) -> None:
+    """A client that is closed takes its open streams with it."""
+    scene = scripted(BEGUN)
+    stream = scene.caller.call(CHAT, **STREAMED)
+    assert stream.response.status_code == 200
+    scene.caller.call("close")
+    told(scene)
+
+
+def test_the_end_that_clients_do_not_wait_for(scripted: MakeScripted) -> None:
+    """Clients close at `[DONE]`, before HTTP says that the body is over; that is no abort."""
+    usage = event({**delta(finish="stop"), "usage": message("")["usage"]})
+    scene = scripted([STREAM_HEAD, WORD, chunk(usage), chunk(DONE), "stall"])
+    events = scene.caller.events(CHAT, **STREAMED)
+    assert events[-1].usage.prompt_tokens == 21
+    until(scene.router.idle)
+    metric, worker = scene.router.metric, scene.router.worker().name
+    labels = {"pool": "default", "worker": worker}
+    assert metric("warmroute_requests_total", **labels, status="499") == 0
+    assert metric("warmroute_requests_total", **labels, status="2xx") == 1
+    assert metric("warmroute_prompt_tokens_total", pool="default") == 21
+
+
+Leave = Callable[[asyncio.Task[None], asyncio.Event], Coroutine[Any, Any, None]]
+
+
+async def by_cancelling(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
+    """Somebody cancels the task."""
+    await wanted.wait()
+    task.cancel()
+    await task
+
+
+async def by_a_deadline(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
+    """The deadline of some block around it passes."""
+    async with asyncio.timeout(None) as deadline:
+        await wanted.wait()
+        deadline.reschedule(0)
+        await task
+
+
+async def by_a_sibling(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
+    """Another task of its group fails."""
+
+    async def fail() -> None:
+        await wanted.wait()
+        raise LookupError
+
+    async def wait() -> None:
+        await task
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+        group.create_task(wait())
+
+
+ENDINGS: list[tuple[Leave, type[BaseException]]] = [
+    (by_cancelling, asyncio.CancelledError),
+    (by_a_deadline, TimeoutError),
+    (by_a_sibling, ExceptionGroup),
+]
+
+
+@pytest.mark.parametrize(("leave", "raised"), ENDINGS)
+@pytest.mark.parametrize("script", [SILENT, BEGUN], ids=["before the first byte", "in mid-stream"])
+def test_tasks_that_end(
+    stub: MakeStub,
+    route: MakeRouter,
+    leave: Leave,
+    raised: type[BaseException],
+    script: list[Action],
+) -> None:
+    """However a task of the asynchronous client is ended, and whenever, the worker is told."""
+    worker = stub(script, MODEL)
+    router = route(worker.url)
+    seen: list[Any] = []
+
+    async def main(caller: AsyncCaller) -> None:
+        task, wanted = (
+            asyncio.create_task(caller.read(CHAT, seen.append, **STREAMED)),
+            asyncio.Event(),
+        )
+        ending = asyncio.create_task(leave(task, wanted))
+        ready: Callable[[], object] = (lambda: seen) if script is BEGUN else lambda: worker.requests
+        await asyncio.to_thread(until, ready)
+        wanted.set()
+        with pytest.raises(raised):
+            await ending
+
+    with AsyncCaller(router.url) as caller:
+        caller.run(main(caller))
+        told(Scripted(worker, router, caller))
+    assert len(seen) == (script is BEGUN)
+
+
+def test_some_of_many(stub: MakeStub, route: MakeRouter) -> None:
+    """The others on the same client go on when some are cancelled."""
+    slow = stub(BEGUN, "slow")
+    good = stub([STREAM_HEAD, WORD, chunk(DONE), STREAM_END], MODEL)
+    router = route(slow.url, good.url)
+
+    async def main(caller: AsyncCaller) -> None:
+        lost: list[Any] = []
+        asked = {**STREAMED, "model": "slow"}
+        tasks = [asyncio.create_task(caller.read(CHAT, lost.append, **asked)) for _ in range(4)]
+        await asyncio.to_thread(until, lambda: len(lost) == 4)
+        kept: list[Any] = []
+        others = [asyncio.create_task(caller.read(CHAT, kept.append, **STREAMED)) for _ in range(4)]
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+        await asyncio.gather(*others)
+        assert len(kept) == 4
+
+    with AsyncCaller(router.url) as caller:
+        caller.run(main(caller))
+    until(lambda: slow.closed_by_peer == 4)
+    until(router.idle)

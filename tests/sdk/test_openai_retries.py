@@ -1,0 +1,128 @@
+"""The client's own retries, which the router's answers and the workers' must steer."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.sdk.clients import CALLERS
+from tests.sdk.conftest import MODEL, MakeScripted
+from tests.sdk.documents import DONE, delta, document, event, message, stream
+from tests.support import MakeRouter, MakeStub, until
+
+CHAT = "chat.completions.create"
+RAW = "chat.completions.with_raw_response.create"
+ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Why?"}]}
+REFUSAL = {"error": {"message": "later", "type": "E", "param": None, "code": None}}
+SOON = b"retry-after-ms: 1"
+
+
+def counts(requests: list[bytes]) -> list[bytes]:
+    """Which retry each request said it was."""
+    lines = [line for request in requests for line in request.lower().split(b"\r\n")]
+    return [line[-1:] for line in lines if line.startswith(b"x-stainless-retry-count: ")]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_is_tried_again(scripted: MakeScripted, status: int) -> None:
+    """The client sends it three times, each a request of its own to the worker, then gives up."""
+    scene = scripted(document(REFUSAL, status, SOON), max_retries=2)
+    with pytest.raises(openai.APIStatusError) as caught:
+        scene.caller.call(CHAT, **ASKED)
+    assert caught.value.status_code == status
+    assert counts(scene.worker.requests) == [b"0", b"1", b"2"]
+
+
+def test_what_else_is_tried_again(scripted: MakeScripted) -> None:
+    """The other statuses that clients take for passing."""
+    scene = scripted(max_retries=1)
+    statuses = [408, 502, 409, 504]
+    for status in statuses:
+        scene.plays(document(REFUSAL, status, SOON))
+        with pytest.raises(openai.APIStatusError) as caught:
+            scene.caller.call(CHAT, **ASKED)
+        assert caught.value.status_code == status
+    assert counts(scene.worker.requests) == [b"0", b"1"] * len(statuses)
+
+
+def test_what_is_not(scripted: MakeScripted) -> None:
+    """A fault of the request is told at once."""
+    scene = scripted(max_retries=2)
+    statuses = [400, 401, 403, 404, 413, 422]
+    for status in statuses:
+        scene.plays(document(REFUSAL, status, SOON))
+        with pytest.raises(openai.APIStatusError) as caught:
+            scene.caller.call(CHAT, **ASKED)
+        assert caught.value.status_code == status
+    assert counts(scene.worker.requests) == [b"0"] * len(statuses)
+
+
+def test_a_worker_may_forbid_it(scripted: MakeScripted) -> None:
+    """`x-should-retry` reaches the client, and it heeds it."""
+    scene = scripted(document(REFUSAL, 500, b"x-should-retry: false"), max_retries=2)
+    with pytest.raises(openai.InternalServerError):
+        scene.caller.call(CHAT, **ASKED)
+    assert len(scene.worker.requests) == 1
+
+
+def test_the_second_try_succeeds(scripted: MakeScripted) -> None:
+    """A worker that was out of sorts once answers the retry, and the client's user sees no more."""
+    scene = scripted(document(REFUSAL, 429, SOON), max_retries=2)
+    seen = scene.worker.requests
+
+    def recover(request: Any) -> None:
+        if request.headers["x-stainless-retry-count"] == "1":
+            scene.plays(stream(event(delta("Because.")), DONE))
+
+    scene.caller.before(recover)
+    raw, events = scene.caller.raw_events(CHAT, stream=True, **ASKED)
+    assert [e.choices[0].delta.content for e in events] == ["Because."]
+    assert raw.retries_taken == 1
+    assert counts(seen) == [b"0", b"1"]
+    bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in seen]
+    assert bodies[0] == bodies[1]
+
+
+def test_no_worker_is_ready_yet(stub: MakeStub, route: MakeRouter, kind: str) -> None:
+    """The router's 503 says when to come back; by then a worker is there."""
+    worker = stub(document(message("Because.")), model=MODEL)
+    worker.well = False
+    router = route(worker.url, health={"interval": "20ms"})
+    waits: list[str] = []
+
+    def recover(response: Any) -> None:
+        if response.status_code == 503:
+            waits.append(response.headers["retry-after"])
+            worker.well = True
+            until(lambda: router.worker().ready)
+
+    with CALLERS[kind](router.url, max_retries=2) as caller:
+        caller.after(recover)
+        answer = caller.call(RAW, **ASKED)
+    assert answer.parse().choices[0].message.content == "Because."
+    assert answer.retries_taken == 1
+    assert len(waits) == 1
+    assert 0 < int(waits[0]) <= 60
+    assert len(worker.requests) == 1
+
+
+def test_a_worker_that_died_is_replaced(stub: MakeStub, route: MakeRouter, kind: str) -> None:
+    """502 is tried again by the client, which may: the router does not, as work had begun."""
+    ill, well = stub(["close"], model=MODEL), stub(document(message("Because.")), model=MODEL)
+    router = route(ill.url, well.url, strategy="roundrobin")
+    with CALLERS[kind](router.url, max_retries=2) as caller:
+        for _ in range(4):
+            assert caller.call(CHAT, **ASKED).choices[0].message.content == "Because."
+    assert ill.requests
+    assert len(well.requests) == 4
+
+
+def test_a_cut_answer_is_tried_again(scripted: MakeScripted) -> None:
+    """A JSON answer that broke off is a connection error, and those are tried again too."""
+    whole = document(message("Because."))[0]
+    assert isinstance(whole, bytes)
+    scene = scripted([whole[:-10], "close"], max_retries=1)
+    with pytest.raises(openai.APIConnectionError):
+        scene.caller.call(CHAT, **ASKED)
+    assert counts(scene.worker.requests) == [b"0", b"1"]

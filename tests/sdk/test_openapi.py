@@ -1,0 +1,139 @@
+"""What `/openapi.json` promises, held against the answers to requests that are made from it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode, checks
+
+from router.openai import ENDPOINTS
+from tests.sdk.conftest import MODEL
+from tests.sdk.documents import document
+from tests.support import Action, MakeRouter, MakeStub, Router, Stub, error_of
+
+READ = ["/health/live", "/health/ready", "/metrics", "/v1/models", "/workers"]
+RELAYED = sorted(ENDPOINTS)
+#: Every answer is one that the schema names, with the content and the header fields it names.
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+
+class Api(NamedTuple):
+    """A running router and the schema that it publishes."""
+
+    router: Router
+    schema: Any
+
+    def validated(self, case: Case[Any]) -> Any:
+        """Send it; the answer must be as the schema says."""
+        return case.call_and_validate(base_url=self.router.url, checks=CHECKS)
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    """In front of a worker that says yes to everything, so that every refusal is the router's."""
+    with ExitStack() as stack:
+        worker = Stub(model=MODEL)
+        stack.callback(worker.stop)
+        router = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
+        stack.callback(router.stop)
+        yield Api(router, schemathesis.openapi.from_url(f"{router.url}/openapi.json"))
+
+
+quickly = settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_every_path_is_described(api: Api) -> None:
+    """And the schema is an OpenAPI document, by OpenAPI's own rules."""
+    described = {result.ok().label for result in api.schema.get_all_operations()}
+    assert described == {f"GET {path}" for path in READ} | {f"POST {path}" for path in RELAYED}
+    api.schema.validate()
+
+
+@pytest.mark.parametrize("path", READ)
+def test_what_is_read(api: Api, path: str) -> None:
+    """Whatever query, headers and cookies come along."""
+    operation = api.schema[path]["GET"]
+
+    @quickly
+    @given(operation.as_strategy(), st.dictionaries(st.text(max_size=5), st.text(max_size=5)))
+    def asked(case: Case[Any], query: dict[str, str]) -> None:
+        case.query = query
+        assert api.validated(case).status_code == 200
+
+    asked()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize("path", RELAYED)
+def test_what_is_relayed(api: Api, path: str, mode: GenerationMode) -> None:
+    """Bodies of the described shape and of any other, with a model that is served and without."""
+    operation = api.schema[path]["POST"]
+
+    @quickly
+    @given(operation.as_strategy(generation_mode=mode), st.booleans())
+    def asked(case: Case[Any], served: bool) -> None:
+        if served and isinstance(case.body, dict):
+            case.body = {**case.body, "model": MODEL}
+        answer = api.validated(case)
+        if "x-warmroute-worker" not in answer.headers:
+            assert answer.status_code in (400, 404, 413)
+
+    asked()
+
+
+#: As vLLM words it; its codes are numbers.
+FULL = {"message": "too many", "type": "Service Unavailable", "param": None, "code": 503}
+FAILURES: list[tuple[list[Action], int]] = [
+    (["close"], 502),
+    (document({"error": FULL}, 503), 503),
+    (["stall"], 504),
+]
+
+
+@pytest.mark.parametrize(("script", "status"), FAILURES)
+def test_failures(
+    api: Api, stub: MakeStub, route: MakeRouter, script: list[Action], status: int
+) -> None:
+    """A worker that dies, is full or says nothing: described too, headers and body."""
+    router = route(stub(script, MODEL).url, timeouts={"first_byte": "300ms"})
+    case = api.schema["/v1/completions"]["POST"].Case(
+        body={"model": MODEL}, media_type="application/json"
+    )
+    answer = case.call_and_validate(base_url=router.url, checks=CHECKS[1:])
+    assert answer.status_code == status
+
+
+def test_nobody_there(api: Api, route: MakeRouter, dead_url: str) -> None:
+    """Without a worker that is ready the 503s are described."""
+    router = route(dead_url)
+    for path, method in (("/v1/completions", "POST"), ("/health/ready", "GET")):
+        case = api.schema[path][method].Case(body={}, media_type="application/json")
+        answer = case.call_and_validate(base_url=router.url, checks=CHECKS[1:])
+        assert answer.status_code == 503
+
+
+@pytest.mark.parametrize(("paths", "offered"), [(READ, "GET"), (RELAYED, "POST")])
+def test_other_methods(api: Api, paths: list[str], offered: str) -> None:
+    """Each is refused with 405, an error of ours, and a list of what is allowed."""
+    for path in paths:
+        for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - {offered}:
+            answer = api.router.http.request(method, path)
+            assert answer.status_code == 405
+            allowed = answer.headers["allow"].split(", ")
+            assert offered in allowed
+            assert method not in allowed
+            assert error_of(answer)["type"] == "invalid_request_error"
