@@ -40,12 +40,14 @@ class Admission:
         self.queue.limit = settings.limits.queue
 
     def follow(self, fleet: Fleet) -> None:
-        """Other pools: a line waits for the one that has its pool's name now.
-
-        Where there is none, nobody is able to serve the line, and it is told to look elsewhere.
-        """
+        """Other pools: a line waits for the one that has its pool's name now, or for none."""
         named = {pool.name: pool for pool in fleet.pools}
-        self._pools = {line: named.get(line[0], pool) for line, pool in self._pools.items()}
+        for line in list(self._pools):
+            if line[0] in named:
+                self._pools[line] = named[line[0]]
+            else:
+                while self._call(line):  # they look for another one
+                    pass
 
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Those that can take another request now."""

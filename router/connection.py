@@ -16,6 +16,7 @@ import httptools
 from router.errors import Garbled, Gone, Headers, Silent, Stale, WorkerError
 
 HIGH_WATER = 256 * 1024
+SMALL = 32 * 1024
 #: What a worker may send until its headers are complete; one read brings up to 256 KiB.
 HEAD_LIMIT = 512 * 1024
 #: A kept connection that ends this soon after a request was sent was being closed as idle: the
@@ -100,7 +101,10 @@ class Connection(asyncio.Protocol):
         self._deadline = min(now + self._patience.first_byte, self._latest)
         try:
             if self._transport is not None and not self._closed:
-                self._transport.writelines((head, body))
+                if len(body) < SMALL:  # copying is cheaper than a second buffer
+                    self._transport.write(head + body)
+                else:
+                    self._transport.writelines((head, body))
             while not (self._chunks or self._complete):
                 await self._news()
         except BaseException:

@@ -97,9 +97,15 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
     """Serve with one strategy while the block runs; yields its URL."""
     workers = [{"url": url, "name": f"sim-{place}"} for place, url in enumerate(urls, start=1)]
     settings = Settings.model_validate(
-        {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
+        {
+            "listen": listen,
+            "auth": "none",  # whoever gives a public address for toys means it
+            "workers": workers,
+            "strategy": strategy,
+            "logs": {"level": "warning"},
+        }
     )
-    listener = bind(listen)
+    listener = bind(settings.listen)
     running = Server(create_app(settings), Ending(delay=0.0))
     task = asyncio.create_task(running.serve([listener]))
     await running.started.wait()

@@ -7,7 +7,7 @@ from typing import Protocol
 from wsgiref.handlers import format_date_time
 
 from router.errors import DoorError, Headers
-from router.guard import Framing
+from router.guard import Head
 from router.headers import new_id
 
 _STATUS_LINES = {
@@ -53,6 +53,7 @@ class Exchange:
     __slots__ = (
         "_chunked",
         "_fields",
+        "_head",
         "_line",
         "_with_body",
         "asked",
@@ -64,7 +65,6 @@ class Exchange:
         "keep",
         "left",
         "method",
-        "named",
         "path",
         "query",
         "refusal",
@@ -81,7 +81,7 @@ class Exchange:
         method: str,
         version: str,
         headers: Headers,
-        head: Framing,
+        head: Head,
         *,
         keep: bool,
     ) -> None:
@@ -90,7 +90,7 @@ class Exchange:
         self.version = version
         self.path = head.path
         self.query = head.query
-        self.named = head.named
+        self._head = head
         self.headers = headers
         """In order, names in lower case."""
         self.keep = keep
@@ -117,6 +117,10 @@ class Exchange:
         self._chunked = False
         self._with_body = method != "HEAD"
         self._fields = b""
+
+    def passing(self, *, keyed: bool) -> bytes:
+        """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
+        return self._head.passing(self.headers, keyed=keyed)
 
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""

@@ -9,9 +9,9 @@ import string
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import NamedTuple
 
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
+from router.headers import passing_fields
 
 #: RFC 3986 section 3.2.2, without what no host needs: user information, commas, escapes.
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9._~-]{1,255})(?::([0-9]{0,5}))?")
@@ -29,23 +29,47 @@ _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 _LONGEST_NUMBER = 19
 
 
-class Framing(NamedTuple):
-    """What the head says of the request and of what follows it."""
+class Head:
+    """What the head of a request says, its length aside. Never changed; clients repeat it."""
 
-    path: str
-    """Percent-decoded; or `*`."""
-    query: bytes
-    """With its question mark; or empty."""
-    length: int | None
-    """Bytes of the body; None if it comes in chunks."""
-    expects: bool
-    """The client waits for `100 Continue` before it sends the body."""
-    identity: bytes
-    """The client's own id for it, if it is harmless in a log and a header; or empty."""
-    named: frozenset[bytes] | None
-    """Fields that `Connection` names."""
-    keep: bool
-    """The client wants to use the connection again."""
+    __slots__ = ("_passing", "chunked", "expects", "identity", "keep", "named", "path", "query")
+
+    def __init__(
+        self,
+        path: str = "",
+        query: bytes = b"",
+        *,
+        identity: bytes = b"",
+        named: frozenset[bytes] | None = None,
+        keep: bool = False,
+        expects: bool = False,
+        chunked: bool = False,
+    ) -> None:
+        self.path = path
+        """Percent-decoded; or `*`."""
+        self.query = query
+        """With its question mark; or empty."""
+        self.identity = identity
+        """The client's own id for it, if it is harmless in a log and a header; or empty."""
+        self.named = named
+        """Fields that `Connection` names."""
+        self.keep = keep
+        """The client wants to use the connection again."""
+        self.expects = expects
+        """The client waits for `100 Continue` before it sends the body."""
+        self.chunked = chunked
+        """The body comes in chunks; its length is not known."""
+        self._passing: dict[bool, bytes] = {}
+
+    def passing(self, headers: Headers, *, keyed: bool) -> bytes:
+        """Return the header lines that pass on to a worker, credentials only if not `keyed`.
+
+        Made once for all requests with this head.
+        """
+        lines = self._passing.get(keyed)
+        if lines is None:
+            lines = self._passing[keyed] = passing_fields(headers, self.named, keyed=keyed)
+        return lines
 
 
 #: The fields that are looked at here.
@@ -61,8 +85,8 @@ _JUDGED = frozenset(
 )
 
 
-def check(method: bytes, version: str, target: bytes, headers: Headers) -> Framing:
-    """Judge the head of a request. Raises a DoorError."""
+def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[Head, int]:
+    """Judge the head of a request; return it, and the length of the body. Raises a DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options = False, b"", None, b""
     for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
@@ -83,13 +107,30 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> Frami
     # RFC 9112 section 3.2: exactly one in HTTP/1.1, at most one before.
     if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
-    length = _body_length(version, lengths, codings)
-    expects = expects and length != 0 and version == "1.1"
+    chunked = _is_chunked(version, lengths, codings)
+    length = body_length(lengths[0]) if lengths else 0
     keep = version == "1.1"
     if options:
         named, keep = _options(options, version)
     path, query = _target(method, target)
-    return Framing(path, query, length, expects, identity, named, keep)
+    head = Head(
+        path,
+        query,
+        identity=identity,
+        named=named,
+        keep=keep,
+        expects=expects and version == "1.1",
+        chunked=chunked,
+    )
+    return head, length
+
+
+def body_length(value: bytes) -> int:
+    """Read a `Content-Length`. Raises BadRequest."""
+    digits = value.rstrip(b" \t")
+    if not digits.isdigit():
+        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else 10**_LONGEST_NUMBER
 
 
 def _expects(value: bytes) -> bool:
@@ -128,21 +169,13 @@ def _is_address(literal: bytes | None) -> bool:
         return False
 
 
-def _body_length(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> int | None:
+def _is_chunked(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> bool:
     """RFC 9112 section 6.3, every ambiguity refused."""
-    if codings:
-        if lengths or len(codings) > 1 or version != "1.1":
-            raise BadRequest("The request's framing is ambiguous: give one length, once.")
-        if codings[0].lower() != b"chunked":
-            raise Unimplemented("The only transfer coding that is understood here is chunked.")
-        return None
-    if len(lengths) > 1:
+    if len(lengths) + len(codings) > 1 or (codings and version != "1.1"):
         raise BadRequest("The request's framing is ambiguous: give one length, once.")
-    if not lengths:
-        return 0
-    if not lengths[0].isdigit():
-        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
-    return int(lengths[0]) if len(lengths[0]) <= _LONGEST_NUMBER else 10**_LONGEST_NUMBER
+    if codings and codings[0].lower() != b"chunked":
+        raise Unimplemented("The only transfer coding that is understood here is chunked.")
+    return bool(codings)
 
 
 @lru_cache(maxsize=256)

@@ -43,12 +43,16 @@ _FOR_PAGES = frozenset(
     )
 )
 #: Written anew towards the client, or not at all.
-_OURS = HOP_BY_HOP | _FOR_PAGES | {
-    b"content-length",
-    b"x-request-id",
-    b"x-warmroute-worker",
-    b"x-warmroute-decision",
-}
+_OURS = (
+    HOP_BY_HOP
+    | _FOR_PAGES
+    | {
+        b"content-length",
+        b"x-request-id",
+        b"x-warmroute-worker",
+        b"x-warmroute-decision",
+    }
+)
 
 
 def new_id() -> bytes:

@@ -77,7 +77,11 @@ class Health:
 
     def change(self, settings: HealthSettings) -> None:
         """Other settings, from the next probe of each worker on."""
-        self._settings = settings
+        before, self._settings = self._settings, settings
+        if settings.interval != before.interval:  # nobody sleeps for as long as it used to be
+            for worker, task in list(self._watches.items()):
+                task.cancel()
+                self._watches[worker] = asyncio.create_task(self._watch(worker, asyncio.Event()))
 
     async def stop(self) -> None:
         """End all probes."""

@@ -4,7 +4,6 @@ Numbers are cheap to judge. Lists are decoded only where they could be over thei
 requests are too short for that, and in most of them no message is a list of parts.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,6 +35,9 @@ _WORDS = frozenset(
 )
 
 
+_BRACKET = ord("[")
+
+
 class _Message(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw()
     output: msgspec.Raw = msgspec.Raw()
@@ -54,8 +56,6 @@ _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _messages = msgspec.json.Decoder(list[_Message]).decode
 _message = msgspec.json.Decoder(_Message).decode
 _part = msgspec.json.Decoder(_Part).decode
-#: What begins a list, and is never written otherwise outside of texts.
-_LIST = re.compile(rb"\[")
 
 
 class Limits:
@@ -87,12 +87,13 @@ class Limits:
             self._check_list("input", request.input)
 
     def _check_list(self, field: str, raw: msgspec.Raw) -> None:
-        if len(raw) > self._few_images and _LIST.search(memoryview(raw), 1):
+        # Parts stand in a list of their own, and nothing else than a bracket begins one.
+        if len(raw) > self._few_images and bytes(raw).find(b"[", 1) > 0:
             messages = _read(raw)
             _check_count(field, "messages", len(messages), self._messages)
-            images = sum([_others(part) for message in messages for part in message])
+            images = sum([_others(parts) for message in messages for parts in message if parts])
             _check_count(field, "images", images, self._images)
-        elif len(raw) > self._few_messages:  # and no message has parts
+        elif len(raw) > self._few_messages:
             _check_count(field, "messages", len(_entries(raw)), self._messages)
 
 
@@ -130,7 +131,7 @@ def _read(raw: msgspec.Raw) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
 
 def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
     """Count the parts that are not text."""
-    if memoryview(raw)[:1] != b"[":
+    if memoryview(raw)[0] != _BRACKET:
         return 0
     count = 0
     for entry in _entries(raw):
@@ -139,7 +140,7 @@ def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
             continue
         if not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
             count += 1
-        elif outermost:
+        elif outermost and part.content:
             count += _others(part.content, outermost=False)
     return count
 

@@ -52,6 +52,7 @@ def set_up(settings: LogSettings, place: int | None = None) -> None:
         mark = "" if place is None else f"[{place}] "
         handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {mark}%(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a probe
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # lines a probe, with header fields
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a line a bad upload
     logging.getLogger("uvicorn.error").addFilter(_CutOnPurpose())

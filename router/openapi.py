@@ -13,8 +13,6 @@ from router.openai import ENDPOINTS
 #: Errors of the door itself, which any request may meet.
 _DOOR = {
     400: "The request cannot be understood, or asks for more than this server allows.",
-    401: "No key that opens this path, where keys are asked for.",
-    404: "There is nothing at this path.",
     405: "The path is served, by another method.",
     408: "The request did not arrive in time.",
     413: "The request's body is too large.",
@@ -24,6 +22,11 @@ _DOOR = {
     500: "A fault of the router's own.",
     501: "A transfer coding other than chunked.",
     503: "Nobody can take the request now; try again.",
+}
+#: Errors that no probe meets.
+_BEHIND_KEYS = {
+    401: "No key that opens this path, where keys are asked for.",
+    404: "There is nothing at this path of this listener.",
 }
 #: Errors that only inference meets, or that mean more there.
 _INFERENCE = {
@@ -73,7 +76,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         }
         for path, methods in schema["paths"].items():
             for operation in methods.values():
-                operation["responses"] = {**_errors(_DOOR), **operation["responses"]}
+                errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS)
+                operation["responses"] = {**errors, **operation["responses"]}
                 if path not in OPEN:  # `{}`: some routers ask for no key
                     operation["security"] = [{}, *({name: []} for name in _KEYS)]
         app.openapi_schema = schema

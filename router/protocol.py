@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow
 from router.exchange import Exchange, Source
-from router.guard import Framing
+from router.guard import Head
 from router.reading import Bounds, Reader
 
 NEVER = float("inf")
@@ -25,7 +25,7 @@ LINGER_S = 2.0
 #: Bytes for a slow client that are kept here; its worker waits while there are more.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Stands for a head that could not be read.
-UNREAD = Framing("", b"", 0, expects=False, identity=b"", named=None, keep=False)
+UNREAD = Head()
 #: Requests sent before the first one was answered.
 PIPELINED = 256
 

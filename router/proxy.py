@@ -76,13 +76,13 @@ class Proxy:
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = self._read(endpoint, exchange)
-        pool, model, workers = plea.pool, plea.prompt.model, plea.workers
-        if self._admission.must_wait(pool, model, workers):
-            await self._admission.turn(pool, model, exchange.tenant)
-            now, _, workers = self._fleet.route(model)
-            if now is not pool:  # the settings have changed meanwhile
-                plea = self._read(endpoint, exchange)
-                workers = plea.workers
+        model, workers = plea.prompt.model, plea.workers
+        while self._admission.must_wait(plea.pool, model, workers):
+            await self._admission.turn(plea.pool, model, exchange.tenant)
+            pool, _, workers = self._fleet.route(model)
+            if pool is plea.pool:
+                break
+            plea = self._read(endpoint, exchange)  # the settings have changed meanwhile
         job = self._decide(plea, workers)
         exchange.asked = True
         if self._comment is not None and job.prompt.stream:

@@ -20,6 +20,7 @@ from router.errors import (
 )
 from router.exchange import Exchange, Line
 from router.guard import check
+from router.recall import Recall
 
 #: Bytes around a chunk: its size in hexadecimal and two line ends.
 CHUNK = 12
@@ -65,6 +66,7 @@ class Reader:
         "_owner",
         "_parser",
         "_read",
+        "_recall",
         "_received",
         "_trailer_bytes",
         "_trailers",
@@ -94,6 +96,7 @@ class Reader:
         self._bodiless = b""
         """How the body is framed that is still to be read after a wish to upgrade."""
         self._read = self._head_bytes = 0
+        self._recall = Recall()
         self._begin()
 
     def _begin(self) -> None:
@@ -172,29 +175,33 @@ class Reader:
         ):
             raise self._headers_too_large()
         version = parser.get_http_version()
-        if version not in {"1.1", "1.0"}:
-            raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
         method: bytes = parser.get_method()
-        framing = check(method, version, self._url, headers)
-        upgrade = parser.should_upgrade()
-        keep = framing.keep and parser.should_keep_alive()
+        known = self._recall.find(method, version, self._url, headers)
+        if known is None:
+            if version not in {"1.1", "1.0"}:
+                raise BadRequest("The only versions of HTTP spoken here are 1.1 and 1.0.")
+            head, length = check(method, version, self._url, headers)
+            self._recall.keep(method, version, self._url, headers, head)
+        else:
+            head, length = known
+        has_body = length > 0 or head.chunked
+        keep = head.keep and parser.should_keep_alive()
         self.current = exchange = Exchange(
-            self._owner, method.decode(), version, headers, framing, keep=keep
+            self._owner, method.decode(), version, headers, head, keep=keep
         )
-        length = framing.length
         try:
             self._body_limit = self._owner.admit(exchange)
         except DoorError as error:
-            if length != 0:
+            if has_body:
                 raise
             exchange.refusal = error  # nothing follows it: the connection can be used again
-        if length is not None and length > self._body_limit:
+        if length > self._body_limit:
             raise BodyTooLarge(self._body_limit)
-        if upgrade:
+        self.expects = head.expects and has_body
+        if parser.should_upgrade():
             exchange.keep = False
-            if length != 0:
-                self._bodiless = CHUNKED if length is None else b"content-length: %d" % length
-        self.expects = framing.expects
+            if has_body:
+                self._bodiless = CHUNKED if head.chunked else b"content-length: %d" % length
 
     def on_chunk_header(self) -> None:
         """Another chunk of the body begins."""

@@ -27,7 +27,16 @@ class Booking:
 class Load:
     """Booked work of one worker. Every time is the caller's clock, in seconds."""
 
-    __slots__ = ("_booked_s", "_head_since", "_open", "_pending", "kv_tokens", "turn")
+    __slots__ = (
+        "_booked_s",
+        "_head_since",
+        "_open",
+        "_pending",
+        "decoding",
+        "in_flight",
+        "kv_tokens",
+        "turn",
+    )
 
     def __init__(self) -> None:
         self._open: set[Booking] = set()
@@ -36,6 +45,10 @@ class Load:
         self._booked_s = 0.0
         self._head_since = 0.0
         self.kv_tokens = 0
+        self.in_flight = 0
+        """Requests booked and not ended."""
+        self.decoding = 0
+        """Requests past their first byte."""
         self.turn = 0
         """Larger than every other worker's when chosen last; breaks ties."""
 
@@ -53,6 +66,7 @@ class Load:
         if not self._pending:
             self._head_since = now
         self._open.add(booking)
+        self.in_flight += 1
         self._pending[booking] = None
         self._booked_s += prefill_s
         self.kv_tokens += kv_tokens
@@ -65,6 +79,7 @@ class Load:
         if booking is next(iter(self._pending)):
             self._head_since = now
         del self._pending[booking]
+        self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self._pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
@@ -74,6 +89,8 @@ class Load:
         self.first_byte(booking, now)
         if booking in self._open:
             self._open.remove(booking)
+            self.in_flight -= 1
+            self.decoding -= 1
             self.kv_tokens -= booking.kv_tokens
 
     def wait(self, now: float) -> float:
@@ -96,16 +113,6 @@ class Load:
             return 0.0
         self.first_byte(head, self._head_since + head.prefill_s)
         return self.wait(now)
-
-    @property
-    def in_flight(self) -> int:
-        """Requests booked and not ended."""
-        return len(self._open)
-
-    @property
-    def decoding(self) -> int:
-        """Requests past their first byte."""
-        return len(self._open) - len(self._pending)
 
     def __repr__(self) -> str:
         return (

@@ -38,8 +38,8 @@ class PrefixTree:
         self._limit = limit_bytes // BLOCK_BYTES
         self._holders: dict[int, int] = {}
         self._workers: dict[str, _Shadow] = {}
-        self._everyone = 0
-        """The bits of all workers."""
+        self._names: dict[int, str] = {}
+        """Which worker a bit stands for."""
 
     def insert(
         self,
@@ -80,29 +80,34 @@ class PrefixTree:
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
         get = self._holders.get
-        if not keys or not get(keys[0]):
-            return {}  # nobody knows its beginning
-        everyone = self._everyone
-        spans = [(0, everyone, len(keys) + 1, 0)]
-        depths: list[tuple[int, int]] = []
+        if not keys:
+            return {}
+        first = get(keys[0], 0)
+        whole = get(keys[-1], 0)
+        depths: dict[str, int] = {}
+        self._credit(whole, len(keys), depths)
+        if first == whole:  # so do most: they hold all of it, or nothing
+            return depths
+        spans = [(1, first, len(keys), whole)]
         while spans:
             low, low_mask, high, high_mask = spans.pop()
             if low_mask == high_mask:
                 continue
             if high - low == 1:
-                depths.append((low_mask & ~high_mask, low))
+                self._credit(low_mask & ~high_mask, low, depths)
                 continue
             middle = (low + high) // 2
             mask = get(keys[middle - 1], 0)
             spans.append((low, low_mask, middle, mask))
             spans.append((middle, mask, high, high_mask))
-        return {
-            worker: depth
-            for mask, depth in depths
-            if depth
-            for worker, shadow in self._workers.items()
-            if mask & shadow.bit
-        }
+        return depths
+
+    def _credit(self, mask: int, depth: int, depths: dict[str, int]) -> None:
+        """Write down `depth` for each worker in `mask`."""
+        while mask:
+            bit = mask & -mask
+            mask ^= bit
+            depths[self._names[bit]] = depth
 
     def take_back(self, keys: Sequence[int], worker: str, placement: Placement) -> None:
         """`worker` did not take this prompt on: drop the blocks that its placement added.
@@ -123,12 +128,12 @@ class PrefixTree:
         shadow = self._workers.pop(worker, None)
         if shadow is not None:
             self._shrink(shadow, 0)
-            self._everyone &= ~shadow.bit
+            del self._names[shadow.bit]
 
     def _join(self, worker: str) -> "_Shadow":
-        taken = self._everyone
+        taken = sum(self._names)
         shadow = self._workers[worker] = _Shadow(~taken & (taken + 1))  # the lowest free bit
-        self._everyone |= shadow.bit
+        self._names[shadow.bit] = worker
         for other in self._workers.values():  # everyone's share has become smaller
             self._shrink(other, self._share())
         return shadow

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tests.support import until
 
@@ -43,6 +44,10 @@ class Running(NamedTuple):
         line = next(line for line in self.err.read_text().splitlines() if "listens on" in line)
         return line.split()[-1]
 
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.url().rpartition(":")[2])
+
     def end(self, number: signal.Signals) -> int:
         """Send a signal; return the exit code of an end without a traceback."""
         self.process.send_signal(number)
@@ -59,6 +64,21 @@ class Running(NamedTuple):
         code = self.process.wait(20)
         assert "Traceback" not in self.err.read_text()
         return code
+
+
+class Serve(Protocol):
+    """Run `serve` in front of workers, with further arguments and settings."""
+
+    def __call__(self, *urls: str, args: tuple[object, ...] = (), **settings: Any) -> Running: ...
+
+
+def refuses(port: int) -> bool:
+    """Nobody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 @contextmanager

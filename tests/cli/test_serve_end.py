@@ -4,15 +4,14 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.commands import Running, run, started
+from tests.commands import Running, Serve, refuses, run
 from tests.support import Action, MakeStub, post, read_all, send, until
 
 CHAT = "/v1/chat/completions"
@@ -23,38 +22,10 @@ JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\
 #: Longer than any test.
 LONG = {"delay": "1h", "drain": "1h"}
 
-Serve = Callable[..., Running]
-
-
-@pytest.fixture
-def serve(tmp_path: Path, stack: ExitStack) -> Serve:
-    """Run `serve` in front of workers, with settings."""
-
-    def make(*urls: str, args: tuple[object, ...] = (), **settings: Any) -> Running:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.yaml"
-        path.write_text(json.dumps({"listen": "127.0.0.1:0", "workers": urls, **settings}))
-        return stack.enter_context(started(tmp_path, "serve", "--config", path, *args))
-
-    return make
-
-
-def port_of(running: Running) -> int:
-    """Where it listens."""
-    return httpx.URL(running.url()).port or 0
-
 
 def ready(running: Running) -> int:
     """What it says to a balancer."""
     return httpx.get(running.url() + "/health/ready").status_code
-
-
-def refuses(port: int) -> bool:
-    """Nobody listens there."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def begun(port: int) -> socket.socket:
@@ -82,7 +53,7 @@ def test_not_ready_but_serving(stub: MakeStub, serve: Serve, number: signal.Sign
             assert answer.status_code == 200
             assert answer.headers["connection"] == "close"
     assert running.end(number) == 0
-    assert refuses(port_of(running))
+    assert refuses(running.port())
 
 
 def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
@@ -90,7 +61,7 @@ def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
     worker = stub([SSE + CHUNK, 1.5, CHUNK + b"0\r\n\r\n"])
     slow = stub([1.5, JSON], model="slow")
     running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": "1h"})
-    port = port_of(running)
+    port = running.port()
     with (
         send(port, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n") as idle,
         begun(port) as streaming,
@@ -116,7 +87,7 @@ def test_what_takes_too_long(stub: MakeStub, serve: Serve, told: str) -> None:
     slow = stub(["stall"], model="slow")
     drain = "100ms" if told == "once" else "1h"
     running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": drain})
-    port = port_of(running)
+    port = running.port()
     with (
         begun(port) as streaming,
         post(port, CHAT, BODY.replace(b'"m"', b'"slow"')) as waiting,
@@ -145,7 +116,7 @@ def test_told_twice_before_the_delay_is_over(stub: MakeStub, serve: Serve) -> No
     """The second signal ends the waiting too."""
     worker = stub([SSE + CHUNK, "stall"])
     running = serve(worker.url, shutdown=LONG)
-    with begun(port_of(running)) as streaming:
+    with begun(running.port()) as streaming:
         running.process.send_signal(signal.SIGTERM)
         until(lambda: ready(running) == 503)
         assert running.end(signal.SIGTERM) == 0

@@ -1,6 +1,7 @@
 """Everything that is not inference: health, workers, models, metrics, docs."""
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -181,11 +182,37 @@ def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
     assert list(upload) == ["multipart/form-data"]
 
 
+def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:
+    """Every operation names those it may be answered with, and what they look like."""
+    schema = route(stub().url).http.get("/openapi.json").json()
+    shape = {"$ref": "#/components/schemas/Error"}
+    for path, methods in schema["paths"].items():
+        wanted = {400, 405, 408, 413, 414, 417, 431, 500, 501, 503}
+        wanted |= set() if path.startswith("/health") else {401, 404}
+        wanted |= {429, 502, 504} if path in ENDPOINTS else set()
+        for operation in methods.values():
+            answers = operation["responses"]
+            assert {str(status) for status in wanted} <= set(answers)
+            for status in wanted - {503}:
+                assert answers[str(status)]["content"]["application/json"]["schema"] == shape
+    assert schema["components"]["schemas"]["Error"]["required"] == ["error"]
+
+
 def test_docs(stub: MakeStub, route: MakeRouter) -> None:
-    """A page for people."""
-    reply = route(stub().url).http.get("/docs")
-    assert reply.headers["content-type"].startswith("text/html")
-    assert "Warmroute" in reply.text
+    """A page for people, which needs nothing from anywhere else: networks may be closed."""
+    http = route(stub().url).http
+    page = http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "Warmroute" in page.text
+    assert "//" not in page.text.replace("<!DOCTYPE html>", "").replace("window.location", "")
+    kinds = {".js": "text/javascript", ".css": "text/css", ".png": "image/png"}
+    named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(named) == 3
+    for path in named:
+        asset = http.get(path)
+        assert asset.status_code == 200
+        assert asset.headers["content-type"].startswith(kinds[path[path.rindex(".") :]])
+        assert len(asset.content) > 1000
 
 
 BAD_MODELS: list[bytes] = [

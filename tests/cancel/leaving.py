@@ -1,0 +1,131 @@
+"""A router whose clients leave, and what is true of it afterwards."""
+
+import json
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from router.fleet import Worker
+from router.openai import Endpoint
+from tests.support import Router, Stub, until
+
+CHAT = "/v1/chat/completions"
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EVENT = b'data: {"id":"1","object":"chat.completion.chunk","choices":[]}\n\n'
+CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+#: No timeout and no probe of ours ends anything within a test.
+PATIENT = {
+    "timeouts": {"connect": "1m", "first_byte": "10m", "idle": "10m", "queue": "10m"},
+    "health": {"interval": "1h"},
+}
+
+Leave = Callable[[socket.socket], None]
+
+
+def close(client: socket.socket) -> None:
+    """Leave politely."""
+    client.close()
+
+
+def reset(client: socket.socket) -> None:
+    """Leave as a process that was killed."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def half_close(client: socket.socket) -> None:
+    """Say no more; for this router, as for nginx, that is leaving."""
+    client.shutdown(socket.SHUT_WR)
+
+
+def chat(*, stream: bool, model: str = "m") -> bytes:
+    """A chat of one message."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    return json.dumps(body).encode()
+
+
+def request_to(
+    endpoint: Endpoint, *, stream: bool, model: str = "m", text: str = "x"
+) -> tuple[bytes, list[bytes]]:
+    """A body that the endpoint takes, and the header fields it needs."""
+    if endpoint.form:
+        form = (
+            '--xx\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n'
+            '--xx\r\ncontent-disposition: form-data; name="stream"\r\n\r\n%s\r\n'
+            '--xx\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+            "%s\r\n--xx--\r\n" % (model, "true" if stream else "false", text)
+        )
+        return form.encode(), [b"content-type: multipart/form-data; boundary=xx"]
+    fields = {"messages": [{"role": "user", "content": text}], "prompt": text, "input": text}
+    return json.dumps({"model": model, "stream": stream, **fields}).encode(), []
+
+
+def counted(router: Router, family: str) -> Counter[str]:
+    """The values of a counter by its status or kind, over all workers."""
+    found: Counter[str] = Counter()
+    for metric in router.door.metrics.registry.collect():
+        for sample in metric.samples:
+            if sample.name == f"warmroute_{family}_total":
+                found[sample.labels.get("status") or sample.labels["kind"]] += int(sample.value)
+    return found
+
+
+def assert_blameless(worker: Worker) -> None:
+    """Nothing that happened was held against it."""
+    assert worker.ready
+    assert worker.breaker.closed
+    assert worker.breaker._failures == 0
+
+
+def assert_gone(router: Router, worker: Stub | None = None) -> None:
+    """The worker was let go, the leaving was counted once, and nobody was blamed."""
+    if worker is not None:
+        until(lambda: worker.closed_by_peer == 1)
+        assert len(worker.requests) == 1
+    until(router.idle)
+    until(lambda: counted(router, "requests") == {"499": 1})
+    assert counted(router, "refused_requests") == {}
+    assert counted(router, "worker_errors") == {}
+    for each in router.door.fleet.workers:
+        assert_blameless(each)
+        assert each.upstream.idle == 0
+
+
+def heads_seen(worker: Worker) -> int:
+    """Answers of which the head has arrived, and not the end."""
+    busy = tuple(worker.upstream._busy)
+    return sum(c._head is not None and not c._closed and not c._complete for c in busy)
+
+
+@contextmanager
+def unreachable(worker: Stub) -> Iterator[None]:
+    """In place of the stub a socket that accepts nobody: connecting to it takes for ever."""
+    host, port = worker.url.removeprefix("http://").split(":")
+    worker.stop()
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full.bind((host, int(port)))
+        full.listen(0)
+        for _ in range(8):  # one fits the queue, the next ones show that it is full
+            knock = stack.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex((host, int(port)))
+        yield
+
+
+def connecting() -> int:
+    """Connections that this process, the router in it too, is making and that are not there yet."""
+    syn_sent, found = 2, 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # gone meanwhile, or not TCP
+            if str(entry.readlink()).startswith("socket:"):
+                with socket.fromfd(int(entry.name), socket.AF_INET, socket.SOCK_STREAM) as copy:
+                    state = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+                    found += state == syn_sent
+    return found

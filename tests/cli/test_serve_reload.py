@@ -1,0 +1,182 @@
+"""`serve` with a file that changes, as operators and Kubernetes change it."""
+
+import json
+import shutil
+import signal
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.commands import Running, Serve
+from tests.pems import write_pems
+from tests.reload.changing import CHAT, STREAM, TEXT, answered_by, chat, load
+from tests.support import MakeStub, Stub, until
+
+
+def file_of(running: Running) -> Path:
+    """The settings file it was started with."""
+    args = running.process.args
+    assert isinstance(args, list)
+    return Path(str(args[args.index("--config") + 1]))
+
+
+def write(running: Running, *urls: str, **settings: Any) -> None:
+    """Write the file anew, as an editor does."""
+    file = file_of(running)
+    if urls:
+        settings["workers"] = urls
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"listen": "127.0.0.1:0", **settings}))
+    new.replace(file)
+
+
+def said(running: Running, text: str, times: int = 1) -> None:
+    """Wait until the log says it, so often."""
+    until(lambda: running.err.read_text().count(text) >= times, 20)
+
+
+def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
+    """Is in effect soon, without a signal; the log says what is different."""
+    one, two = stub(), stub()
+    running = serve(one.url)
+    url = running.url()
+    assert answered_by(httpx.post(url + CHAT, json=chat()))
+    write(running, two.url, shutdown={"delay": "0ms"})
+    said(running, f"worker {two.url[7:]} added to pool default")
+    said(running, f"worker {one.url[7:]} removed from pool default")
+    said(running, f"worker {one.url[7:]} has left: its last request has ended")
+    assert answered_by(httpx.post(url + CHAT, json=chat())) == two.url[7:]
+    assert "shutdown.delay: 5s → 0ms" in running.err.read_text()
+    assert running.end(signal.SIGTERM) == 0
+
+
+def test_a_signal(stub: MakeStub, serve: Serve) -> None:
+    """SIGHUP reads the file at once, and again if nothing has changed."""
+    running = serve(stub().url)
+    until(lambda: httpx.get(running.url() + "/health/ready").status_code == 200)
+    for times in (1, 2):
+        running.process.send_signal(signal.SIGHUP)
+        said(running, "settings: as before", times)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
+    """Everything stays, and the log says why, once; a good one after it is taken."""
+    worker = stub()
+    running = serve(worker.url)
+    url = running.url()
+    assert answered_by(httpx.post(url + CHAT, json=chat(TEXT)))
+    write(running, worker.url, limits={"n": "none"})
+    said(running, "the settings in use stay")
+    again = httpx.post(url + CHAT, json=chat(TEXT))
+    assert answered_by(again)
+    assert again.headers["x-warmroute-decision"].startswith("prefix;")
+    write(running, worker.url, limits={"n": 1})
+    said(running, "settings: limits.n: 128 → 1")
+    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
+    again = httpx.post(url + CHAT, json=chat(TEXT))
+    assert again.headers["x-warmroute-decision"].startswith("prefix;")
+    log = running.err.read_text()
+    assert log.count('limits.n: "none"') == 1
+    assert log.count("the settings in use stay") == 1
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> None:
+    """Load on the real thing while workers and strategies come and go."""
+    urls = [stub(STREAM).url for _ in range(3)]
+    running = serve(*urls[:2])
+    with load(running.url()) as outcomes:
+        for turn, chosen in enumerate((urls, urls[1:], urls[2:], urls[:1], urls), start=1):
+            strategy = ("leastload", "prefixaware")[turn % 2]
+            write(running, *chosen, strategy=strategy, logs={"requests": turn % 2 == 0})
+            running.process.send_signal(signal.SIGHUP)
+            said(running, "pool default: strategy: ", turn - 1)
+            enough = len(outcomes) + 8
+            until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
+    assert set(outcomes) == {200}
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
+    """The link to the folder is swapped; the file's name stays."""
+    running = serve(stub().url)
+    url, file = running.url(), file_of(running)
+    folders = [file.parent / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy2(file, folder)
+    (folders[1] / file.name).write_text(
+        json.dumps({**json.loads(file.read_text()), "limits": {"n": 1}})
+    )
+    data = file.parent / "..data"
+    data.symlink_to("one")
+    link = file.with_suffix(".link")
+    link.symlink_to(f"..data/{file.name}")
+    link.replace(file)  # as if it had been mounted
+    swapped = file.parent / "..tmp"
+    swapped.symlink_to("two")
+    swapped.replace(data)
+    said(running, "settings: limits.n: 128 → 1")
+    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_another_address_waits(stub: MakeStub, serve: Serve) -> None:
+    """The log says so each time; the rest of the file is in effect."""
+    worker = stub()
+    running = serve(worker.url)
+    url = running.url()
+    settings: dict[str, Any] = {"listen": "127.0.0.1:1", "limits": {"n": 1}}
+    write(running, worker.url, **settings)
+    said(running, "settings: listen: 127.0.0.1:0 → 127.0.0.1:1; waits for a restart")
+    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
+    running.process.send_signal(signal.SIGHUP)
+    said(running, "; waits for a restart", 2)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def shown(port: int, ca: Path) -> str:
+    """The name in the certificate that clients are shown, by the connections to come."""
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = False
+    with httpx.Client(verify=context) as client:
+        with client.stream("GET", f"https://127.0.0.1:{port}/health/live") as answer:
+            stream = answer.extensions["network_stream"]
+            name: str = stream.get_extra_info("ssl_object").getpeercert()["subject"][0][0][1]
+            return name
+
+
+@pytest.mark.parametrize("how", ["by itself", "on a signal"])
+def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how: str) -> None:
+    """Is shown to whoever connects next, though the settings are as before."""
+    write_pems(tmp_path)
+    for name in ("pem", "key"):
+        shutil.copy(tmp_path / f"one.{name}", tmp_path / f"door.{name}")
+    running = serve(stub().url, tls={"certificate": "door.pem", "key": "door.key"})
+    port, both = running.port(), tmp_path / "both.pem"
+    assert shown(port, both) == "one"
+    for name in ("pem", "key"):
+        shutil.copy(tmp_path / f"two.{name}", tmp_path / f"door.{name}")
+    if how == "on a signal":
+        running.process.send_signal(signal.SIGHUP)
+    until(lambda: shown(port, both) == "two", 20)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_signals_while_it_ends(serve: Serve, stub: MakeStub) -> None:
+    """Nothing is read any more."""
+    worker: Stub = stub()
+    running = serve(worker.url, shutdown={"delay": "1h"})
+    url = running.url()
+    until(lambda: httpx.get(url + "/health/ready").status_code == 200)
+    running.process.send_signal(signal.SIGTERM)
+    said(running, "stopping: ")
+    running.process.send_signal(signal.SIGHUP)
+    write(running, worker.url, limits={"n": 1})
+    assert httpx.get(url + "/health/ready").status_code == 503
+    assert running.end(signal.SIGTERM) == 0
+    assert "settings: " not in running.err.read_text()

@@ -1,0 +1,229 @@
+"""Everything but workers, changed while a router runs."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from router import rebuild
+from router.rebuild import CannotBuild
+from strategies.base import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
+from strategies.leastload import LeastLoad
+from strategies.registry import make
+from tests.reload.changing import (
+    CHAT,
+    CHUNK,
+    QUIET,
+    SSE,
+    TEXT,
+    answered_by,
+    change,
+    chat,
+)
+from tests.support import MakeRouter, MakeStub, error_of, post, until
+
+KEYS = [{"name": name, "key": f"${{{name.upper()}}}"} for name in ("one", "two")]
+
+
+class Watchful(LeastLoad):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(NoOptions())
+        self.placed_on: list[str] = []
+        self.settled_on: list[str] = []
+        self.forgotten: list[str] = []
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        super().placed(prompt, worker, now)
+        self.placed_on.append(worker.name)
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        super().settled(prompt, candidate, outcome, now)
+        self.settled_on.append(candidate.worker.name)
+
+    def forget(self, worker: str) -> None:
+        self.forgotten.append(worker)
+        raise ValueError("and it does not like it")
+
+
+def test_a_strategy_settles_what_it_placed(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes over for new requests; the old one hears how the others end."""
+    made: list[Watchful] = []
+
+    def watchful(name: str, options: Mapping[str, object]) -> Strategy:
+        made.append(Watchful())
+        return made[-1]
+
+    monkeypatch.setattr(rebuild, "make", watchful)
+    worker = stub([SSE + CHUNK, "stall"])
+    router = route(worker.url, strategy="leastload", health=QUIET)
+    with post(router.port, CHAT, b'{"model":"m","messages":[],"stream":true}') as client:
+        assert client.recv(65536)
+        change(router, worker.url, strategy="leastload")
+        assert len(made) == 1
+        change(router, worker.url, strategy="roundrobin")
+        old, new = made
+        with post(router.port, CHAT, b'{"model":"m","messages":[],"stream":true}') as other:
+            assert other.recv(65536)
+    name = router.worker().name
+    until(lambda: old.settled_on == [name] and new.settled_on == [name])
+    assert (old.placed_on, new.placed_on) == ([name], [name])
+    until(router.idle)
+
+
+def test_a_strategy_that_fails_to_forget(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fault keeps nobody in the fleet, and all else goes on."""
+    strategy = Watchful()
+    monkeypatch.setattr(rebuild, "make", lambda *_: strategy)
+    old, new = stub(), stub()
+    router = route(old.url, health=QUIET)
+    name = router.worker().name
+    change(router, new.url)
+    assert strategy.forgotten == [name]
+    assert answered_by(router.http.post(CHAT, json=chat())) == new.url.removeprefix("http://")
+
+
+def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -> None:
+    """And the same ones, written out or not, are the same."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    before = router.door.fleet.pools[0]
+    before.prompts.bytes_per_token = 2.5
+    same: Any
+    for same in ("prefixaware", {"name": "prefixaware", "memory": "64MiB"}):
+        change(router, worker.url, strategy=same)
+        assert router.door.fleet.pools == (before,)
+    change(router, worker.url, strategy={"name": "prefixaware", "memory": "1MiB"})
+    (after,) = router.door.fleet.pools
+    assert after.strategy is not before.strategy
+    assert after.workers == before.workers
+    assert after.prompts.bytes_per_token == 2.5
+
+
+def test_where_models_go(stub: MakeStub, route: MakeRouter) -> None:
+    """Patterns are replaced, also for models that were asked for before."""
+    one, two = stub(), stub()
+    names = [worker.url.removeprefix("http://") for worker in (one, two)]
+    router = route(
+        pools=[
+            {"name": "a", "models": ["m"], "workers": [one.url]},
+            {"name": "b", "workers": [two.url]},
+        ],
+        health=QUIET,
+    )
+    assert answered_by(router.http.post(CHAT, json=chat())) == names[0]
+    change(
+        router,
+        pools=[
+            {"name": "a", "models": ["x"], "workers": [one.url]},
+            {"name": "b", "models": ["m*"], "workers": [two.url]},
+        ],
+    )
+    assert answered_by(router.http.post(CHAT, json=chat())) == names[1]
+    change(router, pools=[{"name": "a", "models": ["x"], "workers": [one.url]}])
+    assert router.http.post(CHAT, json=chat()).status_code == 404
+
+
+def test_bounds_and_keys(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold from the next request on."""
+    for key in KEYS:
+        monkeypatch.setenv(key["name"].upper(), f"the-key-of-{key['name']}-long-enough")
+    worker = stub()
+    router = route(worker.url, auth={"keys": KEYS[:1]}, health=QUIET)
+
+    def ask(name: str, text: str = "hi", **headers: str) -> int:
+        headers["authorization"] = f"Bearer the-key-of-{name}-long-enough"
+        return router.http.post(CHAT, json=chat(text), headers=headers).status_code
+
+    assert [ask("one", TEXT), ask("two")] == [200, 401]
+    change(router, worker.url, auth={"keys": KEYS[1:]}, limits={"body": "1kB"})
+    assert [ask("one"), ask("two")] == [401, 200]
+    assert ask("two", TEXT) == 413
+    change(router, worker.url, auth={"keys": KEYS}, limits={"headers": "1kB", "n": 1})
+    assert [ask("one"), ask("two"), ask("two", x="y" * 1000)] == [200, 200, 431]
+    refused = router.http.post(
+        CHAT,
+        json={**chat(), "n": 2},
+        headers={"authorization": "Bearer the-key-of-one-long-enough"},
+    )
+    assert error_of(refused)["param"] == "n"
+
+
+def test_bounds_of_a_connection_that_stands(stub: MakeStub, route: MakeRouter) -> None:
+    """How long it may be idle changes with its next request."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    assert router.http.get("/health/live").status_code == 200
+    (kept,) = router.door.clients
+    change(router, worker.url, clients={"keepalive": "100ms"})
+    assert router.http.get("/health/live").status_code == 200
+    assert kept in router.door.clients
+    until(lambda: not router.door.clients)
+
+
+def test_logs_of_requests(
+    stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line a request, from now on."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    caplog.set_level("INFO")
+    router.http.post(CHAT, json=chat())
+    until(router.idle)
+    assert "status=200" not in caplog.text
+    change(router, worker.url, logs={"requests": True})
+    router.http.post(CHAT, json=chat())
+    until(lambda: "status=200" in caplog.text)
+
+
+def test_ejection(stub: MakeStub, route: MakeRouter) -> None:
+    """How many failures it takes is counted by the new measure."""
+    broken, well = stub(["close"]), stub()
+    urls = [broken.url, well.url]
+    router = route(*urls, strategy="roundrobin", health=QUIET)
+    health = {**QUIET, "ejection": {"failures": 1, "first": "5m"}}
+    change(router, *urls, strategy="roundrobin", health=health)
+    statuses = [router.http.post(CHAT, json=chat()).status_code for _ in range(6)]
+    assert sorted(statuses) == [200] * 5 + [502]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_what_cannot_be_made_changes_nothing(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """A strategy refuses to be made: pools, workers and all else are as before."""
+    one, two, three = stub(), stub(model="n"), stub()
+    pools: list[dict[str, Any]] = [
+        {"name": "a", "models": ["m"], "workers": [one.url]},
+        {"name": "b", "workers": [two.url]},
+    ]
+    router = route(pools=pools, health=QUIET)
+    before = router.door.fleet.pools
+    workers = list(router.door.fleet.workers)
+    calls = itertools.count(1)
+
+    def moody(name: str, options: dict[str, object]) -> Strategy:
+        if next(calls) == fails_at:
+            raise RuntimeError("not today")
+        return make(name, options)
+
+    monkeypatch.setattr(rebuild, "make", moody)
+    pools[0]["workers"] = [three.url]
+    with pytest.raises(CannotBuild, match="roundrobin cannot be made: RuntimeError: not today"):
+        change(router, pools=pools, strategy="roundrobin", limits={"body": "1kB"})
+    assert router.door.fleet.pools == before
+    assert list(router.door.fleet.workers) == workers
+    assert all(worker.ready for worker in workers)
+    assert all(pool.breakers._members == pool.workers for pool in before)
+    assert three.probes == []
+    assert router.http.post(CHAT, json=chat(TEXT)).status_code == 200
+    change(router, pools=pools, strategy="roundrobin")
+    assert answered_by(router.http.post(CHAT, json=chat())) == three.url.removeprefix("http://")

@@ -1,0 +1,276 @@
+"""Workers that come, go and change while a router runs, and that nobody notices."""
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from router.fleet import State
+from tests.reload.changing import (
+    CHAT,
+    CHUNK,
+    END,
+    QUIET,
+    SSE,
+    STREAM,
+    TEXT,
+    answered_by,
+    change,
+    chat,
+    load,
+)
+from tests.support import MakeRouter, MakeStub, Router, Stub, post, until
+
+
+def test_nobody_notices(stub: MakeStub, route: MakeRouter) -> None:
+    """Through many changes of workers, names, pools and strategies no request fails."""
+    urls = [stub(STREAM).url for _ in range(4)]
+    router = route(*urls[:2], health=QUIET)
+    sets: list[dict[str, Any]] = [
+        {"workers": urls},
+        {"workers": urls[2:]},
+        {"workers": urls[1:3], "strategy": "leastload"},
+        {"workers": [{"url": urls[0], "name": "a"}, {"url": urls[1], "name": "b"}]},
+        {"workers": [{"url": urls[1], "name": "a"}, {"url": urls[0], "name": "b"}]},
+        {"workers": urls[:1], "strategy": "roundrobin", "timeouts": {"idle": "3m"}},
+        {"pools": [{"name": "p", "models": ["m"], "workers": urls[1:]}]},
+        {
+            "pools": [
+                {"name": "p", "models": ["x*"], "workers": urls[1:2]},
+                {"name": "q", "workers": [urls[0], urls[3]]},
+            ]
+        },
+        {"workers": urls[:2]},
+    ]
+    with load(router.url) as outcomes:
+        for settings in sets * 3:
+            enough = len(outcomes) + 8
+            change(router, **settings)
+            until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
+    assert set(outcomes) == {200}
+    until(router.idle)
+    assert [worker.url for worker in router.door.fleet.workers] == urls[:2]
+
+
+def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
+    """The same object, its connections, pace and breaker, however much else changes."""
+    workers = [stub(), stub(), stub()]
+    router = route(*(w.url for w in workers[:2]), strategy="roundrobin", health=QUIET)
+    before = list(router.door.fleet.workers)
+    before[0].pace.factor = 3.0
+    for _ in range(2):
+        router.http.post(CHAT, json=chat())
+    until(router.idle)
+    connections = [worker.connections for worker in workers]
+    turns = {"strategy": "roundrobin"}
+    change(router, *(w.url for w in workers), limits={"attempts": 1}, **turns)
+    assert list(router.door.fleet.workers)[:2] == before
+    assert router.worker().pace.factor == 3.0
+    assert sum(worker.upstream.idle for worker in before) == 2
+    change(router, *(w.url for w in workers[:2]), **turns)
+    for _ in range(2):
+        router.http.post(CHAT, json=chat())
+    assert [worker.connections for worker in workers[:2]] == connections[:2]
+
+
+def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
+    """Its worker is found by its prefix, though others came and went and its key is another."""
+    workers = [stub() for _ in range(3)]
+    urls = [worker.url for worker in workers]
+    router = route(*urls[:2], health=QUIET)
+    first = router.http.post(CHAT, json=chat(TEXT))
+    name = answered_by(first)
+    until(router.idle)
+    url = "http://" + name
+    changes: list[list[str | dict[str, Any]]] = [
+        [*urls],
+        [urls[2], {"url": url, "kv_tokens": 100_000}],
+        [url, urls[2]],
+    ]
+    for given in changes:
+        change(router, *given, timeouts={"total": "off"})
+        again = router.http.post(CHAT, json=chat(TEXT))
+        assert answered_by(again) == name
+        assert again.headers["x-warmroute-decision"].startswith("prefix;")
+        until(router.idle)
+
+
+def begun(router: Router, model: str = "m") -> socket.socket:
+    """A stream whose first event has arrived."""
+    body = b'{"model":"%b","messages":[],"stream":true}' % model.encode()
+    client = post(router.port, CHAT, body)
+    data = b""
+    while CHUNK not in data:
+        data += client.recv(65536)
+    return client
+
+
+def test_a_worker_that_leaves_ends_what_it_has(stub: MakeStub, route: MakeRouter) -> None:
+    """Its stream goes on to the end, nothing new begins there, then its connections are closed."""
+    old, new = stub([SSE + CHUNK, 1.0, CHUNK + END]), stub()
+    router = route(old.url, health=QUIET)
+    with begun(router) as stream:
+        assert router.http.get("/workers").json()[0]["in_flight"] == 1
+        (left,) = change(router, new.url)
+        assert not left.ready
+        assert answered_by(router.http.post(CHAT, json=chat())) == new.url.removeprefix("http://")
+        stream.settimeout(10)
+        data = b""
+        while not data.endswith(END):
+            data += stream.recv(65536)
+    assert CHUNK in data
+    until(lambda: left.load.in_flight == 0)
+    until(lambda: not (left.upstream._idle or left.upstream._busy))
+    assert len(old.requests) == 1
+    until(lambda: len(old._tasks) == 1)  # what probes came on
+
+
+def test_what_is_forgotten_of_a_worker_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
+    """Its prefixes, its gauges and its probes."""
+    old, new = stub(), stub()
+    router = route(old.url, health={"interval": "10ms"})
+    router.http.post(CHAT, json=chat(TEXT))
+    until(router.idle)
+    name = old.url.removeprefix("http://")
+    labels = {"pool": "default", "worker": name}
+    assert router.metric("warmroute_prefix_tree_blocks", pool="default") > 0
+    value = router.door.metrics.registry.get_sample_value
+    assert value("warmroute_worker_up", labels) == 1
+    change(router, new.url, health={"interval": "10ms"})
+    assert router.metric("warmroute_prefix_tree_blocks", pool="default") == 0
+    for family in ("worker_up", "in_flight", "kv_tokens_booked", "pace_factor"):
+        assert value(f"warmroute_{family}", labels) is None
+    passed, probes = len(new.probes), len(old.probes)
+    until(lambda: len(new.probes) > passed + 5)
+    assert len(old.probes) == probes
+
+
+def test_another_worker_of_the_same_name(stub: MakeStub, route: MakeRouter) -> None:
+    """Another URL is another engine: nothing of the old one is believed of it."""
+    one, other = stub(), stub()
+    router = route({"url": one.url, "name": "gpu"}, health=QUIET)
+    router.http.post(CHAT, json=chat(TEXT))
+    until(router.idle)
+    (left,) = change(router, {"url": other.url, "name": "gpu"})
+    assert left.url == one.url
+    reply = router.http.post(CHAT, json=chat(TEXT))
+    assert answered_by(reply) == "gpu"
+    assert reply.headers["x-warmroute-decision"].startswith("cold")
+    assert len(other.requests) == 1
+
+
+def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
+    """A fleet is replaced as a whole without a gap, and a dead newcomer holds nobody up."""
+    old, new = stub(STREAM), stub(STREAM)
+    router = route(old.url, health=QUIET)
+    with load(router.url) as outcomes:
+        for url in (new.url, old.url) * 5:
+            enough = len(outcomes) + 4
+            change(router, url, dead_url)
+            until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
+    assert set(outcomes) == {200}
+    assert [worker.state for worker in router.door.fleet.workers] == [State.READY, State.DOWN]
+
+
+def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: MakeRouter) -> None:
+    """While it is probed, everything goes on as before."""
+    old = stub()
+    router = route(old.url, health={"timeout": "1h", **QUIET})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        health = {"timeout": "1h", **QUIET}
+        changing = threading.Thread(
+            target=change, args=(router, old.url, url), kwargs={"health": health}
+        )
+        changing.start()
+        probe, _ = silent.accept()
+        assert answered_by(router.http.post(CHAT, json=chat()))
+        assert len(list(router.door.fleet.workers)) == 1
+        probe.close()
+        changing.join(20)
+    assert len(list(router.door.fleet.workers)) == 2
+
+
+def test_settings_of_a_worker_that_stays(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another key, models and cache for what comes; told no longer, they are learned again."""
+    monkeypatch.setenv("ONE", "key-one")
+    monkeypatch.setenv("TWO", "key-two")
+    worker = stub()
+    router = route({"url": worker.url, "api_key": "${ONE}"}, health={"interval": "10ms"})
+    same = router.worker()
+    router.http.post(CHAT, json=chat())
+    given = {"url": worker.url, "api_key": "${TWO}", "models": ["x"], "kv_tokens": 5000}
+    change(router, given)
+    assert router.http.post(CHAT, json=chat()).status_code == 404
+    router.http.post(CHAT, json=chat(model="x"))
+    heads = [request.partition(b"\r\n\r\n")[0] for request in worker.requests]
+    assert [b"Bearer key-one" in heads[0], b"Bearer key-two" in heads[1]] == [True, True]
+    assert same.kv_tokens == 5000
+    change(router, worker.url, health={"interval": "10ms"})
+    assert router.worker().kv_tokens is None
+    until(lambda: set(same.models) == {"m"})
+    assert router.worker() is same
+
+
+def test_patience_with_a_worker_that_stays(stub: MakeStub, route: MakeRouter) -> None:
+    """What is under way has the time it had; what comes has the new one, on other connections."""
+    worker = stub([SSE + CHUNK, "stall"])
+    router = route(worker.url, health=QUIET)
+    with begun(router) as stream:
+        change(router, worker.url, timeouts={"idle": "150ms"})
+        with begun(router) as other:
+            data = b""
+            while not data.endswith(END):
+                data += other.recv(65536)
+            assert b"sent nothing for too long" in data
+        change(router, worker.url, timeouts={"idle": "1h"})
+        assert router.worker().load.in_flight == 1
+        stream.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stream.recv(1)
+
+
+def test_a_worker_that_moves(stub: MakeStub, route: MakeRouter) -> None:
+    """To another pool: it keeps what is its own, and the pool it left forgets it."""
+    one, two = stub(), stub(model="n")
+    pools = [
+        {"name": "a", "models": ["m"], "workers": [one.url]},
+        {"name": "b", "workers": [two.url]},
+    ]
+    router = route(pools=pools, health=QUIET)
+    router.http.post(CHAT, json=chat(TEXT))
+    until(router.idle)
+    moved = router.worker()
+    pools = [
+        {"name": "a", "models": ["n"], "workers": [two.url]},
+        {"name": "b", "workers": [one.url]},
+    ]
+    assert change(router, pools=pools) == []
+    assert router.door.fleet.pools[1].workers == (moved,)
+    assert router.metric("warmroute_prefix_tree_blocks", pool="a") == 0
+    connections = one.connections
+    assert answered_by(router.http.post(CHAT, json=chat(TEXT)))
+    assert one.connections == connections
+    assert router.metric("warmroute_requests_total", pool="b", worker=moved.name, status="2xx") == 1
+
+
+def test_those_who_wait_are_served_by_a_newcomer(stub: MakeStub, route: MakeRouter) -> None:
+    """A request that waits for room is not bound to the workers there were when it came."""
+    busy: Stub = stub([SSE + CHUNK, "stall"])
+    fresh = stub()
+    limits = {"in_flight": 1}
+    for again in (
+        {"workers": [busy.url, fresh.url]},
+        {"workers": [busy.url, fresh.url], "strategy": "leastload"},
+        {"pools": [{"name": "other", "workers": [busy.url, fresh.url]}]},
+    ):
+        router = route(busy.url, limits=limits, health=QUIET)
+        with begun(router), post(router.port, CHAT, b'{"model":"m","messages":[]}') as waiting:
+            until(lambda router=router: router.metric("warmroute_queue_length") == 1)  # type: ignore[misc]
+            change(router, limits=limits, **again)
+            waiting.settimeout(10)
+            assert waiting.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        router.stop()

@@ -1,0 +1,237 @@
+"""What is read again: into effect as a whole, refused as a whole, or left for a restart."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from router import reload
+from router.rebuild import CannotBuild
+from router.reload import Reload, Source, tell, without_restart
+from router.settings import Settings
+from router.units import Address
+from router.watch import Watch
+from tests.pems import write_pems
+
+WORKERS = "workers: [http://10.0.0.1:8000]\n"
+KEY = "auth: {keys: [{name: k, key: '${SOME_KEY}'}]}\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with certificates, and a key in the environment."""
+    monkeypatch.setenv("SOME_KEY", "0123456789abcdef")
+    monkeypatch.setattr(reload, "LOOK_S", 0.01)
+    write_pems(tmp_path)
+    return tmp_path
+
+
+def read(folder: Path, text: str, listen: Address | None = None) -> Settings:
+    """The settings of a file with these lines."""
+    (folder / "w.yaml").write_text(WORKERS + text)
+    return Source(folder / "w.yaml", listen).read()
+
+
+TLS = "tls: {certificate: one.pem, key: one.key}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "waits"),
+    [
+        ("listen: 127.0.0.1:1\n", "listen: 127.0.0.1:2\n", "listen"),
+        ("", TLS, "tls"),
+        (TLS, "", "tls"),
+        (TLS, TLS.replace("}", ", client_ca: both.pem}"), "tls.client_ca"),
+        ("", "admin: {listen: '127.0.0.1:9'}\n", "admin.listen"),
+    ],
+)
+def test_what_waits_for_a_restart(folder: Path, before: str, after: str, waits: str) -> None:
+    """An address, whether it speaks TLS, and whom it asks for a certificate; the rest does not."""
+    old = read(folder, before)
+    new = read(folder, after + "limits: {n: 7}\n")
+    possible = without_restart(old, new)
+    assert possible.limits.n == 7
+    assert possible.model_copy(update={"limits": old.limits}) == old
+    said = tell(old, possible, new)
+    assert "limits.n: 128 → 7" in said
+    rest = [one for one in said if one != "limits.n: 128 → 7"]
+    assert rest
+    assert all(one.startswith(waits) for one in rest)
+    assert all(one.endswith("; waits for a restart") for one in rest)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("listen: 0.0.0.0:1\n" + KEY, "listen: 127.0.0.1:1\n"),
+        ("listen: 0.0.0.0:1\n" + KEY + TLS, "listen: 0.0.0.0:1\nauth: none\n" + TLS[:-2]
+         + ", client_ca: both.pem}\n"),
+        ("listen: 0.0.0.0:1\n" + KEY, "listen: 0.0.0.0:1\nauth: none\n"
+         "admin: {listen: '127.0.0.1:9'}\n"),
+    ],
+    ids=["loopback", "certificates", "operators"],
+)  # fmt: skip
+def test_no_door_opens_before_the_restart(folder: Path, before: str, after: str) -> None:
+    """Who may come in was written for the new addresses, and waits with them."""
+    old, new = read(folder, before), read(folder, after)
+    possible = without_restart(old, new)
+    assert possible.door_keys == old.door_keys
+    assert possible.admin_keys == old.admin_keys
+    assert possible.listen == old.listen
+    said = tell(old, possible, new)
+    assert any(one.startswith("auth: keys → ") for one in said)
+    assert all(one.endswith("; waits for a restart") for one in said)
+
+
+def test_keys_alone_do_not_wait(folder: Path) -> None:
+    """Nothing needs a restart: everything is in effect."""
+    old, new = read(folder, KEY), read(folder, "")
+    assert without_restart(old, new) == new
+    assert tell(old, new, new) == ["auth: keys → everyone on this machine", "auth: key k removed"]
+
+
+def test_certificates_do_not_wait(folder: Path) -> None:
+    """They are read again."""
+    old, new = read(folder, TLS), read(folder, TLS.replace("one", "two"))
+    assert without_restart(old, new) == new
+
+
+def test_nothing_to_tell(folder: Path) -> None:
+    """Is told too: somebody has asked."""
+    old = read(folder, "")
+    assert tell(old, old, read(folder, "# nothing\n")) == ["as before"]
+
+
+class Running:
+    """A reload that runs, and what it put into effect."""
+
+    def __init__(self, folder: Path, text: str, listen: Address | None = None) -> None:
+        self.file = folder / "w.yaml"
+        self.file.write_text(WORKERS + text)
+        self.given: list[Settings] = []
+        self.refuses = ""
+        source = Source(self.file, listen)
+        self.reload = Reload(source, Watch([self.file]), source.read())
+
+    async def change(self, settings: Settings) -> None:
+        if self.refuses:
+            raise CannotBuild(self.refuses)
+        self.given.append(settings)
+
+    def write(self, text: str) -> None:
+        """Another file in its place."""
+        new = self.file.with_suffix(".new")
+        new.write_text(WORKERS + text)
+        new.replace(self.file)
+
+
+def going(running: Running, script: Callable[[], Awaitable[None]]) -> None:
+    """Run a script beside the reload."""
+
+    async def both() -> None:
+        task = asyncio.create_task(running.reload.run(running.change))
+        async with asyncio.timeout(20):
+            await script()
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(both())
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait for it."""
+    while not condition():  # noqa: ASYNC110 - what is waited for are lines of a log
+        await asyncio.sleep(0.005)
+
+
+def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each problem is told once, with its line, and nothing changes; then all of it does."""
+    running = Running(folder, "")
+    before = running.reload.settings
+    caplog.set_level("INFO")
+
+    async def script() -> None:
+        running.write("limits: {n: none}\nlistne: x\n")
+        await eventually(lambda: "settings in use stay" in caplog.text)
+        assert running.reload.settings is before
+        running.write("limits: {n: 7}\n")
+        await eventually(lambda: running.given)
+        await eventually(lambda: "settings: limits.n: 128 → 7" in caplog.text)
+
+    going(running, script)
+    (given,) = running.given
+    assert running.reload.settings is given
+    for line in ("w.yaml:2: limits.n: ", "w.yaml:3: listne: unknown key", "settings in use stay"):
+        assert caplog.text.count(line) == 1
+
+
+def test_what_cannot_be_put_into_effect(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Stays out of it as a whole, and the next attempt is made with the next change."""
+    running = Running(folder, "")
+    before = running.reload.settings
+    running.refuses = "it cannot be"
+
+    async def script() -> None:
+        running.write("limits: {n: 7}\n")
+        await eventually(lambda: "it cannot be; the settings in use stay" in caplog.text)
+        assert running.reload.settings is before
+        running.refuses = ""
+        running.reload.now()
+        await eventually(lambda: running.given)
+
+    going(running, script)
+    assert running.reload.settings.limits.n == 7
+
+
+def test_a_fault_of_ours_is_survived(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the next file is read."""
+    running = Running(folder, "")
+    real = running.change
+
+    async def broken(settings: Settings) -> None:
+        if settings.limits.n == 7:
+            raise RuntimeError("a fault")
+        await real(settings)
+
+    running.change = broken  # type: ignore[method-assign]
+
+    async def script() -> None:
+        running.write("limits: {n: 7}\n")
+        await eventually(lambda: "a fault" in caplog.text)
+        running.write("limits: {n: 8}\n")
+        await eventually(lambda: running.given)
+
+    going(running, script)
+    assert running.reload.settings.limits.n == 8
+
+
+def test_the_command_line_stays(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`--listen` counts before and after; what does not fit it is refused."""
+    running = Running(folder, KEY, Address("0.0.0.0", 8080))  # noqa: S104
+    caplog.set_level("INFO")
+
+    async def script() -> None:
+        running.write(KEY + "listen: 127.0.0.1:9\nlimits: {n: 7}\n")
+        await eventually(lambda: running.given)
+        running.write("")
+        await eventually(lambda: "can be reached from other machines" in caplog.text)
+
+    going(running, script)
+    assert running.reload.settings.listen == Address("0.0.0.0", 8080)  # noqa: S104
+    assert "waits for a restart" not in caplog.text
+    assert len(running.given) == 1
+
+
+def test_certificates_are_watched(folder: Path) -> None:
+    """A renewed one is put into effect though the settings are as before."""
+    running = Running(folder, TLS)
+
+    async def script() -> None:
+        for name in ("pem", "key"):
+            (folder / f"one.{name}").write_text((folder / f"two.{name}").read_text())
+        await eventually(lambda: running.given)
+
+    going(running, script)
+    assert running.given == [running.reload.settings]

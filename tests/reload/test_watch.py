@@ -1,0 +1,126 @@
+"""When a file counts as changed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from router.watch import Watch
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file that is looked at."""
+    path = tmp_path / "warmroute.yaml"
+    path.write_text("one")
+    return path
+
+
+def settled(watch: Watch, looks: int = 3) -> int:
+    """How often a change is seen in some looks without another one."""
+    return [watch.changed() for _ in range(looks)].count(True)
+
+
+def test_nothing_changes(file: Path) -> None:
+    """As it was when it was first seen."""
+    assert settled(Watch([file])) == 0
+
+
+def test_a_write(file: Path) -> None:
+    """Is seen once."""
+    watch = Watch([file])
+    file.write_text("longer")
+    assert settled(watch) == 1
+    assert settled(watch) == 0
+
+
+def test_a_write_of_the_same_length(file: Path) -> None:
+    """Is seen by its time."""
+    watch = Watch([file])
+    before = file.stat().st_mtime_ns
+    file.write_text("two")
+    os.utime(file, ns=(before, before + 1))
+    assert settled(watch) == 1
+
+
+def test_an_editors_rename(file: Path) -> None:
+    """Another file in its place is another file, even of the same size and time."""
+    watch = Watch([file])
+    other = file.with_suffix(".new")
+    other.write_text("two")
+    was = file.stat()
+    os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
+    other.replace(file)
+    assert settled(watch) == 1
+
+
+def test_half_a_file(file: Path) -> None:
+    """While it changes from look to look, somebody is still writing."""
+    watch = Watch([file])
+    for size in range(10, 15):
+        file.write_text("x" * size)
+        assert not watch.changed()
+    assert watch.changed()
+    assert settled(watch) == 0
+
+
+def test_a_file_that_is_gone_for_a_while(file: Path) -> None:
+    """Some delete it before they write it again: that is one change."""
+    watch = Watch([file])
+    file.unlink()
+    assert not watch.changed()
+    file.write_text("another")
+    assert settled(watch) == 1
+    file.unlink()
+    assert settled(watch) == 1
+
+
+def test_back_to_what_it_was(file: Path) -> None:
+    """What nobody had time to read did not happen."""
+    watch = Watch([file])
+    saved = file.with_suffix(".saved")
+    file.rename(saved)
+    file.write_text("for a moment")
+    assert not watch.changed()
+    saved.replace(file)
+    assert settled(watch) == 0
+
+
+def test_a_config_map(tmp_path: Path) -> None:
+    """Kubernetes swaps a link to a folder; the file's own name never changes."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "warmroute.yaml").write_text("same")
+        os.utime(tmp_path / name / "warmroute.yaml", ns=(0, 0))
+    data, file = tmp_path / "..data", tmp_path / "warmroute.yaml"
+    data.symlink_to("one")
+    file.symlink_to("..data/warmroute.yaml")
+    watch = Watch([file])
+    (tmp_path / "tmp").symlink_to("two")
+    (tmp_path / "tmp").replace(data)
+    assert settled(watch) == 1
+
+
+def test_what_is_about_to_be_read(file: Path) -> None:
+    """Is no change any more, and what comes after is."""
+    watch = Watch([file])
+    file.write_text("longer")
+    watch.take_note()
+    assert settled(watch) == 0
+    file.write_text("longer still")
+    assert settled(watch) == 1
+
+
+def test_other_files(file: Path, tmp_path: Path) -> None:
+    """One that is new here counts as known; one that is not asked for any more is not looked at."""
+    watch = Watch([file])
+    other = tmp_path / "door.pem"
+    other.write_text("certificate")
+    file.write_text("changed before")
+    watch.follow([file, other])
+    assert settled(watch) == 1
+    other.write_text("renewed")
+    assert settled(watch) == 1
+    watch.follow([file])
+    other.write_text("renewed again")
+    assert settled(watch) == 0
