@@ -68,14 +68,26 @@ def header(headers: Headers, wanted: bytes) -> bytes:
     return b""
 
 
+def passing_fields(headers: Headers, named: frozenset[bytes] | None, *, keyed: bool) -> bytes:
+    """Return a client's header fields as a worker may see them, one line each.
+
+    `named` are those that `Connection` names; with `keyed` credentials are kept back too.
+    """
+    dropped = _REWRITTEN_KEYED if keyed else _REWRITTEN
+    if named:
+        dropped |= named
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in dropped])
+
+
 class Incoming(Protocol):
     """A request as far as its head is concerned."""
 
     query: bytes
-    headers: Headers
-    named: frozenset[bytes] | None
     identity: bytes
     body: bytes
+
+    def passing(self, *, keyed: bool) -> bytes:
+        """Header lines that pass on to a worker."""
 
 
 def upstream_head(path: bytes, request: Incoming, host: bytes, key: bytes | None) -> bytes:
@@ -84,18 +96,17 @@ def upstream_head(path: bytes, request: Incoming, host: bytes, key: bytes | None
     `key` is the worker's own; an empty one stands for none, and the client's is kept back too.
     With None the client's credentials pass.
     """
-    dropped = _REWRITTEN if key is None else _REWRITTEN_KEYED
-    if request.named:
-        dropped |= request.named
-    passed = [b"%b: %b\r\n" % pair for pair in request.headers if pair[0] not in dropped]
-    return b"".join(
-        (
-            b"POST %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
-            % (path, request.query, host, request.identity, len(request.body)),
-            b"authorization: Bearer %b\r\n" % key if key else b"",
-            *passed,
-            b"via: 1.1 warmroute\r\n\r\n",  # after those of proxies before us
-        )
+    return (
+        b"POST %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
+        b"%b%bvia: 1.1 warmroute\r\n\r\n"  # after those of proxies before us
+    ) % (
+        path,
+        request.query,
+        host,
+        request.identity,
+        len(request.body),
+        b"authorization: Bearer %b\r\n" % key if key else b"",
+        request.passing(keyed=key is not None),
     )
 
 

@@ -91,14 +91,14 @@ def browse(router: Router, context: ssl.SSLContext) -> httpx.Client:
 
 def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
     """Each event comes when it is sent; a client that leaves makes the worker stop."""
-    worker.script = [SSE, b"8\r\ndata: 1\n\r\n", "stall"]
+    worker.script = [SSE, b"9\r\ndata: 1\n\n\r\n", "stall"]
     router = route(worker.url, tls=ours.issue())
     with (
         browse(router, ours.client()) as http,
         http.stream("POST", CHAT, json={**BODY, "stream": True}) as reply,
     ):
         assert reply.status_code == 200
-        assert next(reply.iter_raw()) == b"data: 1\n"
+        assert next(reply.iter_raw()) == b"data: 1\n\n"
         assert worker.closed_by_peer == 0
     until(lambda: worker.closed_by_peer == 1)
     until(router.idle)
@@ -270,13 +270,13 @@ def test_a_stream_from_a_worker_over_tls(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
     """TLS on both sides; the worker stops when the client leaves."""
-    worker = secure(ours.server(), [SSE, b"8\r\ndata: 1\n\r\n", "stall"])
+    worker = secure(ours.server(), [SSE, b"9\r\ndata: 1\n\n\r\n", "stall"])
     router = route({"url": worker.url, "tls": {"ca": ours.roots}}, tls=ours.issue())
     with (
         browse(router, ours.client()) as http,
         http.stream("POST", CHAT, json={**BODY, "stream": True}) as reply,
     ):
-        assert next(reply.iter_raw()) == b"data: 1\n"
+        assert next(reply.iter_raw()) == b"data: 1\n\n"
     until(lambda: worker.closed_by_peer == 1)
     until(router.idle)
 

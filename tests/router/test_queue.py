@@ -1,5 +1,6 @@
 """Who waits, who is served next, and who is not."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -232,7 +233,7 @@ class Model:
     passed_over: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """Of each line, who else of its pool was served since it began to wait or was served."""
 
-    def line(self, pool: str, tenant: str) -> list[Ticket[int]]:
+    def line(self, pool: Hashable, tenant: str) -> list[Ticket[int]]:
         """A tenant's tickets for a pool."""
         return [each for each in self.waiting if (each.pool, each.tenant) == (pool, tenant)]
 
