@@ -71,9 +71,7 @@ class Router:
 
 
 @contextmanager
-def router(
-    folder: Path, settings: dict[str, Any], options: Sequence[str] = ()
-) -> Iterator[Router]:
+def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) -> Iterator[Router]:
     """Run `warmroute serve` until the block ends, once it is ready. Raises NotReady.
 
     `settings` lack `listen`: it gets a free port. JSON is YAML enough.

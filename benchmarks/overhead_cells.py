@@ -39,8 +39,9 @@ class Case:
 
     def slower(self) -> "Case":
         """The same for a proxy that would take minutes; one that is swamped would seem cheap."""
-        count = max(self.count // 20, 20)
         at_once = self.at_once // 10 if self.load is Load.STREAM else self.at_once
+        # Those that are under way when measuring begins have no latency that counts.
+        count = max(self.count // 20, 2 * at_once, 20)
         return Case(self.load, self.size, count, at_once)
 
     def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:

@@ -70,8 +70,14 @@ class Report:
         cpu = [Column(_kilo(size), self._cpu(Load.MANY, size)) for size in self._sizes]
         streams = [cell.size for cell in self._cells if cell.load is Load.STREAM]
         if streams:
-            cpu.append(Column("stream of 100", self._cpu(Load.STREAM, streams[0])))
-        grids = [self._grid("CPU µs of the proxy for a request", cpu, with_direct=False)]
+            cpu.append(Column("stream", self._cpu(Load.STREAM, streams[0])))
+        grids = [
+            self._grid(
+                "CPU µs of the proxy for a request, and for a stream of 100 events",
+                cpu,
+                with_direct=False,
+            )
+        ]
         for load in (Load.ONE, Load.MANY):
             for name in ("p50", "p99"):
                 added = [Column(_kilo(size), self._added(load, size, name)) for size in self._sizes]

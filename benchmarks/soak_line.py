@@ -37,6 +37,7 @@ class Line(asyncio.Protocol):
         self._reply = Reply()
         self._replies: asyncio.Queue[Reply] = asyncio.Queue()
         self._pause = 0.0
+        self._once = False
         self.closed = loop.create_future()
         """Done once it is."""
         self.told_to_go_on = asyncio.Event()
@@ -47,8 +48,8 @@ class Line(asyncio.Protocol):
         """Set at every piece."""
 
     @classmethod
-    async def open(cls, port: int, *, slow: float = 0.0) -> "Line":
-        """Connect; one that is `slow` rests so many seconds after every read."""
+    async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "Line":
+        """Connect; one that is `slow` rests so many seconds after every read, or after one."""
         loop = asyncio.get_running_loop()
         raw = socket.socket()
         try:
@@ -60,7 +61,7 @@ class Line(asyncio.Protocol):
         except BaseException:
             raw.close()
             raise
-        line._pause = slow  # noqa: SLF001 - our own
+        line._pause, line._once = slow, once  # noqa: SLF001 - our own
         return line
 
     def send(self, *pieces: bytes) -> None:
@@ -99,6 +100,8 @@ class Line(asyncio.Protocol):
         if self._pause:
             self._transport.pause_reading()
             self._loop.call_later(self._pause, self._go_on)
+            if self._once:
+                self._pause = 0.0
 
     def _go_on(self) -> None:
         if self.open_still:

@@ -240,13 +240,12 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Streams held at once", title_justify="left")
+    table = Table(title="Streams held at once; times in ms", title_justify="left")
     for heading in (
-        *("", "streams", "events/s due", "delivered", "delay p50 ms", "p99 ms"),
-        *("probe p99 idle", "p50 ms", "p99 ms", "CPU", "µs/event", "kB/stream"),
-        *("workers", "clients", "others"),
+        *("", "streams", "due/s", "got/s", "delay p50", "p99", "probe idle p99", "p50", "p99"),
+        *("CPU", "µs/event", "kB/stream", "workers", "clients", "others"),
     ):
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in rows:
         table.add_row(
             *(row.proxy, f"{row.begun:,}", f"{row.due:,.0f}", f"{row.delivered:,.0f}"),

@@ -81,11 +81,16 @@ class Door:
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._rule(settings)
-            for client in self.clients:
+            for client in self.everyone:
                 client.follow(self.bounds)
         finally:
             await self._health.part()
         return left
+
+    @property
+    def everyone(self) -> list[Client]:
+        """All connections, those of operators too."""
+        return [*self.clients, *self.backdoor.clients]
 
     async def start(self) -> None:
         """Look at every worker once, and go on looking."""
@@ -107,7 +112,7 @@ class Backdoor:
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.clients = door.clients
+        self.clients: set[Client] = set()  # a crowd at the door does not lock operators out
         self.serve = door.serve
         self.unserved = door.unserved
 

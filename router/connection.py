@@ -14,6 +14,8 @@ from typing import Self, cast
 import httptools
 
 from router.errors import Garbled, Gone, Headers, Silent, Stale, WorkerError
+from router.headers import answer_fields, header
+from router.recall import Recall
 
 HIGH_WATER = 256 * 1024
 SMALL = 32 * 1024
@@ -43,23 +45,41 @@ class Patience:
     """For the whole answer."""
 
 
-@dataclass(frozen=True, slots=True)
 class Head:
-    """Status and headers of an answer, names in lower case."""
+    """Status and headers of an answer, names in lower case. Never changed; workers repeat it."""
 
-    status: int
-    headers: Headers
-    length: int | None
-    """Bytes of the body, if it was told."""
+    __slots__ = ("_fields", "headers", "length", "status", "stream")
+
+    def __init__(self, status: int, headers: Headers, length: int | None) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = length
+        """Bytes of the body, if it was told; of another answer, if it is told again."""
+        self.stream = header(headers, b"content-type").startswith(b"text/event-stream")
+        """It is a stream of events."""
+        self._fields: bytes | None = None
+
+    def fields(self) -> bytes:
+        """Return the header lines that pass on to the client; made once for all answers alike."""
+        if self._fields is None:
+            self._fields = answer_fields(self.headers)
+        return self._fields
 
 
 class Connection(asyncio.Protocol):
     """One connection. `ask`, then `flow`, or `chunk` until it is empty."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        patience: Patience,
+        recall: Recall[Head] | None = None,
+    ) -> None:
+        """`recall` is what its worker said last, on whichever connection."""
         self._loop = loop
         self._patience = patience
         self._parser = httptools.HttpResponseParser(self)
+        self._recall: Recall[Head] = recall or Recall()
         self._transport: asyncio.Transport | None = None
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -105,7 +125,7 @@ class Connection(asyncio.Protocol):
                     self._transport.write(head + body)
                 else:
                     self._transport.writelines((head, body))
-            while not (self._chunks or self._complete):
+            while not self._begun():
                 await self._news()
         except BaseException:
             self.close()
@@ -215,7 +235,13 @@ class Connection(asyncio.Protocol):
 
     def _ready(self) -> bool:
         """Whoever waits has something to wake up for."""
-        return self._complete or self._error is not None or bool(self._chunks)
+        return self._error is not None or self._begun()
+
+    def _begun(self) -> bool:
+        """There is something to relay; of a worker that is full, the status says enough."""
+        if self._complete or self._chunks:
+            return True
+        return self._head is not None and self._head.status == 503
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -257,7 +283,25 @@ class Connection(asyncio.Protocol):
         if not self._asked or self._complete:
             self.close()  # nobody asked: this connection cannot be trusted any more
             return
-        self._got_any = True
+        if self._got_any:
+            self._parse(data)
+        else:
+            self._got_any = True
+            known = self._recall.find(data)
+            if known is not None:
+                self._again(*known)
+                return
+            self._parse(data)
+            if self._is_plain():
+                self._recall.keep(data, self.head)
+        if self._sink is not None:
+            self._pour()
+        elif self._unread > HIGH_WATER:
+            self.pause()
+        if self._ready():
+            self._wake()
+
+    def _parse(self, data: bytes) -> None:
         if self._head is None:
             self._head_size += len(data)
             if self._head_size > HEAD_LIMIT:
@@ -269,12 +313,20 @@ class Connection(asyncio.Protocol):
             self._fail(Garbled("wants to switch protocols"))
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
             self._fail(Garbled(f"sent something that is not HTTP ({error})"))
-        if self._sink is not None:
-            self._pour()
-        elif self._unread > HIGH_WATER:
-            self.pause()
-        if self._ready():
-            self._wake()
+
+    def _again(self, head: Head, body: bytes) -> None:
+        """A whole answer whose head was parsed before."""
+        self._head = head
+        self._complete = True
+        if body:
+            self._chunks.append(body)
+        self._wake()
+
+    def _is_plain(self) -> bool:
+        """A whole answer of which nothing but the length may differ next time."""
+        if not self._complete or self._closed or self._spoilt or self._error:
+            return False
+        return self._length is not None and self.head.status not in {204, 304}
 
     def eof_received(self) -> bool:
         """The worker has sent all it will; close our side too."""

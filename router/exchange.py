@@ -6,7 +6,7 @@ from time import time
 from typing import Protocol
 from wsgiref.handlers import format_date_time
 
-from router.errors import DoorError, Headers
+from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
 
@@ -75,24 +75,15 @@ class Exchange:
         "version",
     )
 
-    def __init__(
-        self,
-        line: Line,
-        method: str,
-        version: str,
-        headers: Headers,
-        head: Head,
-        *,
-        keep: bool,
-    ) -> None:
+    def __init__(self, line: Line, head: Head, *, keep: bool) -> None:
         self._line = line
-        self.method = method
-        self.version = version
+        self._head = head
+        self.method = head.method
+        self.version = head.version
         self.path = head.path
         self.query = head.query
-        self._head = head
-        self.headers = headers
-        """In order, names in lower case."""
+        self.headers = head.headers
+        """In order, names in lower case; not to be changed."""
         self.keep = keep
         """The connection may be used again afterwards."""
         self.identity = head.identity or new_id()
@@ -115,12 +106,12 @@ class Exchange:
         self.left = False
         """The client closed the connection; nobody is there to be answered."""
         self._chunked = False
-        self._with_body = method != "HEAD"
+        self._with_body = head.method != "HEAD"
         self._fields = b""
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
-        return self._head.passing(self.headers, keyed=keyed)
+        return self._head.passing(keyed=keyed)
 
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""

@@ -32,10 +32,25 @@ _LONGEST_NUMBER = 19
 class Head:
     """What the head of a request says, its length aside. Never changed; clients repeat it."""
 
-    __slots__ = ("_passing", "chunked", "expects", "identity", "keep", "named", "path", "query")
+    __slots__ = (
+        "_passing",
+        "chunked",
+        "expects",
+        "headers",
+        "identity",
+        "keep",
+        "method",
+        "named",
+        "path",
+        "query",
+        "version",
+    )
 
     def __init__(
         self,
+        method: str = "GET",
+        version: str = "1.1",
+        headers: Headers | None = None,
         path: str = "",
         query: bytes = b"",
         *,
@@ -45,6 +60,10 @@ class Head:
         expects: bool = False,
         chunked: bool = False,
     ) -> None:
+        self.method = method
+        self.version = version
+        self.headers = headers or []
+        """In order, names in lower case."""
         self.path = path
         """Percent-decoded; or `*`."""
         self.query = query
@@ -61,14 +80,14 @@ class Head:
         """The body comes in chunks; its length is not known."""
         self._passing: dict[bool, bytes] = {}
 
-    def passing(self, headers: Headers, *, keyed: bool) -> bytes:
+    def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`.
 
         Made once for all requests with this head.
         """
         lines = self._passing.get(keyed)
         if lines is None:
-            lines = self._passing[keyed] = passing_fields(headers, self.named, keyed=keyed)
+            lines = self._passing[keyed] = passing_fields(self.headers, self.named, keyed=keyed)
         return lines
 
 
@@ -114,6 +133,9 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
         named, keep = _options(options, version)
     path, query = _target(method, target)
     head = Head(
+        method.decode(),
+        version,
+        headers,
         path,
         query,
         identity=identity,

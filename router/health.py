@@ -147,9 +147,7 @@ class Health:
         """Return the client for all workers that are spoken to with this."""
         if tls not in self._clients:
             self._clients[tls] = httpx.AsyncClient(
-                # A probe has one for all of it. Ended by that one in the middle of a handshake,
-                # the connection would stay open until it is collected as garbage.
-                timeout=httpx.Timeout(None, connect=0.9 * self._settings.timeout),
+                timeout=None,  # noqa: S113 - a probe has one for all of it
                 limits=httpx.Limits(max_connections=None),  # or dead workers would block others
                 trust_env=False,
                 verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -159,19 +157,22 @@ class Health:
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
         headers = {b"authorization": b"Bearer " + worker.api_key} if worker.api_key else {}
+        # Ended by the probe's own timeout in the middle of a handshake, a connection would stay
+        # open until it is collected as garbage.
+        connecting = httpx.Timeout(None, connect=0.9 * self._settings.timeout)
         body = b""
         try:
             async with (
                 asyncio.timeout(self._settings.timeout),
                 self._client(worker.upstream.tls).stream(
-                    "GET", worker.url + path, headers=headers
+                    "GET", worker.url + path, headers=headers, timeout=connecting
                 ) as answer,
             ):
                 async for chunk in answer.aiter_bytes():
                     body += chunk
                     if len(body) > LARGEST:
                         raise _Unwell(f"{path} answered more than {LARGEST} bytes")
-        except TimeoutError:
+        except (TimeoutError, httpx.TimeoutException):
             raise _Unwell(f"{path} did not answer in time") from None
         except _Unwell:
             raise

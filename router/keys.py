@@ -1,7 +1,7 @@
 """Who a request comes from, by the key it brings. Pure: headers in, a name or nothing out.
 
-Keys are kept as SHA-256 digests and each is compared in constant time, also after one fitted, so
-that neither a dump of the memory nor the time of an answer tells a key.
+Keys are compared as SHA-256 digests, each in constant time and also after one fitted, so that the
+time of an answer tells nothing of a key.
 """
 
 from collections.abc import Iterable, Mapping

@@ -52,7 +52,11 @@ class Place:
         loop, failures = asyncio.get_running_loop(), 0
         while not self._told.is_set():
             started = loop.time()
-            code = await self._one()
+            try:
+                code = await self._one()
+            except OSError as error:  # for want of memory or descriptors, which may come back
+                log.error("no process could be started: %s", error)
+                code = 1
             if self._told.is_set() or not self.ready.is_set():
                 return code == 0
             failures = 1 if loop.time() - started > LASTED_S else failures + 1

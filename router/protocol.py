@@ -26,8 +26,8 @@ LINGER_S = 2.0
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Stands for a head that could not be read.
 UNREAD = Head()
-#: Requests sent before the first one was answered.
-PIPELINED = 256
+#: Requests sent before the first one was answered, and bytes of their bodies that are read ahead.
+PIPELINED, AHEAD = 256, 1 << 20
 
 
 class House(Protocol):
@@ -80,7 +80,8 @@ class Client(asyncio.Protocol):
 
     def follow(self, bounds: Bounds) -> None:
         """Other bounds from now on; a deadline that is set stays."""
-        self._bounds = self._reader.bounds = bounds
+        self._bounds = bounds
+        self._reader.follow(bounds)
 
     # What the transport calls.
 
@@ -158,10 +159,15 @@ class Client(asyncio.Protocol):
             self._begin(exchange)
         elif len(self._waiting) < PIPELINED:
             self._waiting.append(exchange)
-            if self._transport is not None:
-                self._transport.pause_reading()  # one in hand is enough
+            if self._transport is not None and self._far_ahead():
+                self._transport.pause_reading()
         else:
             raise BadRequest("Too many requests were sent before the first was answered.")
+
+    def _far_ahead(self) -> bool:
+        """Enough waits. Not the first one: only who reads notices that a client leaves."""
+        bodies = sum(len(exchange.body) for exchange in self._waiting)
+        return len(self._waiting) > PIPELINED // 2 or bodies > AHEAD
 
     # Answering, in order.
 
@@ -222,7 +228,7 @@ class Client(asyncio.Protocol):
         self._refusal = error
         if self._answering is not None or self._closing:
             return
-        exchange = self._reader.current or Exchange(self, "GET", "1.1", [], UNREAD, keep=False)
+        exchange = self._reader.current or Exchange(self, UNREAD, keep=False)
         self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)

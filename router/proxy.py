@@ -115,8 +115,8 @@ class Proxy:
     async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
-        Refusals are free. A worker that is full has been asked, and no more than so many are. All
-        that is asked a second time comes out of the retry budget.
+        Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
+        many are, and every one after the first comes out of the retry budget.
         """
         asked = 0
         retrying = False
@@ -125,11 +125,13 @@ class Proxy:
         try:
             for place, choice in enumerate(candidates, start=1):
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-                if not worker.ready or not job.pool.breakers.admits(monotonic(), worker):
+                if not worker.ready:
                     continue  # lost since the decision
-                if error is not None and not retrying:
+                if error is not None and not job.pool.breakers.admits(monotonic(), worker):
+                    continue  # left out since the decision, which heeded all that was known then
+                if asked and not retrying:
                     if not self._budget.take(self._admission.in_flight):
-                        raise error
+                        break
                     retrying = True
                 last = asked + 1 >= self._attempts or place == len(candidates)
                 attempt = Attempt(job, worker, choice)

@@ -19,7 +19,7 @@ from router.errors import (
     UrlTooLong,
 )
 from router.exchange import Exchange, Line
-from router.guard import check
+from router.guard import Head, check
 from router.recall import Recall
 
 #: Bytes around a chunk: its size in hexadecimal and two line ends.
@@ -71,6 +71,7 @@ class Reader:
         "_trailer_bytes",
         "_trailers",
         "_url",
+        "_whole",
         "bounds",
         "current",
         "expects",
@@ -96,7 +97,9 @@ class Reader:
         self._bodiless = b""
         """How the body is framed that is still to be read after a wish to upgrade."""
         self._read = self._head_bytes = 0
-        self._recall = Recall()
+        self._recall: Recall[Head] = Recall()
+        self._whole: Head | None = None
+        """The head of the request that was just read whole, if it may come again."""
         self._begin()
 
     def _begin(self) -> None:
@@ -110,6 +113,11 @@ class Reader:
 
     def feed(self, data: bytes) -> None:
         """Read on. Raises DoorError."""
+        between = self.current is None and not self.in_head
+        known = self._recall.find(data) if between else None
+        if known is not None:
+            self._again(*known)
+            return
         self._read = size = len(data)
         self._received += size
         self._head_bytes = self._head_bytes + size if self.in_head else size
@@ -123,10 +131,28 @@ class Reader:
         except httptools.HttpParserError as error:
             if not self.last:
                 raise BadRequest(f"This is not a request in HTTP/1.1: {error}.") from None
+        if self._whole is not None and between and not self.in_head:
+            self._recall.keep(data, self._whole)
         if self._chunks:
             self._check_overhead()
         if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
             raise self._headers_too_large()
+
+    def _again(self, head: Head, body: bytes) -> None:
+        """A request whose head was judged before."""
+        self.progress += 1
+        self.current = exchange = Exchange(self._owner, head, keep=True)
+        limit = self._owner.admit(exchange)
+        if len(body) > limit:
+            raise BodyTooLarge(limit)
+        self.current = None
+        exchange.body = body
+        self._owner.received(exchange)
+
+    def follow(self, bounds: Bounds) -> None:
+        """Other bounds from the next request on."""
+        self.bounds = bounds
+        self._recall = Recall()
 
     def _pass_over(self, rest: bytes) -> None:
         """Ignore a wish to upgrade (RFC 9110 section 7.8).
@@ -145,6 +171,7 @@ class Reader:
         """The first byte of a request."""
         self._begin()
         self.in_head = True
+        self._whole = None
         self.progress += 1
 
     def on_url(self, piece: bytes) -> None:
@@ -175,20 +202,15 @@ class Reader:
         ):
             raise self._headers_too_large()
         version = parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
         method: bytes = parser.get_method()
-        known = self._recall.find(method, version, self._url, headers)
-        if known is None:
-            if version not in {"1.1", "1.0"}:
-                raise BadRequest("The only versions of HTTP spoken here are 1.1 and 1.0.")
-            head, length = check(method, version, self._url, headers)
-            self._recall.keep(method, version, self._url, headers, head)
-        else:
-            head, length = known
+        head, length = check(method, version, self._url, headers)
         has_body = length > 0 or head.chunked
-        keep = head.keep and parser.should_keep_alive()
-        self.current = exchange = Exchange(
-            self._owner, method.decode(), version, headers, head, keep=keep
-        )
+        upgrade = parser.should_upgrade()
+        keep = head.keep and parser.should_keep_alive() and not upgrade
+        self._whole = head if keep and not head.identity else None
+        self.current = exchange = Exchange(self._owner, head, keep=keep)
         try:
             self._body_limit = self._owner.admit(exchange)
         except DoorError as error:
@@ -198,10 +220,8 @@ class Reader:
         if length > self._body_limit:
             raise BodyTooLarge(self._body_limit)
         self.expects = head.expects and has_body
-        if parser.should_upgrade():
-            exchange.keep = False
-            if has_body:
-                self._bodiless = CHUNKED if head.chunked else b"content-length: %d" % length
+        if upgrade and has_body:
+            self._bodiless = CHUNKED if head.chunked else b"content-length: %d" % length
 
     def on_chunk_header(self) -> None:
         """Another chunk of the body begins."""

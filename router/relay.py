@@ -3,10 +3,9 @@
 import asyncio
 
 from router.connection import Connection, Head
-from router.errors import Headers, WorkerError
+from router.errors import WorkerError
 from router.events import error_event
 from router.exchange import Exchange, date_line
-from router.headers import answer_fields, header
 from router.openai import Endpoint
 from router.usage import Usage, UsageTail
 
@@ -52,15 +51,20 @@ class Relay:
         data = connection.first()
         last = connection.finished
         self._tail.add(data)
-        self._events = _is_stream(head.headers)
+        self._events = head.stream
         if exchange.commented:
             return self._go_on(head, data, last)
         if self._events and not last and not data.endswith(_EVENT_ENDS):
             data = self._hold(data)
-        fields = answer_fields(head.headers)
+        fields = head.fields()
         if b"date: " not in fields:  # RFC 9110 section 6.6.1
             added += date_line()
-        exchange.start(head.status, fields + added, head.length, data, last=last)
+        length = head.length
+        if last and length is not None:
+            length = len(data)
+        elif self._events:
+            length = None  # not promised: an event of ours may have to end it
+        exchange.start(head.status, fields + added, length, data, last=last)
         return last
 
     def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
@@ -118,7 +122,3 @@ class Relay:
         """End the stream, if it is one, with an error in its own shape."""
         if self._events:
             self._exchange.write(error_event(self._endpoint, message, code), last=True)
-
-
-def _is_stream(headers: Headers) -> bool:
-    return header(headers, b"content-type").startswith(b"text/event-stream")

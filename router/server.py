@@ -170,35 +170,35 @@ class Server:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            for client in [client for client in self._door.clients if client.deadline < now]:
+            for client in [client for client in self._door.everyone if client.deadline < now]:
                 client.expire(now)
 
     async def _end(self, servers: Sequence[asyncio.Server]) -> None:
         door, ending = self._door, self.ending
         door.draining = door.stopping = True
-        for client in door.clients:
+        for client in door.everyone:
             client.stopping = True
         log.info("stopping: not ready any more, accepting for %s", format_duration(ending.delay))
         await self._unless_now(ending.delay)
         for server in servers:
             server.close()
-        for client in tuple(door.clients):
+        for client in door.everyone:
             client.stop()
         if left := self._busy():
             log.info("stopping: %d answers have %s to end", left, format_duration(ending.drain))
         await self._until_empty(ending.drain)
         if left := self._busy():
             log.warning("stopping: %d answers are cut", left)
-        for client in tuple(door.clients):
+        for client in door.everyone:
             client.abandon()
         self._now.clear()
         await self._until_empty(LAST_WORDS_S)
-        for client in tuple(door.clients):
+        for client in door.everyone:
             client.abort()
         await asyncio.sleep(0)
 
     def _busy(self) -> int:
-        return sum(client.busy for client in self._door.clients)
+        return sum(client.busy for client in self._door.everyone)
 
     async def _unless_now(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -208,5 +208,5 @@ class Server:
     async def _until_empty(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self._door.clients and not self._now.is_set() and loop.time() < deadline:
+        while self._door.everyone and not self._now.is_set() and loop.time() < deadline:
             await self._unless_now(TICK_S / 2)

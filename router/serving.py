@@ -48,8 +48,7 @@ class Serving:
         if settings.tls is not None:
             _check(settings.tls)
         left = await self.door.change(settings)
-        if self._tls is not None and settings.tls is not None:
-            refresh(self._tls, settings.tls)
+        self._show(settings.tls)
         self.server.ending = Ending.told(settings.shutdown)
         if settings.logs != self._settings.logs:
             logs.set_up(settings.logs, self._place)
@@ -58,6 +57,15 @@ class Serving:
             task = asyncio.create_task(_see_off(worker))
             self._farewells.add(task)
             task.add_done_callback(self._farewells.discard)
+
+
+    def _show(self, tls: TlsSettings | None) -> None:
+        """Show clients what the files hold now."""
+        if self._tls is not None and tls is not None:
+            try:
+                refresh(self._tls, tls)
+            except ValueError as error:  # they have changed since they were looked at
+                log.error("tls: %s", error)
 
 
 async def _see_off(worker: Worker) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import errno
 import ssl
 
-from router.connection import Connection, Patience
+from router.connection import Connection, Head, Patience
 from router.errors import Gone, Refused, Stale
+from router.recall import Recall
 from router.tls import explain
 
 #: Out of descriptors, memory or local ports.
@@ -25,6 +26,7 @@ class Upstream:
         self.tls = tls
         """What it is spoken to with; None without TLS."""
         self._patience = patience
+        self._recall: Recall[Head] = Recall()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,7 +89,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self._patience.connect):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._patience),
+                    lambda: Connection(loop, self._patience, self._recall),
                     self._host,
                     self._port,
                     ssl=self.tls,

@@ -7,6 +7,7 @@ nothing has moved between two looks; until then somebody may still be writing.
 
 from collections.abc import Iterable
 from pathlib import Path
+from stat import S_ISREG
 
 _Mark = tuple[int, int, int, int] | None
 
@@ -44,4 +45,6 @@ def _mark(path: Path) -> _Mark:
         found = path.stat()
     except OSError:
         return None
+    if not S_ISREG(found.st_mode):
+        return None  # a pipe moves when it is read, and can be read once
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -37,10 +37,16 @@ class Running(NamedTuple):
     process: subprocess.Popen[bytes]
     out: Path
     err: Path
+    args: tuple[object, ...]
+
+    def file(self) -> Path:
+        """The settings file it was given."""
+        return Path(str(self.args[self.args.index("--config") + 1]))
 
     def url(self) -> str:
         """Where the router listens, as it says itself."""
-        until(lambda: "listens on http" in self.err.read_text(), 20)
+        until(lambda: "listens on http" in self.err.read_text() or self.process.poll(), 20)
+        assert self.process.poll() is None, self.err.read_text()
         line = next(line for line in self.err.read_text().splitlines() if "listens on" in line)
         return line.split()[-1]
 
@@ -93,4 +99,4 @@ def started(folder: Path, *args: object) -> Iterator[Running]:
         )
         stack.callback(process.wait, 20)
         stack.callback(process.kill)
-        yield Running(process, out, err)
+        yield Running(process, out, err, args)

@@ -54,12 +54,12 @@ def request_to(
 ) -> tuple[bytes, list[bytes]]:
     """A body that the endpoint takes, and the header fields it needs."""
     if endpoint.form:
-        form = (
-            '--xx\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n'
-            '--xx\r\ncontent-disposition: form-data; name="stream"\r\n\r\n%s\r\n'
-            '--xx\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-            "%s\r\n--xx--\r\n" % (model, "true" if stream else "false", text)
+        parts = (
+            f'form-data; name="model"\r\n\r\n{model}',
+            f'form-data; name="stream"\r\n\r\n{str(stream).lower()}',
+            f'form-data; name="file"; filename="a.wav"\r\n\r\n{text}',
         )
+        form = "".join(f"--xx\r\ncontent-disposition: {part}\r\n" for part in parts) + "--xx--\r\n"
         return form.encode(), [b"content-type: multipart/form-data; boundary=xx"]
     fields = {"messages": [{"role": "user", "content": text}], "prompt": text, "input": text}
     return json.dumps({"model": model, "stream": stream, **fields}).encode(), []

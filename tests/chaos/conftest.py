@@ -12,10 +12,15 @@ from tests.chaos.proxy import Chaos
 from tests.support import MakeRouter, Router, until
 
 PATH = "/v1/chat/completions"
-#: Probes that nobody asks for do not come, and silence is noticed soon.
+#: Nobody is left out for long.
+EJECTION = {"first": "100ms", "longest": "200ms"}
+#: Probes come when something has failed, and all the time.
+QUIET = {"interval": "1h", "timeout": "5s", "ejection": EJECTION}
+LIVELY = {"interval": "50ms", "timeout": "5s", "ejection": EJECTION}
+#: Silence is noticed soon.
 SETTINGS: dict[str, Any] = {
     "strategy": "roundrobin",
-    "health": {"interval": "1h", "timeout": "5s"},
+    "health": QUIET,
     "timeouts": {"first_byte": "500ms", "idle": "500ms"},
 }
 
@@ -23,8 +28,10 @@ SETTINGS: dict[str, Any] = {
 class Fleet:
     """Workers, what stands before each, and the router."""
 
-    def __init__(self, stack: ExitStack, route: MakeRouter, size: int, settings: Any) -> None:
-        self.workers = [Echo() for _ in range(size)]
+    def __init__(
+        self, stack: ExitStack, route: MakeRouter, models: list[str], settings: dict[str, Any]
+    ) -> None:
+        self.workers = [Echo(names.split()) for names in models]
         for worker in self.workers:
             stack.callback(worker.stop)
         self.chaos = [Chaos(worker) for worker in self.workers]
@@ -46,10 +53,15 @@ class Fleet:
         """Every worker answers, both ways, with what was asked for, and nothing stays behind."""
         until(lambda: all(worker.ready for worker in self.router.door.fleet.workers))
         before = [len(worker.seen) for worker in self.workers]
-        for stream in (False, True) * len(self.workers):
-            marker = self.marker()
-            assert_answered(self.ask(marker, stream=stream), marker, stream=stream)
-        assert all(len(w.seen) > count for w, count in zip(self.workers, before, strict=True))
+
+        def everyone_answers() -> bool:
+            """Perhaps not yet, if some are left out for a while."""
+            for stream in (False, True) * len(self.workers):
+                marker = self.marker()
+                assert_answered(self.ask(marker, stream=stream), marker, stream=stream)
+            return all(len(w.seen) > count for w, count in zip(self.workers, before, strict=True))
+
+        until(everyone_answers)
         until(self.router.idle)
 
     def charged(self) -> dict[tuple[str, str], float]:
@@ -82,9 +94,10 @@ def assert_answered(reply: httpx.Response, marker: str, *, stream: bool) -> None
 
 @pytest.fixture
 def fleet(stack: ExitStack, route: MakeRouter) -> MakeFleet:
-    """Make one of so many workers."""
+    """Make one of so many workers, or of one for each text of models that it serves."""
 
-    def make(size: int = 2, **settings: Any) -> Fleet:
-        return Fleet(stack, route, size, {**SETTINGS, **settings})
+    def make(workers: int | list[str] = 2, **settings: Any) -> Fleet:
+        models = ["m"] * workers if isinstance(workers, int) else workers
+        return Fleet(stack, route, models, {**SETTINGS, **settings})
 
     return make

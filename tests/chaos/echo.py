@@ -2,10 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 from tests.chaos.looped import Looped
 
-MODELS = b'{"object":"list","data":[{"id":"m"}]}'
 FULL = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -50,13 +50,16 @@ def _events(marker: str) -> list[bytes]:
 class Echo(Looped):
     """Answers every request at once, with its own marker."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[str] = ("m",)) -> None:
         self.seen: list[str] = []
         """The markers of the requests that arrived whole."""
         self.chunked = True
         """Whether a stream comes in chunks; otherwise its length is told."""
         self.full = False
         """It says 503."""
+        self.rejects = False
+        """It says 400."""
+        self._models = models
         super().__init__()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +71,8 @@ class Echo(Looped):
 
     async def _answer(self, start: bytes, reader: asyncio.StreamReader) -> bytes:
         if start.startswith(b"get /v1/models"):
-            return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(MODELS), MODELS)
+            models = json.dumps({"data": [{"id": model} for model in self._models]}).encode()
+            return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(models), models)
         if start.startswith(b"get"):
             return b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
         length = int(start.partition(b"content-length:")[2].partition(b"\r\n")[0])
@@ -76,5 +80,7 @@ class Echo(Looped):
         marker = request["messages"][0]["content"]
         if self.full:
             return FULL
+        if self.rejects:
+            return b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"
         self.seen.append(marker)
         return answer(marker, stream=request.get("stream", False), chunked=self.chunked)

@@ -7,12 +7,10 @@ from random import Random
 import httpx
 import pytest
 
-from tests.chaos.conftest import Fleet, MakeFleet
+from tests.chaos.conftest import LIVELY, Fleet, MakeFleet
 from tests.chaos.echo import answer, body, head
 from tests.chaos.proxy import Fault
 from tests.support import error_of, until
-
-LIVELY = {"interval": "50ms", "timeout": "5s"}
 
 
 def outcome(made: Fleet, marker: str, *, stream: bool) -> str:
@@ -92,25 +90,51 @@ def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
     """While workers refuse or are full, and one is well, every request is answered."""
-    made, random = fleet(3, health=LIVELY), Random(seed)
-    with ThreadPoolExecutor(8) as clients:
-        for _ in range(6):
-            well = random.randrange(3)
-            dead = [place for place in range(3) if place != well and random.random() < 0.5]
-            for place in dead:
-                made.chaos[place].die()
-                kept = made.router.worker(place).upstream
-                until(lambda kept=kept: not any(c.usable for c in kept._idle))  # type: ignore[misc]
-            for place, worker in enumerate(made.workers):
-                worker.full = place != well and random.random() < 0.5
-            markers = [made.marker() for _ in range(16)]
-            streams = [random.random() < 0.5 for _ in markers]
-            ended = clients.map(lambda m, s: outcome(made, m, stream=s), markers, streams)
-            assert set(ended) == {"answered"}
-            assert all(len(made.seen_by(marker)) == 1 for marker in markers)
-            for place in dead:
-                made.chaos[place].listen()
-            until(lambda: all(worker.ready for worker in made.router.door.fleet.workers))
+    made, random = fleet(3, health=LIVELY, limits={"retries": 1}), Random(seed)
+    for _ in range(6):
+        well = random.randrange(3)
+        for place, worker in enumerate(made.workers):
+            worker.full = place != well and random.random() < 0.5
+        others = [place for place in range(3) if place != well and random.random() < 0.5]
+        all_answered(made, random, dead=others)
     for worker in made.workers:
         worker.full = False
     made.works()
+
+
+def test_refusals_cost_nobody_an_answer(fleet: MakeFleet) -> None:
+    """Nothing was sent, so nothing is sent twice: the budget of retries is not for these."""
+    made, random = fleet(3, health=LIVELY), Random(0)
+    for dead in ([0], [1], [2], [0, 1], [1, 2]):
+        all_answered(made, random, dead=dead)
+    made.works()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet, stream: bool) -> None:
+    """All that waited in vain for a connection are answered by the one that is left."""
+    made = fleet(3, timeouts={"connect": "500ms"}, health={**LIVELY, "timeout": "200ms"})
+    made.chaos[0].vanish()
+    made.chaos[1].vanish()
+    markers = [made.marker() for _ in range(24)]
+    with ThreadPoolExecutor(len(markers)) as clients:
+        ended = clients.map(lambda marker: outcome(made, marker, stream=stream), markers)
+        assert list(ended) == ["answered"] * len(markers)
+    assert all(made.seen_by(marker) == [2] for marker in markers)
+
+
+def all_answered(made: Fleet, random: Random, dead: list[int]) -> None:
+    """Many requests at once, while some workers are dead: each is answered, by one worker, once."""
+    for place in dead:
+        made.chaos[place].die()
+    kept = [made.router.worker(place).upstream for place in dead]
+    until(lambda: not any(connection.usable for each in kept for connection in each._idle))
+    markers = [made.marker() for _ in range(16)]
+    streams = [random.random() < 0.5 for _ in markers]
+    with ThreadPoolExecutor(8) as clients:
+        ended = clients.map(lambda m, s: outcome(made, m, stream=s), markers, streams)
+        assert list(ended) == ["answered"] * len(markers)
+    assert all(len(made.seen_by(marker)) == 1 for marker in markers)
+    for place in dead:
+        made.chaos[place].listen()
+    until(lambda: all(worker.ready for worker in made.router.door.fleet.workers))

@@ -1,6 +1,7 @@
 """How `serve` ends: told once in order, told twice at once, and never with a failure."""
 
 import json
+import re
 import signal
 import socket
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.commands import Running, Serve, refuses, run
+from tests.commands import Running, Serve, refuses, run, started
 from tests.support import Action, MakeStub, post, read_all, send, until
 
 CHAT = "/v1/chat/completions"
@@ -198,3 +199,17 @@ def test_a_taken_port_for_operators(tmp_path: Path, silent: socket.socket) -> No
         assert len(done.stderr.splitlines()) == 1
         assert taken in done.stderr
         assert "in use" in done.stderr
+
+
+def test_told_to_stop_while_it_is_being_loaded(tmp_path: Path) -> None:
+    """Without noise; in a container nobody else would end it."""
+    with started(tmp_path, "serve", "--config", "none.yaml") as running:
+        handled = f"/proc/{running.process.pid}/status"
+
+        def listens() -> bool:
+            caught = re.search(r"^SigCgt:\s*(\w+)$", Path(handled).read_text(), re.MULTILINE)
+            return bool(caught and int(caught[1], 16) & 1 << signal.SIGTERM - 1)
+
+        until(listens, 20)
+        assert running.end(signal.SIGTERM) in (143, 2)
+        assert running.out.read_text() == ""

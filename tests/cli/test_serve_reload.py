@@ -16,16 +16,9 @@ from tests.reload.changing import CHAT, STREAM, TEXT, answered_by, chat, load
 from tests.support import MakeStub, Stub, until
 
 
-def file_of(running: Running) -> Path:
-    """The settings file it was started with."""
-    args = running.process.args
-    assert isinstance(args, list)
-    return Path(str(args[args.index("--config") + 1]))
-
-
 def write(running: Running, *urls: str, **settings: Any) -> None:
     """Write the file anew, as an editor does."""
-    file = file_of(running)
+    file = running.file()
     if urls:
         settings["workers"] = urls
     new = file.with_suffix(".new")
@@ -80,7 +73,7 @@ def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
     again = httpx.post(url + CHAT, json=chat(TEXT))
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
     log = running.err.read_text()
-    assert log.count('limits.n: "none"') == 1
+    assert log.count("ERROR   " + str(running.file()) + ":1: limits.n: ") == 1
     assert log.count("the settings in use stay") == 1
     assert running.cut(signal.SIGTERM) == 0
 
@@ -104,7 +97,7 @@ def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> N
 def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
     """The link to the folder is swapped; the file's name stays."""
     running = serve(stub().url)
-    url, file = running.url(), file_of(running)
+    url, file = running.url(), running.file()
     folders = [file.parent / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -143,11 +136,11 @@ def shown(port: int, ca: Path) -> str:
     """The name in the certificate that clients are shown, by the connections to come."""
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = False
-    with httpx.Client(verify=context) as client:
-        with client.stream("GET", f"https://127.0.0.1:{port}/health/live") as answer:
-            stream = answer.extensions["network_stream"]
-            name: str = stream.get_extra_info("ssl_object").getpeercert()["subject"][0][0][1]
-            return name
+    url = f"https://127.0.0.1:{port}/health/live"
+    with httpx.Client(verify=context) as client, client.stream("GET", url) as answer:
+        stream = answer.extensions["network_stream"]
+        name: str = stream.get_extra_info("ssl_object").getpeercert()["subject"][0][0][1]
+        return name
 
 
 @pytest.mark.parametrize("how", ["by itself", "on a signal"])

@@ -9,7 +9,7 @@ import pytest
 
 from router.openai import ENDPOINTS
 from tests.authority import Authority
-from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, until
+from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send, until
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": []}
@@ -110,12 +110,28 @@ def test_it_speaks_tls_as_the_other_does(stub: MakeStub, route: MakeRouter, tmp_
         httpx.get(f"http://{where}/workers")
 
 
+def test_a_crowd_does_not_lock_operators_out(stub: MakeStub, route: MakeRouter) -> None:
+    """`clients.connections` holds for each listener: that of operators stays open."""
+    router = route(stub().url, admin=APART, clients={"connections": 1})
+    for port in (router.port, router.admin_port):
+        with send(port, b"") as first:
+            until(lambda: len(router.door.everyone) == 1)
+            with send(port, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n") as second:
+                assert read_all(second).startswith(b"HTTP/1.1 503 ")
+            other = router.admin_port + router.port - port
+            reply = httpx.get(f"http://127.0.0.1:{other}/health/live")
+            assert reply.status_code == 200
+            first.close()
+        until(lambda: not router.door.everyone)
+
+
 def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) -> None:
-    """They count, and the end closes them."""
-    router = route(stub().url, admin=APART)
+    """What is idle is closed there as well, and what is slow is ended."""
+    router = route(stub().url, admin=APART, clients={"keepalive": "200ms"})
     with httpx.Client(base_url=f"http://127.0.0.1:{router.admin_port}") as http:
         http.get("/workers")
-        assert len(router.door.clients) == 1
+        until(lambda: not router.door.everyone)
+        http.get("/workers")
         router._server.stop()
         until(lambda: not router._thread.is_alive())
         with pytest.raises(httpx.TransportError):

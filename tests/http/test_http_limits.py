@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import BadRequest
@@ -251,6 +251,7 @@ def counted(messages: list[Any]) -> int:
     return sum(isinstance(part, dict) and part.get("type") != "text" for part in parts)
 
 
+@settings(deadline=None)
 @given(MESSAGES, st.integers(1, 5), st.integers(0, 5), st.booleans(), st.sampled_from([None, 1]))
 def test_it_is_refused_exactly_when_it_is_too_much(
     messages: list[Any], most: int, images: int, ascii_only: bool, indent: int | None

@@ -101,6 +101,16 @@ def test_a_config_map(tmp_path: Path) -> None:
     assert settled(watch) == 1
 
 
+def test_a_pipe(tmp_path: Path) -> None:
+    """Is read once, and never changes."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    watch = Watch([pipe])
+    with os.fdopen(os.open(pipe, os.O_RDWR), "rb+", buffering=0) as both:
+        both.write(b"x")
+        assert settled(watch) == 0
+
+
 def test_what_is_about_to_be_read(file: Path) -> None:
     """Is no change any more, and what comes after is."""
     watch = Watch([file])

@@ -1,0 +1,180 @@
+"""What a soak has found, as a table, as a verdict and as JSON."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.soak_faults import Kind
+from benchmarks.soak_judge import after_warm_up, by_cause, slope
+from benchmarks.soak_tally import NEVER, End, Failure, Tally
+from benchmarks.soak_watch import TASKS, Gauges, Sample
+
+#: MB a minute.
+MOST_GROWTH = 1.0
+
+
+@dataclass(slots=True)
+class Report:
+    """All of it."""
+
+    minutes: float
+    tally: Tally
+    lost: Sequence[Failure]
+    twice: Sequence[int]
+    faults: Mapping[Kind, int]
+    reloads: int
+    samples: Sequence[Sample]
+    tasks: Sequence[tuple[float, float]]
+    """Time and number, if the router tells."""
+    before: tuple[Sample, Gauges]
+    after: tuple[Sample, Gauges]
+    complaints: Sequence[str]
+    """Lines of the router's log that must not be there."""
+    exit_code: int
+
+    @property
+    def memory_growth(self) -> float:
+        """MB a minute."""
+        return 60 * slope(after_warm_up([(one.at, one.memory_mb) for one in self.samples]))
+
+    @property
+    def descriptor_growth(self) -> float:
+        """Descriptors a minute."""
+        return 60 * slope(after_warm_up([(s.at, float(s.descriptors)) for s in self.samples]))
+
+    @property
+    def task_growth(self) -> float | None:
+        """Tasks a minute."""
+        return 60 * slope(after_warm_up(self.tasks)) if self.tasks else None
+
+    @property
+    def router_share(self) -> float:
+        """Of a core, after the first quarter."""
+        used = after_warm_up([(one.at, one.cpu_s) for one in self.samples])
+        return slope(used)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the router, in sentences; nothing if all is well."""
+        found = {
+            f"memory grows by {self.memory_growth:.2f} MB a minute": (
+                self.memory_growth >= MOST_GROWTH
+            ),
+            f"{len(self.lost)} requests were lost that could have been saved": self.lost,
+            f"{len(self.twice)} requests were asked of two workers": self.twice,
+            f"{len(self.complaints)} lines of its log tell of faults of its own": self.complaints,
+            f"it did not end as it should: exit code {self.exit_code}": self.exit_code,
+        }
+        for end in NEVER:
+            found[f"{self._of(end)} requests: {end.value}"] = self._of(end)
+        return [*(says for says, is_so in found.items() if is_so), *self._left()]
+
+    def _left(self) -> list[str]:
+        """Return what is not as it was before the load."""
+        (first, said_first), (last, said_last) = self.before, self.after
+        found = []
+        if last.descriptors > first.descriptors:
+            change = f"{first.descriptors} before, {last.descriptors} after"
+            found.append(f"descriptors are left open: {change}")
+        if said_first.tasks is not None and (said_last.tasks or 0) > said_first.tasks:
+            change = f"{said_first.tasks:.0f} before, {said_last.tasks or 0:.0f} after"
+            found.append(f"tasks are left: {change}")
+        if not said_last.idle:
+            found.append(f"something is booked although nothing is done: {said_last}")
+        return found
+
+    def table(self) -> Table:
+        """Return kinds of clients and how their requests ended."""
+        shown = [end for end in End if any(one is end for _, one in self.tally.ends)]
+        table = Table(title="Requests by kind and end", title_justify="left")
+        table.add_column("")
+        for end in shown:
+            table.add_column(end.value, justify="right", max_width=14)
+        kinds = sorted({kind for kind, _ in self.tally.ends})
+        for kind in kinds:
+            table.add_row(kind, *(_number(self.tally.ends.get((kind, end), 0)) for end in shown))
+        table.add_section()
+        table.add_row("all", *(_number(self._of(end)) for end in shown))
+        return table
+
+    def _of(self, end: End) -> int:
+        return sum(count for (_, one), count in self.tally.ends.items() if one is end)
+
+    def lines(self) -> list[str]:
+        """Return everything else, a line each."""
+        first, last = self.before[0], self.after[0]
+        asked = sum(self.tally.ends.values())
+        lines = [
+            f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
+            f" the router used {self.router_share:.0%} of a core",
+            "faults: "
+            + ", ".join(f"{kind} {count}" for kind, count in self.faults.items())
+            + f"; {self.reloads} reloads",
+            f"lost that could have been saved: {len(self.lost)}; asked twice: {len(self.twice)}",
+            f"memory: {first.memory_mb:.1f} MB before, {last.memory_mb:.1f} MB after,"
+            f" {self.memory_growth:+.2f} MB a minute after warm-up",
+            f"descriptors: {first.descriptors} before, {last.descriptors} after,"
+            f" {self.descriptor_growth:+.2f} a minute after warm-up",
+            self._tasks(),
+            f"booked at the end: {self.after[1].in_flight:.0f} requests,"
+            f" {self.after[1].booked_tokens:.0f} tokens, {self.after[1].waiting:.0f} waiting;"
+            f" retries that the budget denied: {self.after[1].denied:.0f}",
+        ]
+        for title, some in (("lost", self.lost), ("failed", self.tally.failures)):
+            lines += [
+                f"{title}: {count:,} times {cause}" for cause, count in by_cause(some).items()
+            ]
+        lines += [f"{odd.end.value}: {odd.kind}: {odd.says}" for odd in self.tally.odd[:20]]
+        lines += [f"log: {line}" for line in self.complaints[:20]]
+        return lines
+
+    def _tasks(self) -> str:
+        growth = self.task_growth
+        if growth is None:
+            return f"tasks: the router has no gauge {TASKS}"
+        before, after = self.before[1].tasks, self.after[1].tasks
+        return f"tasks: {before:.0f} before, {after:.0f} after, {growth:+.2f} a minute"
+
+    def data(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        ends: Counter[str] = Counter()
+        for (_, end), count in self.tally.ends.items():
+            ends[end.name.lower()] += count
+        start = self.samples[0].at if self.samples else 0.0
+        return {
+            "minutes": self.minutes,
+            "ends": ends,
+            "by_kind": {
+                f"{kind}: {end.name.lower()}": n for (kind, end), n in self.tally.ends.items()
+            },
+            "lost": [one._asdict() for one in self.lost],
+            "asked_twice": list(self.twice),
+            "failures": by_cause(self.tally.failures),
+            "odd": [one._asdict() for one in self.tally.odd],
+            "faults": dict(self.faults),
+            "reloads": self.reloads,
+            "memory_mb_a_minute": self.memory_growth,
+            "descriptors_a_minute": self.descriptor_growth,
+            "tasks_a_minute": self.task_growth,
+            "router_share": self.router_share,
+            "before": [self.before[0]._asdict(), self.before[1]._asdict()],
+            "after": [self.after[0]._asdict(), self.after[1]._asdict()],
+            "samples": [
+                (round(s.at - start, 1), round(s.memory_mb, 1), s.descriptors) for s in self.samples
+            ],
+            "log": list(self.complaints),
+            "exit_code": self.exit_code,
+            "problems": self.problems(),
+        }
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else ""
+
+
+def complaints(log: str) -> list[str]:
+    """Return the lines of a router's log that tell of faults of its own."""
+    signs = ("Traceback", "fault of the router", "never retrieved", "never awaited", "Error:")
+    return [line for line in log.splitlines() if any(sign in line for sign in signs)]

@@ -1,0 +1,209 @@
+"""A soak under way: what happens when, and what is looked at meanwhile."""
+
+import time
+from collections import Counter
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.guarded import Router
+from benchmarks.soak_fleet import Workers
+from benchmarks.soak_load import PATIENCE_S
+from benchmarks.soak_requests import BODY_LIMIT
+from benchmarks.soak_tally import FAILED, NEVER, End, Tally
+from benchmarks.soak_watch import Gauges, Sample, gauges, sample
+
+#: Seconds between two looks at the workers; at the router; at the load; at what the router says.
+TICK_S, _SAMPLE_S, _STEER_S, _ASK_S = 0.1, 1.0, 5.0, 10.0
+#: Seconds between two lines that tell how it goes.
+_TELL_S = 30.0
+#: Seconds between two changes of the settings.
+_RELOAD_S = 20.0
+#: Seconds that the router has to be as before.
+_REST_S = 30.0
+#: Clients a second at first, and at most.
+_FIRST_RATE, _MOST_RATE = 100.0, 5000.0
+#: For the load to end: its clients have a patience of their own.
+_LAST_S = PATIENCE_S + 30.0
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Broken(Exception):
+    """Something that the soak needs has ended."""
+
+
+class Soak:
+    """One soak under way."""
+
+    def __init__(
+        self, router: Router, workers: Workers, load: "Connection[Any, Any]", share: float
+    ) -> None:
+        self._router = router
+        self._workers = workers
+        self._load = load
+        self._share = share
+        self._rate = _FIRST_RATE
+        self._owed = 0
+        """Answers that the load has not given yet."""
+        self._ends: Counter[tuple[str, End]] = Counter()
+        self._told = 0
+        """Requests that had ended when the last line was printed."""
+        self._warm = False
+        self._passed = 0.0
+        self._guest = False
+        self._steered: Sample | None = None
+        self.reloads = 0
+        self.samples: list[Sample] = []
+        self.tasks: list[tuple[float, float]] = []
+
+    def look(self) -> tuple[Sample, Gauges]:
+        """See how the router is now."""
+        said = gauges(self._router.port)
+        return sample(self._router.pids), said
+
+    def run(self, seconds: float) -> None:
+        """Let it happen for so long. Raises Broken."""
+        start = monotonic()
+        self._send(self._rate)
+        every = {
+            self._sample: _SAMPLE_S,
+            self._steer: _STEER_S,
+            self._ask: _ASK_S,
+            self._tell: _TELL_S,
+            self._reload: _RELOAD_S,
+        }
+        last = dict.fromkeys(every, start)
+        while (now := monotonic()) < start + seconds:
+            self._watch()
+            self._workers.step()
+            self._passed = now - start
+            self._warm = self._passed >= seconds / 4
+            for act, span in every.items():
+                if now >= last[act] + span:
+                    last[act] = now
+                    act()
+            time.sleep(TICK_S)
+
+    def finish(self) -> Tally:
+        """Send no more, let all be well, and wait for the last answers. Raises Broken."""
+        self._workers.heal()
+        self._load.send(None)
+        deadline = monotonic() + _LAST_S
+        while monotonic() < deadline:
+            self._watch()
+            while self._load.poll(TICK_S):
+                said = self._load.recv()
+                if isinstance(said, Tally):
+                    self._settle()
+                    return said
+        raise Broken("the clients do not end")
+
+    def _settle(self) -> None:
+        """Go back to the settings of the beginning."""
+        if self._guest:
+            self._reload()
+        while not self._workers.well:
+            self._watch()
+            time.sleep(TICK_S)
+
+    def rest(self, before: tuple[Sample, Gauges]) -> tuple[Sample, Gauges]:
+        """Wait until the router is as before, half a minute at most; return how it is."""
+        deadline = monotonic() + _REST_S
+        while True:
+            self._watch()
+            now = self.look()
+            same = now[1].idle and now[0].descriptors <= before[0].descriptors
+            if same and (now[1].tasks or 0) <= (before[1].tasks or 0):
+                return now
+            if monotonic() > deadline:
+                return now
+            time.sleep(1.0)
+
+    # What happens now and then.
+
+    def _watch(self) -> None:
+        if self._router.process.poll() is not None:
+            raise Broken(f"the router has ended:\n{self._router.last_words()}")
+        try:
+            self._workers.look()
+        except EOFError:
+            raise Broken("a worker has ended by itself") from None
+
+    def _sample(self) -> None:
+        self.samples.append(sample(self._router.pids))
+
+    def _ask(self) -> None:
+        with suppress(OSError):  # it is asked again
+            tasks = gauges(self._router.port).tasks
+            if tasks is not None:
+                self.tasks.append((monotonic(), tasks))
+
+    def _steer(self) -> None:
+        """Bring the router to its share of a core, while it warms up."""
+        now = sample(self._router.pids)
+        before, self._steered = self._steered, now
+        if before is not None and not self._warm:
+            used = (now.cpu_s - before.cpu_s) / (now.at - before.at)
+            self._rate *= min(1.4, max(0.7, self._share / max(used, 0.01)))
+            self._rate = min(self._rate, _MOST_RATE)
+        self._send(self._rate)
+
+    def _send(self, rate: float) -> None:
+        """Tell the load, and hear how it goes. Raises Broken."""
+        try:
+            while self._load.poll():
+                self._ends = self._load.recv()
+                self._owed -= 1
+            if not self._owed:
+                self._load.send(rate)
+                self._owed += 1
+        except (EOFError, ConnectionError):
+            raise Broken("the load has ended by itself") from None
+
+    def _reload(self) -> None:
+        self._guest = not self._guest
+        listen = {"listen": f"127.0.0.1:{self._router.port}"}
+        self._router.change(listen | settings(self._workers, guest=self._guest))
+        self.reloads += 1
+
+    def _tell(self) -> None:
+        now, asked = self.samples[-1], sum(self._ends.values())
+        before = self.samples[max(0, len(self.samples) - 1 - int(_TELL_S / _SAMPLE_S))]
+        span = max(now.at - before.at, 1e-9)
+        failed = sum(count for (_, end), count in self._ends.items() if end in FAILED)
+        wrong = sum(count for (_, end), count in self._ends.items() if end in NEVER)
+        doing = [f"{one.name} {one.doing}" for one in self._workers.staying if one.doing]
+        minutes, seconds = divmod(int(self._passed), 60)
+        _err.print(
+            f"{minutes:3}:{seconds:02} {(asked - self._told) / _TELL_S:7,.0f}/s"
+            f"  router {(now.cpu_s - before.cpu_s) / span:4.0%} {now.memory_mb:7.1f} MB"
+            f" {now.descriptors:5} descriptors"
+            f"  {asked:,} ended, {failed:,} failed, {wrong:,} wrong"
+            f"  {', '.join(doing) or 'all well'}",
+            markup=False,
+        )
+        self._told = asked
+
+
+def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
+    """Return the router's settings: patience is short, or faults would last too long."""
+    members = workers.all if guest else workers.staying
+    return {
+        "strategy": {"name": "prefixaware", "memory": "16MiB"},
+        "workers": [{"url": f"http://127.0.0.1:{one.port}", "name": one.name} for one in members],
+        "clients": {"header": "3s", "body": "5s", "write": "3s", "keepalive": "10s"},
+        "timeouts": {
+            "connect": "1s",
+            "first_byte": "5s",
+            "idle": "3s",
+            "total": "40s",
+            "comment": "1s",
+        },
+        "limits": {"body": f"{BODY_LIMIT}B", "in_flight": 200},
+        "health": {"interval": "1s"},
+        "shutdown": {"delay": "0s", "drain": "5s"},
+    }

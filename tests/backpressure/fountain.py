@@ -1,0 +1,148 @@
+"""A worker that writes as fast as it is let, and a client that reads as slowly as it likes."""
+
+import asyncio
+import fcntl
+import http.client
+import socket
+import sys
+import termios
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from tests.chaos.looped import Looped
+from tests.support import head
+
+PATH = "/v1/chat/completions"
+BODY = b'{"model":"%b","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+#: Bytes of one event, its end included.
+EVENT = 16 << 10
+
+
+Shape = Literal["stream", "endless event", "whole"]
+"""Events in chunks; the same, but none of them ever ends; or one body whose length is told."""
+
+
+def event(number: int) -> bytes:
+    """Each is another one, so that none can be lost, doubled or misplaced unseen."""
+    start = b"data: %010d " % number
+    return start + b"x" * (EVENT - len(start) - 2) + b"\n\n"
+
+
+@dataclass(eq=False)
+class Pour:
+    """One answer under way."""
+
+    transport: asyncio.WriteTransport
+    given: int = 0
+    over: bool = False
+
+    @property
+    def written(self) -> int:
+        """Bytes that the kernel has taken."""
+        return self.given - self.transport.get_write_buffer_size()
+
+    @property
+    def in_kernel(self) -> int:
+        """Of these, bytes that the kernel has not brought to the other side."""
+        return queued(self.transport.get_extra_info("socket"), termios.TIOCOUTQ)
+
+
+def queued(raw: socket.socket, which: int) -> int:
+    """Bytes in one of the kernel's two queues of a socket, as Linux tells it (tcp(7))."""
+    return int.from_bytes(fcntl.ioctl(raw.fileno(), which, bytes(4)), sys.byteorder)
+
+
+class Fountain(Looped):
+    """Answers each request with so many events."""
+
+    def __init__(self, events: int, shape: Shape = "stream") -> None:
+        self.pours: list[Pour] = []
+        """Every answer, in the order of the requests."""
+        self._events = events
+        self._shape = shape
+        super().__init__()
+
+    @property
+    def open(self) -> int:
+        """Answers under way."""
+        return sum(not pour.over for pour in self.pours)
+
+    def body(self) -> bytes:
+        """What each client should have read at the end."""
+        return b"".join(map(self._piece, range(self._events)))
+
+    def _piece(self, number: int) -> bytes:
+        piece = event(number)
+        return piece.strip() if self._shape == "endless event" else piece
+
+    def _head(self) -> bytes:
+        kind, framing = b"text/event-stream", b"transfer-encoding: chunked"
+        if self._shape == "whole":
+            kind, framing = b"application/json", b"content-length: %d" % (self._events * EVENT)
+        return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (kind, framing)
+
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer what comes, in order."""
+        raw: socket.socket = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+        while True:
+            start = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if start.startswith(b"get"):
+                models = b'{"data":[{"id":"m"}]}' if b"/v1/models" in start else b""
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(models), models)
+                )
+                continue
+            length = int(start.partition(b"content-length:")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+            await self._pour(writer)
+
+    async def _pour(self, writer: asyncio.StreamWriter) -> None:
+        pour = Pour(writer.transport)
+        self.pours.append(pour)
+        try:
+            await self._give(pour, writer, self._head())
+            for number in range(self._events):
+                await self._give(pour, writer, self._framed(self._piece(number)))
+            if self._shape != "whole":
+                await self._give(pour, writer, b"0\r\n\r\n")
+        finally:
+            pour.over = True
+
+    def _framed(self, data: bytes) -> bytes:
+        return data if self._shape == "whole" else b"%x\r\n%b\r\n" % (len(data), data)
+
+    @staticmethod
+    async def _give(pour: Pour, writer: asyncio.StreamWriter, data: bytes) -> None:
+        pour.given += len(data)
+        writer.write(data)
+        await writer.drain()
+
+
+class Reader:
+    """A client with hardly any room of its own."""
+
+    def __init__(self, port: int, model: str = "m") -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before the window is
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", port))
+        body = BODY % model.encode()
+        self.socket.sendall(head(PATH, len(body)) + body)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    @property
+    def in_kernel(self) -> int:
+        """Bytes that have come and were not read."""
+        return queued(self.socket, termios.FIONREAD)
+
+    def answer(self) -> http.client.HTTPResponse:
+        """The answer, its header read; the body is there to be read."""
+        answer = http.client.HTTPResponse(self.socket)
+        answer.begin()
+        return answer

@@ -1,0 +1,141 @@
+"""Clients that read slowly: the worker waits, nothing piles up here, and not a byte is lost."""
+
+import termios
+from contextlib import ExitStack
+from typing import Protocol, get_args
+
+import pytest
+
+from router.connection import Connection
+from router.protocol import Client
+from tests.backpressure.fountain import Fountain, Reader, Shape, queued
+from tests.support import MakeRouter, MakeStub, Router, until
+
+QUIET = {"interval": "1h"}
+#: Most that is held of one answer between its worker and its client: what one read brought, what
+#: may wait for the client, and what may wait for the head.
+MOST = 512 << 10
+
+#: As good as without end; and bytes that not even the kernel has room for.
+ENDLESS, ENOUGH = 1 << 30, 64 << 20
+
+
+class MakeFountain(Protocol):
+    """Make a worker that writes as fast as it is let."""
+
+    def __call__(self, events: int, shape: Shape = "stream") -> Fountain: ...
+
+
+@pytest.fixture
+def fountain(stack: ExitStack) -> MakeFountain:
+    """Make a worker that writes as fast as it is let."""
+
+    def make(events: int, shape: Shape = "stream") -> Fountain:
+        made = Fountain(events, shape)
+        stack.callback(made.stop)
+        return made
+
+    return make
+
+
+shapes = pytest.mark.parametrize("shape", get_args(Shape))
+
+
+def upstream(router: Router) -> Connection:
+    """The one connection to the worker that is in use."""
+    (connection,) = router.worker().upstream._busy
+    return connection
+
+
+def paused(router: Router) -> bool:
+    """The worker is being held back."""
+    return any(connection._paused for connection in tuple(router.worker().upstream._busy))
+
+
+def in_kernel(router: Router) -> int:
+    """Bytes of an answer that the kernel holds for the router, on both of its sides."""
+    (client,) = (client for client in router.door.clients if client._answering)
+    return _queued(upstream(router), termios.FIONREAD) + _queued(client, termios.TIOCOUTQ)
+
+
+def _queued(end: Connection | Client, which: int) -> int:
+    assert end._transport
+    return queued(end._transport.get_extra_info("socket"), which)
+
+
+@shapes
+def test_nothing_is_read(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> None:
+    """The worker can write what fits the kernel's buffers and a few hundred KiB, and no more."""
+    worker = fountain(ENDLESS, shape)
+    router = route(worker.url, health=QUIET)
+    with Reader(router.port) as reader:
+        until(lambda: paused(router))
+        (pour,) = worker.pours
+        before = still = 0
+
+        def stands_still() -> bool:
+            nonlocal before, still
+            written = pour.written
+            assert written < ENOUGH
+            before, still = written, still + 1 if written == before else 0
+            return still == 20
+
+        until(stands_still)
+        held = pour.written - pour.in_kernel - in_kernel(router) - reader.in_kernel
+        assert held < MOST
+        assert pour.given > pour.written  # it has more to give
+        assert router.worker().load.in_flight == 1
+    until(lambda: pour.over)
+    until(router.idle)
+
+
+@shapes
+def test_reading_on(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> None:
+    """Whoever stops many times and goes on has every byte at the end, in order."""
+    worker = fountain(2000, shape)  # 31 MiB
+    router = route(worker.url, health=QUIET)
+    with Reader(router.port) as reader:
+        answer = reader.answer()
+        got = []
+        for stop in range(5):
+            until(lambda: paused(router))
+            got.append(answer.read(1 + stop))
+            got.append(answer.read(1 << 20))
+        until(lambda: paused(router))
+        got.append(answer.read())
+    assert b"".join(got) == worker.body()
+    until(router.idle)
+    assert router.worker().upstream.idle == 1  # a slow client is no reason to close it
+
+
+def test_those_who_read_are_served(
+    fountain: MakeFountain, stub: MakeStub, route: MakeRouter
+) -> None:
+    """While others hold their workers back, by the same worker too."""
+    worker, quick = fountain(200), stub(model="quick")
+    router = route(worker.url, quick.url, health=QUIET)
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(Reader(router.port))
+        until(lambda: sum(c._paused for c in tuple(router.worker().upstream._busy)) == 20)
+        for _ in range(20):
+            body = {"model": "quick", "messages": []}
+            assert router.http.post("/v1/chat/completions", json=body).status_code == 200
+        with Reader(router.port) as reader:
+            assert reader.answer().read() == worker.body()
+        assert worker.open == 20
+        assert router.worker().load.in_flight == 20
+    until(router.idle)
+
+
+def test_the_worker_s_silence_is_not_blamed(fountain: MakeFountain, route: MakeRouter) -> None:
+    """A worker that is held back is not one that sends nothing for too long."""
+    worker = fountain(200)
+    router = route(worker.url, timeouts={"idle": "100ms"}, health=QUIET)
+    with Reader(router.port) as reader:
+        until(lambda: paused(router))
+        held = upstream(router)
+        since = held._loop.time()
+        until(lambda: held._loop.time() > since + 0.5)  # it is looked at ten times a second
+        assert reader.answer().read() == worker.body()
+    until(router.idle)

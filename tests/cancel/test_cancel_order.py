@@ -1,0 +1,131 @@
+"""Clients that leave with more on the way: requests behind the one being answered, or only words.
+
+As in nginx, a client that closes its sending side has left, whatever it would still read.
+"""
+
+import re
+import threading
+
+import pytest
+
+from tests.cancel.leaving import (
+    CHAT,
+    CHUNK,
+    EVENT,
+    PATIENT,
+    SSE,
+    Leave,
+    assert_gone,
+    chat,
+    close,
+    counted,
+    half_close,
+    reset,
+)
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub, head, post, read_all, send, until
+
+ONE = head(CHAT, len(chat(stream=True))) + chat(stream=True)
+ways = pytest.mark.parametrize("leave", [close, reset, half_close])
+
+
+@ways
+@pytest.mark.parametrize("script", [["stall"], [SSE + CHUNK, "stall"]], ids=["before", "within"])
+@pytest.mark.parametrize("behind", [1, 2, 20])
+def test_with_requests_behind_the_one_being_answered(
+    stub: MakeStub, route: MakeRouter, script: list[Action], behind: int, leave: Leave
+) -> None:
+    """The one ends and the others never begin; each is counted."""
+    worker = stub(script)
+    router = route(worker.url, **PATIENT)
+    with send(router.port, ONE) as client:
+        until(lambda: len(worker.requests) == 1)
+        client.sendall(ONE * behind)
+        until(lambda: any(len(c._waiting) == behind for c in tuple(router.door.clients)))
+        leave(client)
+        until(lambda: worker.closed_by_peer == 1)
+    until(lambda: counted(router, "requests") == {"499": 1})
+    until(lambda: counted(router, "refused_requests") == {"499": behind})
+    until(router.idle)
+    assert len(worker.requests) == 1
+    assert counted(router, "worker_errors") == {}
+
+
+@ways
+def test_with_half_a_request_behind(stub: MakeStub, route: MakeRouter, leave: Leave) -> None:
+    """It was begun, so it is counted too."""
+    worker = stub(["stall"])
+    router = route(worker.url, **PATIENT)
+    with send(router.port, ONE) as client:
+        until(lambda: len(worker.requests) == 1)
+        client.sendall(ONE[:-1])
+        until(lambda: any(c._reader.current for c in tuple(router.door.clients)))
+        leave(client)
+        until(lambda: worker.closed_by_peer == 1)
+    until(lambda: counted(router, "refused_requests") == {"499": 1})
+    until(router.idle)
+    assert counted(router, "requests") == {"499": 1}
+    assert len(worker.requests) == 1
+
+
+def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
+    """What is read ahead of a client that sends on and on is bounded; it is answered in order."""
+    gate: list[bool] = []
+    worker = stub([lambda: bool(gate), *OK])
+    router = route(worker.url, **PATIENT)
+    body = b'{"model":"m","prompt":"%b"}' % (b"x" * 100_000)
+    requests = [
+        head(CHAT, len(body), b"x-request-id: turn-%02d" % turn) + body for turn in range(40)
+    ]
+    with send(router.port, b"") as client:
+        sender = threading.Thread(target=client.sendall, args=(b"".join(requests),))
+        sender.start()
+        until(lambda: router.door.clients)
+        (line,) = router.door.clients
+        assert line._transport
+        until(lambda: line._transport and not line._transport.is_reading())
+        assert sum(len(exchange.body) for exchange in line._waiting) < 2 << 20
+        gate.append(True)
+        got = b""
+        while got.count(JSON) < len(requests):
+            got += client.recv(65536)
+        sender.join(10)
+    turns = re.findall(rb"x-request-id: turn-(\d\d)", got)
+    assert [int(turn) for turn in turns] == list(range(len(requests)))
+    until(router.idle)
+
+
+def test_half_closing_gets_no_answer(stub: MakeStub, route: MakeRouter) -> None:
+    """The connection is closed without one."""
+    worker = stub(["stall"])
+    router = route(worker.url, **PATIENT)
+    with post(router.port, CHAT, chat(stream=True)) as client:
+        until(lambda: worker.requests)
+        half_close(client)
+        assert read_all(client) == b""
+        assert_gone(router, worker)
+
+
+def test_half_closing_within_a_stream(stub: MakeStub, route: MakeRouter) -> None:
+    """What was sent is there, and no end that would make it look whole."""
+    worker = stub([SSE + CHUNK, "stall"])
+    router = route(worker.url, **PATIENT)
+    with post(router.port, CHAT, chat(stream=True)) as client:
+        got = b""
+        while EVENT not in got:
+            got += client.recv(65536)
+        half_close(client)
+        assert (got + read_all(client)).endswith(CHUNK)
+        assert_gone(router, worker)
+
+
+def test_half_closing_after_an_answer(stub: MakeStub, route: MakeRouter) -> None:
+    """Nobody has left who has everything; the connection is closed from here too."""
+    worker = stub()
+    router = route(worker.url, **PATIENT)
+    with post(router.port, CHAT, chat(stream=False)) as client:
+        until(lambda: counted(router, "requests") == {"2xx": 1})
+        half_close(client)
+        assert read_all(client).startswith(b"HTTP/1.1 200 OK")
+    until(lambda: not router.door.clients)
+    assert counted(router, "requests") == {"2xx": 1}
+    assert counted(router, "refused_requests") == {}

@@ -1,0 +1,124 @@
+"""A worker whose probes are well and whose requests fail is left out, and comes back."""
+
+import json
+
+import pytest
+
+from tests.chaos.conftest import PATH, Fleet, MakeFleet, assert_answered, request
+from tests.chaos.proxy import Fault
+from tests.support import post, until
+
+FOR_LONG = {"interval": "1h", "ejection": {"failures": 3, "first": "1h", "longest": "1h"}}
+BRIEFLY = {"interval": "1h", "ejection": {"failures": 3, "first": "100ms", "longest": "200ms"}}
+
+
+def statuses(made: Fleet, count: int) -> list[int]:
+    """Ask one after the other."""
+    return [made.ask(made.marker(), stream=False).status_code for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (Fault(hang_up=True), 502),
+        (Fault("close", garbage=b"nonsense\r\n\r\n"), 502),
+        (Fault("stall"), 504),
+    ],
+    ids=["hang-up", "garbage", "stall"],
+)
+def test_so_many_failures_and_no_more(fleet: MakeFleet, fault: Fault, status: int) -> None:
+    """After three failures in a row nobody is sent there, although its probes succeed."""
+    made = fleet(health=FOR_LONG)
+    made.chaos[0].fault = fault
+    assert sorted(statuses(made, 20)) == [200] * 17 + [status] * 3
+    assert made.router.worker(0).ready
+    assert made.router.worker(0).breaker.closed is False
+
+
+@pytest.mark.parametrize("says", ["full", "rejects"])
+def test_a_worker_that_says_no_is_not_left_out(fleet: MakeFleet, says: str) -> None:
+    """503 is backpressure, and 400 the request's doing."""
+    made = fleet(health=FOR_LONG)
+    setattr(made.workers[0], says, True)
+    statuses(made, 20)
+    setattr(made.workers[0], says, False)
+    assert made.router.worker(0).breaker.closed
+    made.works()
+
+
+def test_it_comes_back_when_it_works(fleet: MakeFleet) -> None:
+    """One trial at a time while it does not; all of its share when it does."""
+    made = fleet(health=BRIEFLY)
+    breaker = made.router.worker(0).breaker
+    made.chaos[0].fault = Fault(hang_up=True)
+    until(lambda: statuses(made, 4) and sum(breaker.ejections.values()) >= 3)
+    assert sum(made.charged().values()) == 2 + sum(breaker.ejections.values())
+    made.chaos[0].fault = None
+    made.works()
+    assert breaker.closed
+
+
+def test_half_of_them_at_most(fleet: MakeFleet) -> None:
+    """When all fail it is not the workers, or there is nobody better: requests go on."""
+    made = fleet(4, health=FOR_LONG)
+    for chaos in made.chaos:
+        chaos.fault = Fault(hang_up=True)
+    assert statuses(made, 40) == [502] * 40
+    breakers = [made.router.worker(place).breaker for place in range(4)]
+    assert [breaker.closed for breaker in breakers].count(False) == 2
+    for chaos in made.chaos:
+        chaos.fault = None
+    assert statuses(made, 10) == [200] * 10
+
+
+def test_the_only_worker_is_never_left_out(fleet: MakeFleet) -> None:
+    """It is asked again and again, and answers as soon as it can."""
+    made = fleet(1, health=FOR_LONG)
+    made.chaos[0].fault = Fault(hang_up=True)
+    assert statuses(made, 10) == [502] * 10
+    made.chaos[0].fault = None
+    made.works()
+
+
+def test_the_only_one_with_the_model_is_asked(fleet: MakeFleet) -> None:
+    """Although it is left out: for this model there is nobody else."""
+    made = fleet(["m adapter", "m"], health=FOR_LONG)
+    made.chaos[0].fault = Fault(hang_up=True)
+    statuses(made, 8)
+    assert not made.router.worker(0).breaker.closed
+    made.chaos[0].fault = None
+    asked = {**request("special", stream=False), "model": "adapter"}
+    reply = made.router.http.post(PATH, json=asked)
+    assert_answered(reply, "special", stream=False)
+    assert made.seen_by("special") == [0]
+
+
+def test_one_is_left_out_and_the_other_dies(fleet: MakeFleet) -> None:
+    """The first is better than nobody."""
+    made = fleet(health=FOR_LONG)
+    made.chaos[0].fault = Fault(hang_up=True)
+    statuses(made, 8)
+    made.chaos[0].fault = None
+    made.chaos[1].die()
+    until(lambda: statuses(made, 1) and not made.router.worker(1).ready)
+    marker = made.marker()
+    assert_answered(made.ask(marker, stream=False), marker, stream=False)
+    assert made.seen_by(marker) == [0]
+    assert made.router.http.get("/health/ready").status_code == 200
+
+
+def test_clients_that_leave_charge_nobody(fleet: MakeFleet) -> None:
+    """However many: it is not the worker that failed."""
+    made = fleet(health=FOR_LONG, timeouts={"first_byte": "60s"})
+    body = json.dumps(request("leaving", stream=True)).encode()
+    for chaos in made.chaos:
+        chaos.fault = Fault("stall")
+    for count in range(1, 11):
+        with post(made.router.port, PATH, body):
+            until(lambda count=count: len(made.seen_by("leaving")) == count)  # type: ignore[misc]
+        until(made.router.idle)
+    for chaos in made.chaos:
+        chaos.fault = None
+    assert all(worker.breaker.closed for worker in made.router.door.fleet.workers)
+    assert made.charged() == {}
+    made.works()

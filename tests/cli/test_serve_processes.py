@@ -1,0 +1,227 @@
+"""`serve --processes`: several on one port, as one to whoever looks from outside."""
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.commands import Running, Serve, refuses, run
+from tests.reload.changing import CHAT, CHUNK, END, SSE, STREAM, answered_by, chat, load
+from tests.support import MakeStub, post, read_all, until
+
+THREE = ("--processes", 3)
+BODY = b'{"model":"m","messages":[],"stream":true}'
+
+
+def children(running: Running) -> set[int]:
+    """The processes that it started and that run."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == running.process.pid and state != "Z":
+                found.add(int(folder.name))
+    return found
+
+
+def ask(url: str, times: int) -> None:
+    """Ask so often, each time on a connection of its own, which any process may get."""
+    for _ in range(times):
+        assert answered_by(httpx.post(url + CHAT, json=chat()))
+
+
+def total(url: str, name: str) -> float:
+    """The sum of all series of one name."""
+    families = text_string_to_metric_families(httpx.get(url + "/metrics").text)
+    return sum(s.value for family in families for s in family.samples if s.name == name)
+
+
+def spread(running: Running) -> set[str]:
+    """The processes that have logged a request."""
+    return set(re.findall(r"\[(\d)\] id=", running.err.read_text()))
+
+
+def test_connections_are_spread_and_counts_add_up(stub: MakeStub, serve: Serve) -> None:
+    """Whichever process is scraped, it knows of every request; and of every worker, once."""
+    workers = [stub(), stub()]
+    running = serve(*(w.url for w in workers), args=THREE, logs={"requests": True})
+    url = running.url()
+    ask(url, 60)
+    until(lambda: spread(running) == {"1", "2", "3"})
+    for _ in range(10):
+        assert total(url, "warmroute_requests_total") == 60
+        assert total(url, "warmroute_request_seconds_count") == 60
+        assert total(url, "warmroute_worker_up") == 2
+        assert total(url, "warmroute_pace_factor") == 2
+    for _ in range(10):
+        assert httpx.post(url + CHAT, content=b"{").status_code == 400
+    assert total(url, "warmroute_refused_requests_total") == 10
+    text = httpx.get(url + "/metrics").text
+    assert text.count("# TYPE warmroute_requests_total counter") == 1
+    assert text.count("# TYPE warmroute_request_seconds histogram") == 1
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
+    """In `/metrics` and in `/workers`."""
+    running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)
+    url = running.url()
+    for _ in range(12):
+        stack.enter_context(post(running.port(), CHAT, BODY))
+    until(lambda: total(url, "warmroute_in_flight") == 12)
+    for _ in range(5):
+        (worker,) = httpx.get(url + "/workers").json()
+        assert (worker["state"], worker["in_flight"]) == ("ready", 12)
+    assert running.cut(signal.SIGINT) == 0
+
+
+def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
+    """All say that they are not ready; streams end; the port is free; nobody stays."""
+    running = serve(
+        stub([SSE + CHUNK, 2.0, CHUNK + END]).url,
+        args=THREE,
+        shutdown={"delay": "500ms", "drain": "1h"},
+    )
+    url, port = running.url(), running.port()
+    clients = [post(port, CHAT, BODY) for _ in range(9)]
+    for client in clients:
+        assert client.recv(65536)
+    pids = children(running)
+    assert len(pids) == 3
+    running.process.send_signal(signal.SIGTERM)
+    until(lambda: httpx.get(url + "/health/ready").status_code == 503)
+    until(lambda: refuses(port))
+    for client in clients:
+        with client:
+            assert read_all(client).endswith(CHUNK + END)
+    assert running.code() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
+    """As from systemd, which tells every process: it is not the second one, which cuts."""
+    running = serve(stub([SSE + CHUNK, 2.0, CHUNK + END]).url, args=THREE, shutdown={"delay": "0s"})
+    with post(running.port(), CHAT, BODY) as client:
+        assert client.recv(65536)
+        for pid in (*children(running), running.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert read_all(client).endswith(CHUNK + END)
+        assert running.code() == 0
+
+
+def test_told_twice(stub: MakeStub, serve: Serve) -> None:
+    """Everything ends at once, each stream with an error."""
+    running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)
+    with post(running.port(), CHAT, BODY) as client:
+        assert client.recv(65536)
+        assert running.cut(signal.SIGTERM) == 0
+        assert b'"error"' in read_all(client)
+
+
+def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
+    """It is started again and what it had counted is not forgotten."""
+    running = serve(stub().url, args=THREE, logs={"requests": True})
+    url = running.url()
+    ask(url, 30)
+    until(lambda: total(url, "warmroute_requests_total") == 30)
+    before = children(running)
+    for number, kind in enumerate((signal.SIGKILL, signal.SIGTERM), start=1):
+        victim = min(children(running))
+        os.kill(victim, kind)
+        until(lambda n=number: running.err.read_text().count("has ended by itself") == n, 20)  # type: ignore[misc]
+        until(lambda v=victim: len(children(running)) == 3 and v not in children(running), 20)  # type: ignore[misc]
+    assert len(children(running) & before) == 1
+    until(lambda: running.err.read_text().count("is ready") == 5, 20)
+    assert "(signal SIGKILL)" in running.err.read_text()
+    ask(url, 30)
+    until(lambda: total(url, "warmroute_requests_total") == 60)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_they_do_not_outlive_who_minds_them(stub: MakeStub, serve: Serve) -> None:
+    """If that process is killed, they end in order."""
+    running = serve(stub().url, args=THREE, shutdown={"delay": "0s"})
+    port = running.port()
+    pids = children(running)
+    running.process.kill()
+    until(lambda: refuses(port), 20)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    assert "Traceback" not in running.err.read_text()
+
+
+def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None:
+    """The file is read once, what it says is told once, and no request fails meanwhile."""
+    old, new = stub(STREAM), stub(STREAM)
+    running = serve(old.url, args=THREE)
+    url = running.url()
+    file = running.file()
+    settings = json.loads(file.read_text())
+    with load(url) as outcomes:
+        file.write_text(json.dumps({**settings, "workers": [new.url]}))
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: "removed from pool" in running.err.read_text(), 20)
+        enough = len(outcomes) + 20
+        until(lambda: len(outcomes) > enough)
+    assert set(outcomes) == {200}
+    assert running.err.read_text().count("added to pool") == 1
+    asked = len(old.requests)
+    ask(url, 30)
+    assert len(old.requests) == asked
+    file.write_text("nonsense")
+    until(lambda: "the settings in use stay" in running.err.read_text(), 20)
+    os.kill(min(children(running)), signal.SIGKILL)
+    until(lambda: len(children(running)) == 3, 20)
+    until(lambda: running.err.read_text().count("is ready") == 7, 20)
+    ask(url, 10)
+    assert running.err.read_text().count("the settings in use stay") == 1
+    assert running.cut(signal.SIGTERM) == 0
+
+
+@pytest.fixture
+def shared() -> Iterator[int]:
+    """A port that another server shares with whoever wants to."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
+    """1 and one sentence, though the kernel would allow it."""
+    path = tmp_path / "warmroute.yaml"
+    path.write_text("workers: [http://127.0.0.1:1]")
+    done = run("serve", "-c", path, "--listen", f"127.0.0.1:{shared}", "--processes", 2)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"127.0.0.1:{shared}: Address already in use" in done.stderr
+
+
+def test_what_is_lost_is_said(stub: MakeStub, serve: Serve) -> None:
+    """In plain words at the start; for a strategy that remembers nothing, without a warning."""
+    worker = stub().url
+    for strategy, warned in (("prefixaware", 1), ("leastload", 0)):
+        running = serve(worker, args=("--processes", 2), strategy=strategy)
+        running.url()
+        log = running.err.read_text()
+        assert log.count("2 processes share a port and nothing else") == 1
+        assert log.count("one time in 2") == warned
+        assert running.cut(signal.SIGTERM) == 0
+
+
+def test_how_many_there_may_be(tmp_path: Path) -> None:
+    """At least one."""
+    path = tmp_path / "warmroute.yaml"
+    path.write_text("workers: [http://127.0.0.1:1]")
+    assert run("serve", "-c", path, "--processes", 0).returncode == 2

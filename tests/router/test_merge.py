@@ -1,0 +1,147 @@
+"""What several processes have counted, as one would say it."""
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.app import create_app
+from router.merge import Family, families, growing, merged, merged_workers, text
+from router.metrics import Metrics
+from router.settings import Settings
+
+
+def counter(**values: float) -> CounterMetricFamily:
+    """Requests by worker."""
+    family = CounterMetricFamily("requests", "How many.", labels=("worker",))
+    for worker, value in values.items():
+        family.add_metric((worker,), value)
+    return family
+
+
+def gauge(name: str, **values: float) -> GaugeMetricFamily:
+    """A value by worker."""
+    family = GaugeMetricFamily(name, "How it is.", labels=("worker",))
+    for worker, value in values.items():
+        family.add_metric((worker,), value)
+    return family
+
+
+def said(*metrics: Any) -> list[Family]:
+    """As it arrives from a process."""
+    sent = msgspec.msgpack.encode(families(metrics))
+    return msgspec.msgpack.decode(sent, type=list[Family])
+
+
+def values(found: list[Family]) -> dict[str, float]:
+    """Every series that Prometheus reads from the text, by name and worker."""
+    return {
+        f"{sample.name} {sample.labels['worker']}": sample.value
+        for family in text_string_to_metric_families(text(found).decode())
+        for sample in family.samples
+    }
+
+
+def test_counters_add_up() -> None:
+    """Also where only some have a series."""
+    found = merged([said(counter(a=1, b=2)), said(counter(b=3, c=4)), said()])
+    assert values(found) == {"requests_total a": 1, "requests_total b": 5, "requests_total c": 4}
+
+
+def test_what_is_under_way_adds_up() -> None:
+    """As do sizes: a gauge is summed unless it is known to be otherwise."""
+    found = merged(
+        [said(gauge("warmroute_in_flight", a=1)), said(gauge("warmroute_in_flight", a=2))]
+    )
+    assert values(found) == {"warmroute_in_flight a": 3}
+
+
+def test_gauges_that_do_not_add_up() -> None:
+    """Up if all say so, ejected if one does, and the mean of what each has learned."""
+    found = merged(
+        [
+            said(
+                gauge("warmroute_worker_up", a=1, b=up),
+                gauge("warmroute_worker_ejected", a=0, b=1 - up),
+                gauge("warmroute_pace_factor", a=1 + up, b=1),
+            )
+            for up in (1, 0)
+        ]
+    )
+    assert values(found) == {
+        "warmroute_worker_up a": 1,
+        "warmroute_worker_up b": 0,
+        "warmroute_worker_ejected a": 0,
+        "warmroute_worker_ejected b": 1,
+        "warmroute_pace_factor a": 1.5,
+        "warmroute_pace_factor b": 1,
+    }
+
+
+def test_histograms() -> None:
+    """Bucket by bucket, and still a histogram to whoever reads it."""
+    families_of = []
+    for seconds in (1.0, 5.0):
+        family = HistogramMetricFamily("seconds", "How long.", labels=("worker",))
+        family.add_metric(("a",), [("2.0", float(seconds < 2)), ("+Inf", 1.0)], seconds)
+        families_of.append(said(family))
+    (read,) = text_string_to_metric_families(text(merged(families_of)).decode())
+    assert read.type == "histogram"
+    assert [(s.name, s.labels.get("le"), s.value) for s in read.samples] == [
+        ("seconds_bucket", "2.0", 1.0),
+        ("seconds_bucket", "+Inf", 2.0),
+        ("seconds_count", None, 2.0),
+        ("seconds_sum", None, 6.0),
+    ]
+
+
+def test_what_stays_of_a_process_that_is_gone() -> None:
+    """What it has counted, not how it was."""
+    assert [one.name for one in growing(said(counter(a=1), gauge("up", a=1)))] == ["requests"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), max_size=4))
+def test_the_order_does_not_matter(counts: list[dict[str, int]]) -> None:
+    """Nor whether they are added at once or one after the other."""
+    each = [said(counter(**count)) for count in counts]
+    at_once = values(merged(each))
+    assert at_once == values(merged(each[::-1]))
+    one_by_one: list[Family] = []
+    for one in each:
+        one_by_one = merged([one_by_one, one])
+    assert values(one_by_one) == at_once
+
+
+def test_one_process_says_the_same_alone_and_merged() -> None:
+    """Every series of ours, in the same text."""
+    settings = Settings.model_validate({"workers": ["http://127.0.0.1:1", "http://127.0.0.1:2"]})
+    metrics: Metrics = create_app(settings).metrics
+    pool = metrics.pool("default")
+    pool.answered("127.0.0.1:1", 200)
+    pool.duration.observe(0.3)
+    metrics.refused(400)
+    registry: CollectorRegistry = metrics.registry
+    assert text(merged([said(*registry.collect())])) == generate_latest(registry)
+
+
+def worker(name: str, state: str = "ready", **booked: float) -> dict[str, Any]:
+    """A worker as a process tells it."""
+    zero = {"in_flight": 0, "wait_seconds": 0.0, "kv_tokens_booked": 0, "pace_factor": 1.0}
+    return {"pool": "p", "name": name, "state": state, "reason": state, **zero, **booked}
+
+
+def test_workers() -> None:
+    """Bookings add up, and one that is down for one process is told to be down."""
+    one = [worker("a", in_flight=1, pace_factor=1.0), worker("b", in_flight=2)]
+    other = [worker("b", "down", in_flight=3), worker("a", in_flight=4, pace_factor=2.0)]
+    found = json.loads(merged_workers([json.dumps(one).encode(), json.dumps(other).encode()]))
+    assert found == [
+        worker("a", in_flight=5, pace_factor=1.5),
+        worker("b", "down", in_flight=5),
+    ]

@@ -1,0 +1,155 @@
+"""Processes that cannot start, will not end or do not answer."""
+
+import asyncio
+import os
+import pickle
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from router import place, processes
+from router.child import Order
+from router.merge import Family, merged
+from router.place import Place
+from router.processes import Processes
+from router.server import bind
+from router.settings import Settings
+from router.units import Address
+from tests.pems import write_pems
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+def serving(
+    script: Callable[[Processes], Awaitable[None]], listen: Address, **settings: Any
+) -> int:
+    """Run two processes, and a script once both serve; return the exit code."""
+    parsed = Settings.model_validate({"workers": ["http://127.0.0.1:1"], **settings})
+
+    async def run() -> int:
+        running = Processes(parsed, 2, listen, None)
+        scripts: list[asyncio.Task[None]] = []
+
+        async def play() -> None:
+            await script(running)
+
+        async with asyncio.timeout(50):
+            code = await running.run(lambda: scripts.append(asyncio.create_task(play())))
+        await asyncio.gather(*scripts)
+        return code
+
+    return asyncio.run(run())
+
+
+def frozen(running: Processes) -> Place:
+    """One of them, stopped where it is."""
+    found = running._places[0]
+    assert found._process is not None
+    os.kill(found._process.pid, signal.SIGSTOP)
+    return found
+
+
+def test_one_that_will_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed some time after its own deadlines, and the exit code tells."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.5)
+
+    async def script(running: Processes) -> None:
+        frozen(running)
+        running.stop()
+
+    with bind(LOCAL, shared=True, listen=False) as kept:
+        listen = Address("127.0.0.1", kept.getsockname()[1])
+        shutdown = {"delay": "0s", "drain": "0s"}
+        assert serving(script, listen, shutdown=shutdown) == 1
+
+
+def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had counted when it was asked last still counts, and the others are not kept."""
+    monkeypatch.setattr(place, "PATIENCE_S", 0.2)
+    answers: list[bytes] = []
+
+    async def script(running: Processes) -> None:
+        answers.append(await running._answer("metrics", b""))
+        answers.append(await running._answer("workers", b""))
+        stopped = frozen(running)
+        stopped._counted = [Family("lost", "Requests.", "counter", [("lost_total", (), 7.0)])]
+        answers.append(await running._answer("metrics", b""))
+        answers.append(await running._answer("workers", b""))
+        stopped.kill()
+        running.stop()
+
+    with bind(LOCAL, shared=True, listen=False) as kept:
+        listen = Address("127.0.0.1", kept.getsockname()[1])
+        assert serving(script, listen, shutdown={"delay": "0s"}) == 1
+    assert b"lost_total" not in answers[0]
+    assert b"lost_total 7.0\n" in answers[2]
+    for text in answers[::2]:
+        assert b'warmroute_worker_up{pool="default",worker="127.0.0.1:1"} 0.0\n' in text
+    for workers in answers[1::2]:
+        (worker,) = msgspec.json.decode(workers)
+        assert worker["name"] == "127.0.0.1:1"
+
+
+def test_what_cannot_start() -> None:
+    """A port that somebody else has: all are ended, and the exit code tells."""
+
+    async def script(_: Processes) -> None:
+        raise AssertionError("they cannot all serve")
+
+    with bind(LOCAL) as taken:
+        assert serving(script, Address("127.0.0.1", taken.getsockname()[1])) == 1
+
+
+def test_what_was_counted_stays_when_a_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they end, the sum over all never falls."""
+    counted = [Family("n", "How many.", "counter", [("n_total", (), 3.0)])]
+
+    async def run() -> None:
+        async def answer(_: str, __: bytes) -> bytes:
+            return b""
+
+        here = Place(lambda: Order(1, Settings.model_construct(), LOCAL, None), answer)
+        await here._hear("counted", msgspec.msgpack.encode(counted))
+        assert await here.metrics() == merged([counted])
+        monkeypatch.setattr(place, "_RUN", "raise SystemExit(3)")
+        assert await here._one() == 3
+        assert await here.metrics() == merged([counted])
+        await here._hear("counted", msgspec.msgpack.encode(counted))
+        assert (await here.metrics())[0].samples == [("n_total", (), 6.0)]
+
+    asyncio.run(run())
+
+
+def test_an_order_can_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings with everything in them arrive as they were, secrets too."""
+    monkeypatch.setenv("SOME_KEY", "0123456789abcdef")
+    write_pems(tmp_path)
+    given = {
+        "listen": "0.0.0.0:1",
+        "auth": {"keys": ["${SOME_KEY}"]},
+        "tls": {"certificate": "one.pem", "key": "one.key", "client_ca": "both.pem"},
+        "admin": {"listen": "[::1]:2"},
+        "cors": ["https://app.example"],
+        "timeouts": {"total": "off"},
+        "pools": [
+            {
+                "name": "p",
+                "models": ["m*"],
+                "strategy": {"name": "prefixaware", "memory": "1MiB"},
+                "workers": [
+                    {
+                        "url": "https://10.0.0.1:8000",
+                        "api_key": "${SOME_KEY}",
+                        "tls": {"ca": "both.pem"},
+                    }
+                ],
+            }
+        ],
+    }
+    settings = Settings.model_validate(given, context={"folder": tmp_path})
+    order = Order(2, settings, Address("0.0.0.0", 1), Address("::1", 2))  # noqa: S104
+    assert pickle.loads(pickle.dumps(order)) == order  # noqa: S301
