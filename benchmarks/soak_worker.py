@@ -13,11 +13,11 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any, NamedTuple, cast
 
 import uvloop
@@ -28,8 +28,9 @@ from benchmarks.stub import MODEL
 
 #: Seconds until the first byte, and between two events of a stream.
 _FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
-#: How often, and how soon after an answer, a kept connection is closed.
-_HABIT, _HABIT_S = 0.02, 0.03
+#: How often, and how soon after an answer, a kept connection is closed; unless it would be so late
+#: that a request may have lain there unread for as long.
+_HABIT, _HABIT_S, _LATE_S = 0.02, 0.03, 0.02
 _RESET = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
 #: How a request is written down: its number, and in the last bit whether it was refused as full.
@@ -134,6 +135,8 @@ class _Line(asyncio.Protocol):
         self._end: Kind | None = None
         """How the answer breaks off."""
         self._hanging = False
+        self._due = 0.0
+        """When it is to be closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
@@ -222,7 +225,12 @@ class _Line(asyncio.Protocol):
         elif self._house.kind is Kind.REFUSE:
             self._transport.close()
         elif random.random() < _HABIT:
-            self._loop.call_later(random.uniform(0, _HABIT_S), self.close_if_idle)
+            self._due = self._loop.time() + random.uniform(0, _HABIT_S)
+            self._loop.call_at(self._due, self._close_in_time)
+
+    def _close_in_time(self) -> None:
+        if monotonic() < self._due + _LATE_S:
+            self.close_if_idle()
 
     def close_if_idle(self) -> None:
         """Close as a server does that has seen nothing of a request."""
@@ -287,7 +295,7 @@ async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: i
 
 async def _obey(house: _House, order: Order, port: int) -> None:
     if order.kind is Kind.FREEZE:
-        time.sleep(order.seconds)  # noqa: ASYNC251 - that is what it means
+        sleep(order.seconds)  # noqa: ASYNC251 - that is what it means
         return
     was, house.kind = house.kind, order.kind
     if order.kind is Kind.REFUSE:

@@ -14,6 +14,7 @@ import uvloop
 
 from router import logs
 from router.channel import Channel, Lost, Refusal, first
+from router.collector import settle
 from router.rebuild import CannotBuild
 from router.server import PortTaken, bind
 from router.serving import Serving
@@ -71,6 +72,7 @@ class Child:
 
     async def _tell(self, channel: Channel) -> None:
         await self._server.started.wait()
+        settle()
         channel.tell("ready")
 
     async def _hear(self, what: str, body: bytes) -> bytes:

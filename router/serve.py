@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvloop
 
 from router import logs
+from router.collector import settle
 from router.processes import Processes
 from router.rebuild import build
 from router.reload import Reload, Source
@@ -49,6 +50,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     async def run() -> None:
         async def keep_up() -> None:
             await serving.server.started.wait()
+            settle()
             await reload.run(serving.change)
 
         def stop() -> None:
