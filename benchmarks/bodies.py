@@ -28,11 +28,17 @@ _ACCENTED = ("façade", "naïve", "Zürich", "señor", "déjà", "—", "“quot
 _FILLER = "and so on, as it was said above, "
 
 
-def chat_bodies(size: int, count: int, seed: int, *, stream: bool = False) -> list[bytes]:
-    """Return `count` bodies of `size` bytes each. Another seed continues the same conversations."""
+def chat_bodies(
+    size: int, count: int, seed: int, *, stream: bool = False, hurried: bool = False
+) -> list[bytes]:
+    """Return `count` bodies of `size` bytes each. Another seed continues the same conversations.
+
+    With `hurried` the stub sends the stream's events as fast as it can.
+    """
     chance = random.Random(f"{size} {seed}")
-    tail = b'"}],"temperature":0.7,"max_tokens":256%s}' % (
-        b',"stream":true,"stream_options":{"include_usage":true}' if stream else b""
+    tail = b'"}],"temperature":0.7,"max_tokens":256%s%s}' % (
+        b',"stream":true,"stream_options":{"include_usage":true}' if stream else b"",
+        b',"user":"hurried"' if hurried else b"",
     )
     bodies = []
     for number in range(count):

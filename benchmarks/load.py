@@ -44,6 +44,8 @@ class Job:
     concurrency: int
     seed: int
     stream: bool = False
+    hurried: bool = False
+    """Streams come as fast as they can be sent."""
     events: int = 0
     """`data:` lines that every stream must have."""
     watched: Sequence[int] = ()
@@ -233,16 +235,16 @@ async def _run(job: Job, requests: Iterator[tuple[bytes, bytes]]) -> Result:
 
 
 @lru_cache(maxsize=1)
-def _bodies(size: int, count: int, seed: int, stream: bool) -> list[bytes]:
+def _bodies(size: int, count: int, seed: int, stream: bool, hurried: bool) -> list[bytes]:
     """One proxy after the other gets the same."""
-    return chat_bodies(size, count, seed, stream=stream)
+    return chat_bodies(size, count, seed, stream=stream, hurried=hurried)
 
 
 def run(job: Job) -> Result:
     """Do one job."""
     # Enough that connections are still busy when the last request that counts is answered.
     count = job.warm + job.count + job.concurrency
-    bodies = _bodies(job.size, count, job.seed, job.stream)
+    bodies = _bodies(job.size, count, job.seed, job.stream, job.hurried)
     requests = [((HEADERS % (job.port, len(body))).encode(), body) for body in bodies]
     try:
         return uvloop.run(_run(job, iter(requests)))

@@ -14,6 +14,8 @@ CONCURRENCY = 32
 #: 12,800 events a second: many enough that a proxy's idle ticking does not count, few enough that
 #: it reads them one by one.
 STREAMS, STREAMS_AT_ONCE, STREAM_BYTES = 256, 128, 400
+#: At full speed: events pile up wherever they are not taken at once, as behind a busy proxy.
+RUSHED, RUSHED_AT_ONCE = 1024, 32
 #: Tokens, and what follows them: usage and [DONE].
 STREAM_EVENTS = 102
 #: Requests before measuring begins: connections are made and code is warm.
@@ -26,6 +28,7 @@ class Load(StrEnum):
     ONE = "one at a time"
     MANY = "32 at a time"
     STREAM = "streams"
+    RUSH = "streams at full speed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Case:
 
     def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:
         """Return what the load generator has to do."""
-        stream = self.load is Load.STREAM
+        stream = self.load in {Load.STREAM, Load.RUSH}
         return Job(
             port=port,
             size=self.size,
@@ -56,6 +59,7 @@ class Case:
             # No load has the requests of another: what one has taught a cache is old to the next.
             seed=seed * len(Load) + list(Load).index(self.load),
             stream=stream,
+            hurried=self.load is Load.RUSH,
             events=STREAM_EVENTS if stream else 0,
             watched=watched,
             stubs=stubs,
@@ -94,7 +98,11 @@ def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
         for place, (load, at_once) in enumerate(((Load.MANY, CONCURRENCY), (Load.ONE, 1)))
     ]
     streams = max(STREAMS // divisor, STREAMS_AT_ONCE)
-    return [*found, Case(Load.STREAM, STREAM_BYTES, streams, STREAMS_AT_ONCE)]
+    return [
+        *found,
+        Case(Load.RUSH, STREAM_BYTES, max(RUSHED // divisor, 128), RUSHED_AT_ONCE),
+        Case(Load.STREAM, STREAM_BYTES, streams, STREAMS_AT_ONCE),
+    ]
 
 
 def measure(

@@ -68,12 +68,14 @@ class Report:
     def grids(self) -> list[Grid]:
         """Return every table."""
         cpu = [Column(_kilo(size), self._cpu(Load.MANY, size)) for size in self._sizes]
-        streams = [cell.size for cell in self._cells if cell.load is Load.STREAM]
-        if streams:
-            cpu.append(Column("stream", self._cpu(Load.STREAM, streams[0])))
+        for load, name in ((Load.RUSH, "stream"), (Load.STREAM, "paced stream")):
+            streams = [cell.size for cell in self._cells if cell.load is load]
+            if streams:
+                cpu.append(Column(name, self._cpu(load, streams[0])))
         grids = [
             self._grid(
-                "CPU µs of the proxy for a request, and for a stream of 100 events",
+                "CPU µs of the proxy for a request, and for a stream of 100 events: at full speed,"
+                " and one event after the other",
                 cpu,
                 with_direct=False,
             )

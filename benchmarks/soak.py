@@ -51,7 +51,7 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
         workers = stack.enter_context(Workers(folder, WORKERS, seed))
         _until_well(workers)
         served = stack.enter_context(router(folder, settings(workers, guest=False), options))
-        load, _ = stack.enter_context(child(soak_load.serve, served.port, seed))
+        load = stack.enter_context(child(soak_load.serve, served.port, seed))
         time.sleep(_SETTLE_S)
         one = Soak(served, workers, load, share)
         before = one.look()
@@ -68,6 +68,8 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
         twice=asked_twice(books),
         faults=workers.faults,
         reloads=one.reloads,
+        load_share=one.load_share,
+        machine_share=one.machine_share,
         samples=one.samples,
         tasks=one.tasks,
         before=before,

@@ -15,6 +15,8 @@ _TALKS = 64
 _LONG = Wish(stream=False, length=2_000_000)
 #: Seconds that a slow client rests: after every read; after the first one, and it is dropped.
 _SLOW_S, _DEAD_S = 0.02, 12.0
+#: Seconds after which a kept connection is not used again: the router may be closing it.
+_IDLE_S = 5.0
 _REFUSALS = frozenset((400, 404, 405, 408, 413, 414, 431, 501))
 _ADMIN = (b"/metrics", b"/workers", b"/v1/models", b"/health/live", b"/openapi.json")
 CLOSE = b"Connection: close\r\n"
@@ -236,8 +238,9 @@ class Clients:
         """Return a kept connection, if there is one that is open."""
         while self._kept:
             line = self._kept.pop()
-            if line.open_still:
+            if line.open_still and monotonic() < line.used_at + _IDLE_S:
                 return line
+            line.leave()
         return await self._open()
 
     async def _open(self, *, slow: float = 0.0, once: bool = False) -> Line:
@@ -248,4 +251,5 @@ class Clients:
 
     def _keep(self, line: Line) -> None:
         if line.open_still:
+            line.used_at = monotonic()
             self._kept.append(line)

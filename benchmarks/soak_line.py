@@ -8,7 +8,7 @@ from typing import cast
 import httptools
 
 #: Room in the kernel for a client that reads slowly: the router is to feel it.
-_SMALL_ROOM = 16 << 10
+_SMALL_ROOM = 64 << 10
 
 
 class Reply:
@@ -42,6 +42,7 @@ class Line(asyncio.Protocol):
         """Done once it is."""
         self.told_to_go_on = asyncio.Event()
         """The server waits for the body."""
+        self.used_at = 0.0
         self.pieces = 0
         """Pieces of a body that came."""
         self.news = asyncio.Event()

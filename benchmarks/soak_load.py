@@ -91,7 +91,7 @@ async def _serve(channel: "Connection[Any, Any]", load: Load) -> None:
         if rate is None:
             break
         load.rate = rate
-        channel.send(load.tally.ends)
+        channel.send((load.tally.ends, load.tally.held_back))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await load.finish()

@@ -26,6 +26,8 @@ class Report:
     twice: Sequence[int]
     faults: Mapping[Kind, int]
     reloads: int
+    load_share: float
+    machine_share: float
     samples: Sequence[Sample]
     tasks: Sequence[tuple[float, float]]
     """Time and number, if the router tells."""
@@ -108,7 +110,8 @@ class Report:
         asked = sum(self.tally.ends.values())
         lines = [
             f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
-            f" the router used {self.router_share:.0%} of a core",
+            f" the router used {self.router_share:.0%} of a core, the clients"
+            f" {self.load_share:.0%}, everything on this machine {self.machine_share:.0%}",
             "faults: "
             + ", ".join(f"{kind} {count}" for kind, count in self.faults.items())
             + f"; {self.reloads} reloads",

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.guarded import Router
+from benchmarks.processes import cpu_seconds, machine_seconds
 from benchmarks.soak_fleet import Workers
 from benchmarks.soak_load import PATIENCE_S
 from benchmarks.soak_requests import BODY_LIMIT
@@ -25,7 +26,7 @@ _RELOAD_S = 20.0
 #: Seconds that the router has to be as before.
 _REST_S = 30.0
 #: Clients a second at first, and at most.
-_FIRST_RATE, _MOST_RATE = 100.0, 5000.0
+_FIRST_RATE, _MOST_RATE = 300.0, 5000.0
 #: For the load to end: its clients have a patience of their own.
 _LAST_S = PATIENCE_S + 30.0
 
@@ -40,16 +41,21 @@ class Soak:
     """One soak under way."""
 
     def __init__(
-        self, router: Router, workers: Workers, load: "Connection[Any, Any]", share: float
+        self,
+        router: Router,
+        workers: Workers,
+        load: tuple["Connection[Any, Any]", int],
+        share: float,
     ) -> None:
         self._router = router
         self._workers = workers
-        self._load = load
+        self._load, self._load_pid = load
         self._share = share
         self._rate = _FIRST_RATE
         self._owed = 0
         """Answers that the load has not given yet."""
         self._ends: Counter[tuple[str, End]] = Counter()
+        self._held_back = self._held_before = 0
         self._told = 0
         """Requests that had ended when the last line was printed."""
         self._warm = False
@@ -59,6 +65,8 @@ class Soak:
         self.reloads = 0
         self.samples: list[Sample] = []
         self.tasks: list[tuple[float, float]] = []
+        self.load_share = self.machine_share = 0.0
+        """Of a core: what the clients used, and what everything used."""
 
     def look(self) -> tuple[Sample, Gauges]:
         """See how the router is now."""
@@ -67,7 +75,7 @@ class Soak:
 
     def run(self, seconds: float) -> None:
         """Let it happen for so long. Raises Broken."""
-        start = monotonic()
+        start, load, machine = monotonic(), cpu_seconds(self._load_pid), machine_seconds()
         self._send(self._rate)
         every = {
             self._sample: _SAMPLE_S,
@@ -87,6 +95,8 @@ class Soak:
                     last[act] = now
                     act()
             time.sleep(TICK_S)
+        self.load_share = (cpu_seconds(self._load_pid) - load) / (now - start)
+        self.machine_share = (machine_seconds() - machine) / (now - start)
 
     def finish(self) -> Tally:
         """Send no more, let all be well, and wait for the last answers. Raises Broken."""
@@ -143,20 +153,22 @@ class Soak:
                 self.tasks.append((monotonic(), tasks))
 
     def _steer(self) -> None:
-        """Bring the router to its share of a core, while it warms up."""
+        """Bring the router to its share of a core, while it warms up; less if there is none."""
         now = sample(self._router.pids)
         before, self._steered = self._steered, now
         if before is not None and not self._warm:
             used = (now.cpu_s - before.cpu_s) / (now.at - before.at)
-            self._rate *= min(1.4, max(0.7, self._share / max(used, 0.01)))
+            most = 1.4 if self._held_back == self._held_before else 0.8
+            self._rate *= min(most, max(0.7, self._share / max(used, 0.01)))
             self._rate = min(self._rate, _MOST_RATE)
+        self._held_before = self._held_back
         self._send(self._rate)
 
     def _send(self, rate: float) -> None:
         """Tell the load, and hear how it goes. Raises Broken."""
         try:
             while self._load.poll():
-                self._ends = self._load.recv()
+                self._ends, self._held_back = self._load.recv()
                 self._owed -= 1
             if not self._owed:
                 self._load.send(rate)
@@ -195,7 +207,7 @@ def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
     return {
         "strategy": {"name": "prefixaware", "memory": "16MiB"},
         "workers": [{"url": f"http://127.0.0.1:{one.port}", "name": one.name} for one in members],
-        "clients": {"header": "3s", "body": "5s", "write": "3s", "keepalive": "10s"},
+        "clients": {"header": "3s", "body": "5s", "write": "5s", "keepalive": "10s"},
         "timeouts": {
             "connect": "1s",
             "first_byte": "5s",

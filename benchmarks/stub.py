@@ -28,6 +28,8 @@ _USAGE = (
     b'"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":100,'
     b'"prompt_tokens_details":{"cached_tokens":%d}}'
 )
+#: In a request whose stream is to come at full speed.
+HURRIED = b'"user":"hurried"'
 #: Added to the nanoseconds of a stamp: all have the same number of digits.
 STAMP_ZERO = 10**18
 _WORDS = ("The", " answer", " to", " this", " question", " is", " that", " it", " depends", ",")
@@ -224,13 +226,23 @@ class Worker(asyncio.Protocol):
             if _streamed(body):
                 self._length, self._sent = len(body), 0
                 self._transport.write(STREAM_HEAD)
-                self._slot = self._engine.add(self)
+                if HURRIED in body:
+                    self._hurry()
+                else:
+                    self._slot = self._engine.add(self)
             else:
                 self._transport.write(_chat_answer(len(body)))
         elif self._path == b"/tokenize":
             self._transport.write(_tokenized(body))
         else:
             self._transport.write(_ANSWERS.get(self._path, _MISSING))
+
+    def _hurry(self) -> None:
+        """Send event after event, each by itself, as fast as they can be sent."""
+        if not self._transport.is_closing():
+            self.step()
+            if self._sent < self._engine.events:
+                asyncio.get_running_loop().call_soon(self._hurry)
 
     def step(self) -> None:
         """Send the next event."""

@@ -15,7 +15,7 @@ from tests.support import head
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"%b","stream":true,"messages":[{"role":"user","content":"hi"}]}'
 #: Bytes of one event, its end included.
-EVENT = 16 << 10
+EVENT = 32 << 10
 
 
 Shape = Literal["stream", "endless event", "whole"]
@@ -124,7 +124,7 @@ class Reader:
 
     def __init__(self, port: int, model: str = "m") -> None:
         self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before the window is
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # before the window is
         self.socket.settimeout(30)
         self.socket.connect(("127.0.0.1", port))
         body = BODY % model.encode()

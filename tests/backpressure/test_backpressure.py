@@ -92,7 +92,7 @@ def test_nothing_is_read(fountain: MakeFountain, route: MakeRouter, shape: Shape
 @shapes
 def test_reading_on(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> None:
     """Whoever stops many times and goes on has every byte at the end, in order."""
-    worker = fountain(2000, shape)  # 31 MiB
+    worker = fountain(1000, shape)  # 31 MiB
     router = route(worker.url, health=QUIET)
     with Reader(router.port) as reader:
         answer = reader.answer()
@@ -112,7 +112,7 @@ def test_those_who_read_are_served(
     fountain: MakeFountain, stub: MakeStub, route: MakeRouter
 ) -> None:
     """While others hold their workers back, by the same worker too."""
-    worker, quick = fountain(200), stub(model="quick")
+    worker, quick = fountain(100), stub(model="quick")
     router = route(worker.url, quick.url, health=QUIET)
     with ExitStack() as stack:
         for _ in range(20):
@@ -130,7 +130,7 @@ def test_those_who_read_are_served(
 
 def test_the_worker_s_silence_is_not_blamed(fountain: MakeFountain, route: MakeRouter) -> None:
     """A worker that is held back is not one that sends nothing for too long."""
-    worker = fountain(200)
+    worker = fountain(100)
     router = route(worker.url, timeouts={"idle": "100ms"}, health=QUIET)
     with Reader(router.port) as reader:
         until(lambda: paused(router))
