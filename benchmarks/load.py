@@ -176,7 +176,8 @@ class _Client(asyncio.Protocol):
             if not self._first_at:
                 return
         if self._chunked:
-            self._events += data.count(b"data: ")
+            # One that is cut in two by the reads counts too: five bytes hold none whole.
+            self._events += (self._end + data).count(b"data: ")
             self._end = (self._end + data[-5:])[-5:]
             if self._end != b"0\r\n\r\n":
                 return

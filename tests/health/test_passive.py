@@ -1,0 +1,180 @@
+"""A worker whose requests fail one after the other gets none for a while; others go on."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.health.failing import (
+    CHAT,
+    CHUNK,
+    FAULTS,
+    PATH,
+    SSE,
+    ask,
+    body,
+    ejected,
+    ejections,
+    health,
+    says,
+    serve_out,
+)
+from tests.support import OK, Action, MakeRouter, MakeStub, post, until
+
+SOON = {"first_byte": "200ms"}
+GARBAGE, _ = FAULTS["garbage"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_failures_in_a_row(stub: MakeStub, route: MakeRouter, fault: str) -> None:
+    """After the third one the next requests go elsewhere, and the metrics say so."""
+    script, kind = FAULTS[fault]
+    bad, good = stub(script), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", timeouts=SOON, health=health())
+    ask(router, 4)
+    assert ejected(router) == [0, 0]
+    assert len(bad.requests) == 2
+    ask(router, 2)
+    until(lambda: ejected(router) == [1, 0])
+    assert ask(router, 6) == [200] * 6
+    assert len(bad.requests) == 3
+    assert ejections(router, bad, kind) == 1
+    assert router.worker(0).ready  # its probes succeed all the time
+    assert not router.worker(0).breaker.closed
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "leastload", "prefixaware"])
+def test_whatever_the_strategy(stub: MakeStub, route: MakeRouter, strategy: str) -> None:
+    """Even one that would like to send the prompt where its prefix is."""
+    bad, good = stub(), stub()
+    router = route(bad.url, good.url, strategy=strategy, health=health())
+    chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 2000}]}
+    while not bad.requests:
+        assert router.http.post(PATH, json=chat).status_code == 200
+    bad.script = ["close"]
+    for _ in range(30):
+        router.http.post(PATH, json=chat)
+        if ejected(router) == [1, 0]:
+            break
+    else:
+        bad.script = OK
+        raise AssertionError("it was not left out")
+    before = len(bad.requests)
+    for _ in range(5):
+        assert router.http.post(PATH, json=chat).status_code == 200
+    assert len(bad.requests) == before
+
+
+def test_many_at_once_are_one_ejection(stub: MakeStub, route: MakeRouter) -> None:
+    """Requests that were sent before and fail after say nothing more."""
+    fails = threading.Event()
+    bad, good = stub([fails.is_set, "close"]), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health=health(first="1h"))
+    with ThreadPoolExecutor(40) as crowd:
+        replies = [crowd.submit(httpx.post, router.url + PATH, json=CHAT) for _ in range(40)]
+        until(lambda: len(bad.requests) == 20)
+        fails.set()
+        assert sorted(reply.result().status_code for reply in replies) == [200] * 20 + [502] * 20
+    assert ejected(router) == [1, 0]
+    assert ejections(router, bad, "closed") == 1
+    now = time.monotonic()
+    assert now + 3000 < router.worker(0).breaker.until <= now + 3600
+
+
+def test_one_trial_and_back(stub: MakeStub, route: MakeRouter) -> None:
+    """When its time is over one request goes there, whoever else comes; if it works, all may."""
+    answers = threading.Event()
+    bad, good = stub(["close"]), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health=health(first="300ms"))
+    ask(router, 6)
+    assert ejected(router) == [1, 0]
+    bad.script = [answers.is_set, *OK]
+    serve_out(router.worker(0))
+    with ThreadPoolExecutor(12) as crowd:
+        trial = crowd.submit(httpx.post, router.url + PATH, json=CHAT, timeout=30)
+        until(lambda: len(bad.requests) == 4)
+        others = [crowd.submit(httpx.post, router.url + PATH, json=CHAT) for _ in range(11)]
+        assert [reply.result().status_code for reply in others] == [200] * 11
+        assert len(bad.requests) == 4
+        assert ejected(router) == [1, 0]
+        answers.set()
+        assert trial.result().status_code == 200
+    assert ejected(router) == [0, 0]
+    ask(router, 6)
+    assert len(bad.requests) == 7
+
+
+def test_a_stream_that_begins_is_enough_of_a_trial(stub: MakeStub, route: MakeRouter) -> None:
+    """Answers take minutes; others follow at the first byte."""
+    bad, good = stub(["close"]), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health=health(first="100ms"))
+    ask(router, 6)
+    bad.script = [SSE + CHUNK, "stall"]
+    serve_out(router.worker(0))
+    with post(router.port, PATH, body()) as client:
+        until(lambda: ejected(router) == [0, 0])
+        assert client.recv(65536)
+
+
+def test_a_trial_that_fails(stub: MakeStub, route: MakeRouter) -> None:
+    """Each time it is left out for twice as long, up to the longest."""
+    bad, good = stub(["close"]), stub()
+    settings = health(first="100ms", longest="300ms")
+    router = route(bad.url, good.url, strategy="roundrobin", health=settings)
+    ask(router, 6)
+    for times, span in enumerate((0.2, 0.3, 0.3), start=2):
+        serve_out(router.worker(0))
+        before = time.monotonic()
+        assert 502 in ask(router, 2)
+        assert before + span <= router.worker(0).breaker.until <= time.monotonic() + span
+        assert ejections(router, bad, "closed") == times
+    assert ejected(router) == [1, 0]
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429, 501, 503])
+def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, status: int) -> None:
+    """Backpressure is none, and what the request itself deserves neither."""
+    odd, good = stub(says(status)), stub()
+    router = route(odd.url, good.url, strategy="roundrobin", health=health(failures=1))
+    ask(router, 20)
+    assert len(odd.requests) >= 10  # one that is full is asked again and again
+    assert ejected(router) == [0, 0]
+    assert router.worker(0).breaker._failures == 0
+
+
+@pytest.mark.parametrize("script", [["stall"], [SSE + CHUNK, "stall"]], ids=["before", "within"])
+def test_clients_that_leave_are_no_failures(
+    stub: MakeStub, route: MakeRouter, script: list[Action]
+) -> None:
+    """However many leave, and wherever."""
+    slow, good = stub(script), stub(script)
+    router = route(slow.url, good.url, strategy="roundrobin", health=health(failures=1))
+    for count in range(10):
+        with post(router.port, PATH, body()) as client:
+            until(lambda: len(slow.requests) + len(good.requests) == count + 1)  # noqa: B023
+            if len(script) > 1:
+                assert client.recv(65536)
+        until(router.idle)
+    assert ejected(router) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("between", "row"),
+    [(says(400), True), (says(429), True), (says(503), True), (OK, False)],
+    ids=["400", "429", "503", "200"],
+)
+def test_what_ends_a_row(
+    stub: MakeStub, route: MakeRouter, between: list[Action], row: bool
+) -> None:
+    """An answer that worked does; a refusal does not, or it could hide a broken engine."""
+    bad, good = stub(), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health=health())
+    for script in (GARBAGE, between, GARBAGE, between, GARBAGE):
+        before = len(bad.requests)
+        bad.script = script
+        while len(bad.requests) == before:
+            ask(router)
+    assert len(bad.requests) == 5
+    assert ejected(router) == [int(row), 0]
