@@ -34,13 +34,11 @@ class Door:
         self.fleet = fleet
         self.metrics = Metrics(fleet)
         self.clients: set[Client] = set()
-        self.draining = False
-        """Told to stop, but still accepting: not ready any more."""
         self.stopping = False
-        """Every connection is closed after its answer."""
+        """Told to stop: not ready any more, and every answer is the last on its connection."""
         self._health = Health(fleet, settings.health)
         self.view = View(fleet, self.metrics)
-        app = admin(fleet, self.view, lambda: self.draining)
+        app = admin(fleet, self.view, lambda: self.stopping)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
         self._operators = operator_paths(app)

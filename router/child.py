@@ -6,16 +6,17 @@ its order, then other settings, and when to end. If that process is gone, it end
 
 import asyncio
 import logging
-import pickle
 import socket
-from dataclasses import dataclass
 
+import msgspec
 import uvloop
+from pydantic import ValidationError
 
 from router import logs
 from router.channel import Channel, Lost, Refusal, first
 from router.collector import settle
 from router.rebuild import CannotBuild
+from router.sealed import opened
 from router.server import PortTaken, bind
 from router.serving import Serving
 from router.settings import Settings
@@ -25,13 +26,13 @@ from router.units import Address
 log = logging.getLogger("warmroute.processes")
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What a process is started for."""
 
     place: int
     """From 1."""
-    settings: Settings
+    sealed: bytes
+    """The settings."""
     listen: Address
     """With the port that all of them share."""
     admin: Address | None
@@ -40,9 +41,9 @@ class Order:
 class Child:
     """Serves by an order."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
-        self._serving = Serving(order.settings, order.place)
+        self._serving = Serving(settings, order.place)
         self._server = self._serving.server
         self._view = self._serving.door.view
         # Nobody is to wait for what this process has not begun: it listens when it is ready.
@@ -79,7 +80,7 @@ class Child:
         """Do what is asked. Raises Refusal."""
         match what:
             case "settings":
-                await self._change(pickle.loads(body))  # noqa: S301 - from whoever started us
+                await self._change(body)
             case "stop":
                 self._end()
             case "now":
@@ -90,13 +91,13 @@ class Child:
                 return self._view.own_workers()
         return b""
 
-    async def _change(self, settings: Settings) -> None:
+    async def _change(self, sealed: bytes) -> None:
         await self._server.started.wait()
         if self._server.told:
             return
         try:
-            await self._serving.change(settings)
-        except CannotBuild as error:
+            await self._serving.change(opened(sealed))
+        except (CannotBuild, ValidationError) as error:
             raise Refusal(str(error)) from None
 
 
@@ -104,13 +105,14 @@ def main(descriptor: int) -> None:
     """Serve at the other end of this socket."""
     with socket.socket(fileno=descriptor) as end:
         try:
-            order: Order = pickle.loads(first(end))  # noqa: S301 - from whoever started us
+            order = msgspec.msgpack.decode(first(end), type=Order)
         except Lost:
             return
-        logs.set_up(order.settings.logs, order.place)
         try:
-            child = Child(order)
-        except (CannotBuild, PortTaken) as error:
+            settings = opened(order.sealed)
+            logs.set_up(settings.logs, order.place)
+            child = Child(order, settings)
+        except (CannotBuild, PortTaken, ValidationError) as error:
             log.error("%s", error)
             raise SystemExit(1) from None
         uvloop.run(child.run(end))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import pickle
 import signal
 import socket
 import sys
@@ -79,7 +78,7 @@ class Place:
                 start_new_session=True,  # Ctrl-C is for us, who tell the others
             )
         channel = self._channel = await Channel.open(ours, self._hear)
-        channel.tell("begin", pickle.dumps(self._order()))
+        channel.tell("begin", msgspec.msgpack.encode(self._order()))
         if self._told.is_set():
             channel.tell("stop")
         try:

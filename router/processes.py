@@ -7,7 +7,6 @@ is scraped asks it.
 
 import asyncio
 import logging
-import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -17,6 +16,7 @@ from router.child import Order
 from router.merge import merged, merged_workers, text
 from router.place import Place
 from router.rebuild import CannotBuild
+from router.sealed import seal
 from router.settings import Settings
 from router.units import Address
 
@@ -65,7 +65,7 @@ class Processes:
     async def change(self, settings: Settings) -> None:
         """Give all processes other settings. Raises CannotBuild; then nothing has changed."""
         before, self._settings = self._settings, settings
-        sealed = pickle.dumps(settings)
+        sealed = seal(settings)
         first, *others = self._places
         try:
             await first.change(sealed)
@@ -90,7 +90,7 @@ class Processes:
         return True
 
     def _order(self, number: int) -> Order:
-        return Order(number, self._settings, self._listen, self._admin)
+        return Order(number, seal(self._settings), self._listen, self._admin)
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""

@@ -52,10 +52,10 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
-        if exchange.commented:
-            return self._go_on(head, data, last)
         if self._events and not last and not data.endswith(_EVENT_ENDS):
             data = self._hold(data)
+        if exchange.commented:
+            return self._go_on(head, data, last)
         fields = head.fields()
         if b"date: " not in fields:  # RFC 9110 section 6.6.1
             added += date_line()

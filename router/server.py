@@ -175,7 +175,7 @@ class Server:
 
     async def _end(self, servers: Sequence[asyncio.Server]) -> None:
         door, ending = self._door, self.ending
-        door.draining = door.stopping = True
+        door.stopping = True
         for client in door.everyone:
             client.stopping = True
         log.info("stopping: not ready any more, accepting for %s", format_duration(ending.delay))

@@ -58,7 +58,6 @@ class Serving:
             self._farewells.add(task)
             task.add_done_callback(self._farewells.discard)
 
-
     def _show(self, tls: TlsSettings | None) -> None:
         """Show clients what the files hold now."""
         if self._tls is not None and tls is not None:

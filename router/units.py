@@ -17,6 +17,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainSerializer,
     SecretStr,
+    SerializationInfo,
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -273,8 +274,16 @@ def _read_secret(path: str, origin: str) -> str:
         raise ValueError(f"{origin} cannot be read: {error.strerror}") from None
 
 
-def _hide(_: object) -> str:
-    return "***"
+#: The context in which settings are written for another process of ours, and what then marks a
+#: secret; no settings file is ever read so.
+SEALED = {"sealed": True}
+SEALED_MARK = "\0secret:"
+
+
+def _hide(secret: SecretStr | str, info: SerializationInfo) -> str:
+    if info.context is not SEALED:
+        return "***"
+    return SEALED_MARK + (secret if isinstance(secret, str) else secret.get_secret_value())
 
 
 Secret = Annotated[

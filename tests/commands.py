@@ -46,9 +46,9 @@ class Running(NamedTuple):
     def url(self) -> str:
         """Where the router listens, as it says itself."""
         until(lambda: "listens on http" in self.err.read_text() or self.process.poll(), 20)
-        assert self.process.poll() is None, self.err.read_text()
-        line = next(line for line in self.err.read_text().splitlines() if "listens on" in line)
-        return line.split()[-1]
+        text = self.err.read_text()
+        assert "listens on http" in text, text
+        return text.partition("listens on ")[2].split()[0]
 
     def port(self) -> int:
         """The port it listens on."""

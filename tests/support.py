@@ -195,6 +195,9 @@ class Stub:
                     for action in list(self.script):
                         if not await self._act(action, writer):
                             return
+                except ConnectionError:
+                    self.closed_by_peer += not gone.done()  # we wrote before it looked
+                    raise
                 finally:
                     gone.cancel()
                     await asyncio.gather(gone, return_exceptions=True)

@@ -155,10 +155,13 @@ def balancer(url: str) -> Iterator[list[int]]:
             assert not thread.is_alive()
 
 
-def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve, processes: int) -> None:
     """From full traffic to the end of the process, no request fails."""
     script: list[Action] = [SSE + CHUNK, 0.02, CHUNK + b"0\r\n\r\n"]
-    running = serve(stub(script).url, stub(script).url, shutdown={"delay": "3s", "drain": "1h"})
+    urls = (stub(script).url, stub(script).url)
+    args = ("--processes", processes)
+    running = serve(*urls, args=args, shutdown={"delay": "3s", "drain": "1h"})
     with balancer(running.url()) as statuses:
         until(lambda: len(statuses) > 50, 30)
         assert running.end(signal.SIGTERM) == 0

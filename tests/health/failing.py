@@ -1,10 +1,11 @@
 """Workers that fail, and what a router says of them."""
 
 import json
+import socket
 import time
 
 from router.fleet import Worker
-from tests.support import Action, Router, Stub, until
+from tests.support import Action, Router, Stub, post, read_all, until
 
 PATH = "/v1/chat/completions"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -56,9 +57,20 @@ def ejections(router: Router, worker: Stub, kind: str) -> int:
     return int(router.metric("warmroute_ejections_total", **labels))
 
 
-def body() -> bytes:
-    """A streamed request."""
-    return json.dumps({**CHAT, "stream": True}).encode()
+def body(*, stream: bool) -> bytes:
+    """A request."""
+    return json.dumps({**CHAT, "stream": stream}).encode()
+
+
+def start(router: Router) -> socket.socket:
+    """Send a request on a connection of its own, and do not wait for the answer."""
+    return post(router.port, PATH, body(stream=False), b"connection: close")
+
+
+def status(client: socket.socket) -> int:
+    """Wait for the answer."""
+    with client:
+        return int(read_all(client).split()[1])
 
 
 def serve_out(worker: Worker) -> None:

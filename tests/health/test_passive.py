@@ -2,9 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from tests.health.failing import (
@@ -20,6 +18,8 @@ from tests.health.failing import (
     health,
     says,
     serve_out,
+    start,
+    status,
 )
 from tests.support import OK, Action, MakeRouter, MakeStub, post, until
 
@@ -72,11 +72,10 @@ def test_many_at_once_are_one_ejection(stub: MakeStub, route: MakeRouter) -> Non
     fails = threading.Event()
     bad, good = stub([fails.is_set, "close"]), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=health(first="1h"))
-    with ThreadPoolExecutor(40) as crowd:
-        replies = [crowd.submit(httpx.post, router.url + PATH, json=CHAT) for _ in range(40)]
-        until(lambda: len(bad.requests) == 20)
-        fails.set()
-        assert sorted(reply.result().status_code for reply in replies) == [200] * 20 + [502] * 20
+    clients = [start(router) for _ in range(40)]
+    until(lambda: len(bad.requests) == 20)
+    fails.set()
+    assert sorted(map(status, clients)) == [200] * 20 + [502] * 20
     assert ejected(router) == [1, 0]
     assert ejections(router, bad, "closed") == 1
     now = time.monotonic()
@@ -92,15 +91,14 @@ def test_one_trial_and_back(stub: MakeStub, route: MakeRouter) -> None:
     assert ejected(router) == [1, 0]
     bad.script = [answers.is_set, *OK]
     serve_out(router.worker(0))
-    with ThreadPoolExecutor(12) as crowd:
-        trial = crowd.submit(httpx.post, router.url + PATH, json=CHAT, timeout=30)
-        until(lambda: len(bad.requests) == 4)
-        others = [crowd.submit(httpx.post, router.url + PATH, json=CHAT) for _ in range(11)]
-        assert [reply.result().status_code for reply in others] == [200] * 11
-        assert len(bad.requests) == 4
-        assert ejected(router) == [1, 0]
-        answers.set()
-        assert trial.result().status_code == 200
+    trial = start(router)
+    until(lambda: len(bad.requests) == 4)
+    others = [start(router) for _ in range(20)]
+    assert list(map(status, others)) == [200] * 20
+    assert len(bad.requests) == 4
+    assert ejected(router) == [1, 0]
+    answers.set()
+    assert status(trial) == 200
     assert ejected(router) == [0, 0]
     ask(router, 6)
     assert len(bad.requests) == 7
@@ -113,7 +111,7 @@ def test_a_stream_that_begins_is_enough_of_a_trial(stub: MakeStub, route: MakeRo
     ask(router, 6)
     bad.script = [SSE + CHUNK, "stall"]
     serve_out(router.worker(0))
-    with post(router.port, PATH, body()) as client:
+    with post(router.port, PATH, body(stream=True)) as client:
         until(lambda: ejected(router) == [0, 0])
         assert client.recv(65536)
 
@@ -133,10 +131,10 @@ def test_a_trial_that_fails(stub: MakeStub, route: MakeRouter) -> None:
     assert ejected(router) == [1, 0]
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 429, 501, 503])
-def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, status: int) -> None:
+@pytest.mark.parametrize("answer", [400, 404, 422, 429, 501, 503])
+def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, answer: int) -> None:
     """Backpressure is none, and what the request itself deserves neither."""
-    odd, good = stub(says(status)), stub()
+    odd, good = stub(says(answer)), stub()
     router = route(odd.url, good.url, strategy="roundrobin", health=health(failures=1))
     ask(router, 20)
     assert len(odd.requests) >= 10  # one that is full is asked again and again
@@ -152,7 +150,7 @@ def test_clients_that_leave_are_no_failures(
     slow, good = stub(script), stub(script)
     router = route(slow.url, good.url, strategy="roundrobin", health=health(failures=1))
     for count in range(10):
-        with post(router.port, PATH, body()) as client:
+        with post(router.port, PATH, body(stream=True)) as client:
             until(lambda: len(slow.requests) + len(good.requests) == count + 1)  # noqa: B023
             if len(script) > 1:
                 assert client.recv(65536)

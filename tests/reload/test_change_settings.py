@@ -104,6 +104,8 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
     assert after.strategy is not before.strategy
     assert after.workers == before.workers
     assert after.prompts.bytes_per_token == 2.5
+    change(router, worker.url)
+    assert router.door.fleet.pools[0] not in (before, after)
 
 
 def test_where_models_go(stub: MakeStub, route: MakeRouter) -> None:
@@ -169,6 +171,15 @@ def test_bounds_of_a_connection_that_stands(stub: MakeStub, route: MakeRouter) -
     until(lambda: not router.door.clients)
 
 
+def test_probes(stub: MakeStub, route: MakeRouter) -> None:
+    """They come as often as they are to come now, and nobody sleeps on until then."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    assert len(worker.probes) == 1
+    change(router, worker.url, health={"interval": "10ms"})
+    until(lambda: len(worker.probes) > 5)
+
+
 def test_logs_of_requests(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,14 +227,15 @@ def test_what_cannot_be_made_changes_nothing(
         return make(name, options)
 
     monkeypatch.setattr(rebuild, "make", moody)
-    pools[0]["workers"] = [three.url]
+    pools[0]["workers"] = [one.url, three.url]
     with pytest.raises(CannotBuild, match="roundrobin cannot be made: RuntimeError: not today"):
         change(router, pools=pools, strategy="roundrobin", limits={"body": "1kB"})
     assert router.door.fleet.pools == before
     assert list(router.door.fleet.workers) == workers
     assert all(worker.ready for worker in workers)
-    assert all(pool.breakers._members == pool.workers for pool in before)
+    assert all(w.breaker._pool is pool.breakers for pool in before for w in pool.workers)
     assert three.probes == []
     assert router.http.post(CHAT, json=chat(TEXT)).status_code == 200
     change(router, pools=pools, strategy="roundrobin")
-    assert answered_by(router.http.post(CHAT, json=chat())) == three.url.removeprefix("http://")
+    names = {answered_by(router.http.post(CHAT, json=chat())) for _ in range(2)}
+    assert names == {one.url.removeprefix("http://"), three.url.removeprefix("http://")}

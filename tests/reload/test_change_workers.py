@@ -1,12 +1,15 @@
 """Workers that come, go and change while a router runs, and that nobody notices."""
 
+import shutil
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.fleet import State
+from tests.pems import write_pems
 from tests.reload.changing import (
     CHAT,
     CHUNK,
@@ -233,6 +236,29 @@ def test_patience_with_a_worker_that_stays(stub: MakeStub, route: MakeRouter) ->
             stream.recv(1)
 
 
+def test_certificates_for_workers(tmp_path: Path, route: MakeRouter) -> None:
+    """Read again, they count from the next connection on; unchanged, all connections stay."""
+    write_pems(tmp_path)
+    roots = tmp_path / "roots.pem"
+    shutil.copy(tmp_path / "one.pem", roots)
+    given: list[dict[str, Any]] = [
+        {"url": "https://127.0.0.1:1", "name": "private", "tls": {"ca": str(roots)}},
+        {"url": "https://127.0.0.1:2", "name": "public"},
+    ]
+    router = route(*given, health=QUIET)
+    private, public = router.door.fleet.workers
+    before = [worker.upstream for worker in (private, public)]
+    assert before[0].tls is not before[1].tls
+    change(router, *given)
+    assert [worker.upstream for worker in (private, public)] == before
+    shutil.copy(tmp_path / "two.pem", roots)
+    change(router, *given)
+    assert private.upstream.tls not in (None, before[0].tls, before[1].tls)
+    assert public.upstream is before[1]
+    assert before[0].tls not in router.door._health._clients
+    assert len(router.door._contexts._made) == 2
+
+
 def test_a_worker_that_moves(stub: MakeStub, route: MakeRouter) -> None:
     """To another pool: it keeps what is its own, and the pool it left forgets it."""
     one, two = stub(), stub(model="n")
@@ -262,15 +288,18 @@ def test_those_who_wait_are_served_by_a_newcomer(stub: MakeStub, route: MakeRout
     busy: Stub = stub([SSE + CHUNK, "stall"])
     fresh = stub()
     limits = {"in_flight": 1}
-    for again in (
-        {"workers": [busy.url, fresh.url]},
-        {"workers": [busy.url, fresh.url], "strategy": "leastload"},
-        {"pools": [{"name": "other", "workers": [busy.url, fresh.url]}]},
+    urls = [busy.url, fresh.url]
+    for again, reason in (
+        ({"workers": urls}, b"cold"),
+        ({"workers": urls, "strategy": "leastload"}, b"load"),
+        ({"pools": [{"name": "other", "workers": urls}], "strategy": "roundrobin"}, b"turn"),
     ):
         router = route(busy.url, limits=limits, health=QUIET)
         with begun(router), post(router.port, CHAT, b'{"model":"m","messages":[]}') as waiting:
             until(lambda router=router: router.metric("warmroute_queue_length") == 1)  # type: ignore[misc]
             change(router, limits=limits, **again)
             waiting.settimeout(10)
-            assert waiting.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            answer = waiting.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            assert b"x-warmroute-decision: " + reason in answer
         router.stop()

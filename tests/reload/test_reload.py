@@ -1,6 +1,7 @@
 """What is read again: into effect as a whole, refused as a whole, or left for a restart."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -112,7 +113,8 @@ class Running:
         self.given: list[Settings] = []
         self.refuses = ""
         source = Source(self.file, listen)
-        self.reload = Reload(source, Watch([self.file]), source.read())
+        self.watch = Watch([self.file])
+        self.reload = Reload(source, self.watch, source.read())
 
     async def change(self, settings: Settings) -> None:
         if self.refuses:
@@ -224,6 +226,30 @@ def test_the_command_line_stays(folder: Path, caplog: pytest.LogCaptureFixture) 
     assert len(running.given) == 1
 
 
+def test_a_signal_and_a_change_are_one(folder: Path) -> None:
+    """A file that was read on a signal is not read again because it has changed."""
+    running = Running(folder, "")
+    look, looks = running.watch.changed, itertools.count(1)
+    seen = 0
+
+    def counted() -> bool:
+        nonlocal seen
+        seen = next(looks)
+        return look()
+
+    running.watch.changed = counted  # type: ignore[method-assign]
+
+    async def script() -> None:
+        running.write("limits: {n: 7}\n")
+        running.reload.now()
+        await eventually(lambda: running.given)
+        enough = seen + 5
+        await eventually(lambda: seen > enough)
+
+    going(running, script)
+    assert len(running.given) == 1
+
+
 def test_certificates_are_watched(folder: Path) -> None:
     """A renewed one is put into effect though the settings are as before."""
     running = Running(folder, TLS)
@@ -232,6 +258,11 @@ def test_certificates_are_watched(folder: Path) -> None:
         for name in ("pem", "key"):
             (folder / f"one.{name}").write_text((folder / f"two.{name}").read_text())
         await eventually(lambda: running.given)
+        assert running.given == [running.reload.settings]
+        running.write(TLS.replace("one", "two"))
+        await eventually(lambda: len(running.given) > 1)
+        again = len(running.given)
+        (folder / "two.pem").write_text((folder / "two.pem").read_text() + "\n")
+        await eventually(lambda: len(running.given) > again)
 
     going(running, script)
-    assert running.given == [running.reload.settings]

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from router.child import Order
 from router.merge import Family, merged
 from router.place import Place
 from router.processes import Processes
+from router.sealed import opened, seal
 from router.server import bind
 from router.settings import Settings
 from router.units import Address
@@ -112,7 +112,7 @@ def test_what_was_counted_stays_when_a_process_goes(monkeypatch: pytest.MonkeyPa
         async def answer(_: str, __: bytes) -> bytes:
             return b""
 
-        here = Place(lambda: Order(1, Settings.model_construct(), LOCAL, None), answer)
+        here = Place(lambda: Order(1, b"", LOCAL, None), answer)
         await here._hear("counted", msgspec.msgpack.encode(counted))
         assert await here.metrics() == merged([counted])
         monkeypatch.setattr(place, "_RUN", "raise SystemExit(3)")
@@ -151,5 +151,8 @@ def test_an_order_can_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ],
     }
     settings = Settings.model_validate(given, context={"folder": tmp_path})
-    order = Order(2, settings, Address("0.0.0.0", 1), Address("::1", 2))  # noqa: S104
-    assert pickle.loads(pickle.dumps(order)) == order  # noqa: S301
+    monkeypatch.delenv("SOME_KEY")
+    assert opened(seal(settings)) == settings
+    assert "0123456789abcdef" not in settings.model_dump_json()
+    order = Order(2, seal(settings), Address("0.0.0.0", 1), Address("::1", 2))  # noqa: S104
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Order) == order

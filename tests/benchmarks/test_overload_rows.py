@@ -1,0 +1,45 @@
+"""How a level of overload is summed up."""
+
+import pytest
+
+from benchmarks.overload_load import Visit
+from benchmarks.overload_rows import Row, kept, peak, quantile, row
+
+
+def made(load: float, goodput: float) -> Row:
+    """A level of which only the goodput matters."""
+    visits = [Visit(9.0, 0.1, 200)] * int(goodput * 8)
+    return row(load, visits, seconds=10.0, deadline=1.0)
+
+
+def test_everybody_is_counted_once() -> None:
+    """In time, late, refused or failed; those who came while it warmed up are left out."""
+    visits = [
+        *[Visit(1.9, 0.1, 500)] * 50,
+        *[Visit(2.0, 0.4, 200)] * 8,
+        *[Visit(5.0, 1.2, 200)] * 2,
+        *[Visit(5.0, 0.01, 429)] * 4,
+        *[Visit(5.0, 0.02, 503)] * 3,
+        *[Visit(9.9, 0.1, 502)] * 2,
+        Visit(9.9, 0.1, 0),
+    ]
+    one = row(2.0, visits, seconds=10.0, deadline=1.0)
+    assert one.offered == pytest.approx(20 / 8)
+    assert one.goodput == pytest.approx(1.0)
+    shares = (one.late, one.refused_429, one.refused_503, one.failed)
+    assert shares == pytest.approx((0.1, 0.2, 0.15, 0.15))
+    assert (one.p50, one.p99, one.refusal_p99) == (0.4, 1.2, 0.02)
+
+
+def test_nobody_came() -> None:
+    """Nothing is divided by nothing."""
+    assert row(1.0, [], 10.0, 1.0).goodput == 0
+    assert kept([row(1.0, [], 10.0, 1.0)]) == 0
+    assert quantile([], 0.5) == 0
+
+
+def test_what_is_left_of_the_peak() -> None:
+    """The highest load against the best one, wherever they stand."""
+    rows = [made(4, 9), made(1, 8), made(2, 10)]
+    assert peak(rows) == pytest.approx(10)
+    assert kept(rows) == pytest.approx(0.9)

@@ -1,0 +1,103 @@
+"""Second attempts when many first ones fail at once: a share of what is in flight, and no more."""
+
+import select
+import threading
+
+import pytest
+
+from tests.cancel.leaving import unreachable
+from tests.health.failing import CHAT, PATH, ask, says, start, status
+from tests.support import OK, MakeRouter, MakeStub, Router, error_of, until
+
+QUIET = {"interval": "1h"}
+FULL = says(503)
+
+
+def denied(router: Router) -> float:
+    """Second attempts that were not allowed, as the metrics have it."""
+    return router.metric("warmroute_retries_denied_total")
+
+
+@pytest.mark.parametrize(
+    ("crowd", "share", "allowed"),
+    [(10, 0.2, 3), (40, 0.2, 8), (40, 0.01, 3), (40, 1.0, 20), (40, 0.0, 0)],
+)
+def test_half_a_fleet_that_is_full(
+    stub: MakeStub, route: MakeRouter, crowd: int, share: float, allowed: int
+) -> None:
+    """Max(3, share) of those in flight are asked again elsewhere; the others are told at once."""
+    refuses, answers = threading.Event(), threading.Event()
+    bad, good = stub([refuses.is_set, *FULL]), stub([answers.is_set, *OK])
+    router = route(
+        bad.url, good.url, strategy="roundrobin", limits={"retries": share}, health=QUIET
+    )
+    budget = router.door._proxy._budget
+    half = crowd // 2
+    clients = [start(router) for _ in range(crowd)]
+    until(lambda: len(bad.requests) == len(good.requests) == half)
+    refuses.set()
+    until(lambda: denied(router) == half - allowed)
+    until(lambda: len(good.requests) == half + allowed)
+    assert budget.used == allowed
+    until(lambda: len(select.select(clients, [], [], 0)[0]) == half - allowed)
+    answers.set()
+    statuses = [status(client) for client in clients]
+    assert (statuses.count(200), statuses.count(503)) == (half + allowed, half - allowed)
+    assert budget.used == 0
+    until(router.idle)
+
+
+def test_half_a_fleet_that_cannot_be_reached(stub: MakeStub, route: MakeRouter) -> None:
+    """Nothing was sent, so nothing is asked a second time: it is free."""
+    bad, good = stub(), stub()
+    router = route(
+        bad.url,
+        good.url,
+        strategy="roundrobin",
+        timeouts={"connect": "700ms"},
+        limits={"retries": 0},
+        health=QUIET,
+    )
+    with unreachable(bad):
+        clients = [start(router) for _ in range(40)]
+        assert [status(client) for client in clients] == [200] * 40
+    labels = {"pool": "default", "worker": bad.url[7:], "kind": "connect"}
+    assert router.metric("warmroute_worker_errors_total", **labels) > 3
+    assert not router.worker(0).ready
+    assert denied(router) == 0
+    until(router.idle)
+
+
+def test_a_denied_one_hears_when_to_come_back(stub: MakeStub, route: MakeRouter) -> None:
+    """503 in OpenAI's shape, and `retries: 0` means that nobody else is asked."""
+    full, good = stub(FULL), stub()
+    router = route(full.url, good.url, strategy="roundrobin", limits={"retries": 0}, health=QUIET)
+    reply = router.http.post(PATH, json=CHAT)
+    assert reply.status_code == 503
+    assert error_of(reply)["code"] == "no_worker"
+    assert int(reply.headers["retry-after"]) > 0
+    assert (len(full.requests), len(good.requests)) == (1, 0)
+    assert denied(router) == 1
+    assert router.worker(0).ready
+
+
+@pytest.mark.parametrize("end", ["stall", "close", "reset"])
+def test_what_was_taken_is_given_back(stub: MakeStub, route: MakeRouter, end: str) -> None:
+    """Whether the client leaves during the second attempt, or the worker fails."""
+    full, other = stub(FULL), stub([end])
+    router = route(full.url, other.url, strategy="roundrobin", health=QUIET)
+    with start(router):
+        until(lambda: other.requests)
+        if end == "stall":
+            assert router.door._proxy._budget.used == 1
+    until(router.idle)
+    until(lambda: router.door._proxy._budget.used == 0)
+
+
+def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
+    """However many are full."""
+    full, good = [stub(FULL) for _ in range(6)], stub()
+    urls = [worker.url for worker in (*full, good)]
+    router = route(*urls, strategy="roundrobin", limits={"attempts": 10}, health=QUIET)
+    assert ask(router) == [200]
+    assert denied(router) == 0

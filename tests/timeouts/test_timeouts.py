@@ -1,0 +1,165 @@
+"""How long the router waits for a worker: each time its own setting, each end its own answer."""
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backpressure.fountain import Fountain, Reader
+from tests.cancel.leaving import connecting, unreachable
+from tests.health.failing import CHAT, CHUNK, PATH, QUIET, SSE, ask, body
+from tests.support import Action, MakeRouter, MakeStub, Router, error_of, until
+
+NEVER = dict.fromkeys(("connect", "first_byte", "idle", "total", "queue"), "10m")
+HALF = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
+HEAD = HALF[:-1]
+#: A header that goes on and on, a stream and an answer that do.
+DRIPPING: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a", 0.01] * 1000]
+FLOWING: list[Action] = [SSE, *[CHUNK, 0.01] * 1000]
+GROWING: list[Action] = [HALF, *[b"x", 0.01] * 1000]
+EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+#: What is said of a worker that was silent, and of one that took too long.
+SILENT, LONG = "sent nothing for too long", "took too long in all"
+
+
+def only(name: str, value: str = "300ms") -> dict[str, str]:
+    """That one is short, all others are long."""
+    return {**NEVER, name: value}
+
+
+def timeouts(router: Router) -> float:
+    """How often the worker was late, as the metrics have it."""
+    labels = {"pool": "default", "worker": router.worker().name, "kind": "timeout"}
+    return router.metric("warmroute_worker_errors_total", **labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "why"),
+    [
+        ("first_byte", ["stall"], SILENT),
+        ("first_byte", [HEAD, "stall"], SILENT),
+        ("first_byte", [SSE, "stall"], SILENT),
+        ("first_byte", DRIPPING, SILENT),
+        ("first_byte", [*[EARLY, 0.01] * 1000], SILENT),
+        ("total", ["stall"], LONG),
+        ("total", [HEAD, "stall"], LONG),
+        ("total", DRIPPING, LONG),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_before_the_first_byte(
+    stub: MakeStub, route: MakeRouter, name: str, script: list[Action], why: str
+) -> None:
+    """504 that says what was late, and the worker is let go."""
+    worker = stub(script)
+    router = route(worker.url, timeouts=only(name), health=QUIET)
+    reply = router.http.post(PATH, content=body(stream=True))
+    assert reply.status_code == 504
+    assert error_of(reply)["code"] == "worker_timeout"
+    assert why in error_of(reply)["message"]
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+    assert timeouts(router) == 1
+    assert router.metric("warmroute_refused_requests_total", status="504") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "why"),
+    [("idle", [SSE + CHUNK, "stall"], SILENT), ("total", [SSE + CHUNK, "stall"], LONG),
+     ("total", FLOWING, LONG)],
+    ids=["idle", "total", "total-flowing"],
+)  # fmt: skip
+def test_within_a_stream(
+    stub: MakeStub, route: MakeRouter, name: str, script: list[Action], why: str
+) -> None:
+    """An event that says so ends it, in place of `[DONE]`, and the worker is let go."""
+    worker = stub(script)
+    router = route(worker.url, timeouts=only(name), health=QUIET)
+    reply = router.http.post(PATH, content=body(stream=True))
+    assert reply.status_code == 200
+    *events, last, end = reply.content.split(b"\n\n")
+    assert set(events) == {b"data: 1"}
+    error: dict[str, Any] = json.loads(last.removeprefix(b"data: "))["error"]
+    assert error["code"] == "worker_failed"
+    assert why in error["message"]
+    assert end == b""
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+    assert timeouts(router) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [("idle", [HALF, "stall"]), ("total", [HALF, "stall"]), ("total", GROWING)],
+    ids=["idle", "total", "total-growing"],
+)
+def test_within_an_answer(
+    stub: MakeStub, route: MakeRouter, name: str, script: list[Action]
+) -> None:
+    """It is cut, so that nobody takes the half for the whole, and the worker is let go."""
+    worker = stub(script)
+    router = route(worker.url, timeouts=only(name), health=QUIET)
+    with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
+        router.http.post(PATH, json=CHAT)
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+    assert timeouts(router) == 1
+
+
+def test_connect(stub: MakeStub, route: MakeRouter) -> None:
+    """Nothing was sent, so another is asked; where there is none it is 503. No attempt stays."""
+    worker, other = stub(), stub()
+    router = route(
+        worker.url, other.url, strategy="roundrobin", timeouts=only("connect"), health=QUIET
+    )
+    with unreachable(worker):
+        before = connecting()
+        assert ask(router, 2) == [200, 200]
+        until(lambda: connecting() == before)  # the probe that follows was one too
+    assert (router.worker(0).ready, router.worker(1).ready) == (False, True)
+    other.stop()
+    reply = router.http.post(PATH, json=CHAT)
+    assert reply.status_code == 503
+    assert error_of(reply)["code"] == "no_worker"
+    until(router.idle)
+
+
+def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
+    """An answer may take longer than `first_byte` and `idle`, as long as something comes."""
+    pieces: list[Action] = [CHUNK, 0.04]
+    worker = stub([SSE, *pieces * 40, b"0\r\n\r\n"])
+    settings = {**NEVER, "first_byte": "1s", "idle": "1s"}
+    router = route(worker.url, timeouts=settings, health=QUIET)
+    reply = router.http.post(PATH, content=body(stream=True))
+    assert reply.content == b"data: 1\n\n" * 40
+    assert timeouts(router) == 0
+
+
+def test_total_off(stub: MakeStub, route: MakeRouter) -> None:
+    """Then a stream may flow for ever."""
+    worker = stub([SSE, *[CHUNK, 0.01] * 20, b"0\r\n\r\n"])
+    router = route(worker.url, timeouts={**NEVER, "total": "off"}, health=QUIET)
+    reply = router.http.post(PATH, content=body(stream=True))
+    assert reply.content == b"data: 1\n\n" * 20
+
+
+def test_total_holds_for_each_request(stub: MakeStub, route: MakeRouter) -> None:
+    """Not for the connection that they share."""
+    worker = stub([0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])
+    router = route(worker.url, timeouts=only("total", "1s"), health=QUIET)
+    assert ask(router, 30) == [200] * 30
+    assert worker.connections == 2  # one of them is the probes'
+
+
+def test_total_while_the_client_is_slow(route: MakeRouter, stack: ExitStack) -> None:
+    """A client that does not read cannot hold its worker for ever either."""
+    worker = Fountain(1 << 30)
+    stack.callback(worker.stop)
+    router = route(worker.url, timeouts=only("total", "1s"), health=QUIET)
+    with Reader(router.port):
+        until(lambda: any(c._paused for c in tuple(router.worker().upstream._busy)))
+        assert worker.open == 1
+        until(lambda: worker.open == 0)
+        until(router.idle)
