@@ -268,13 +268,13 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             notes.append(f"{name} {row.streams - row.begun:,} never began")
         if row.broken:
             notes.append(f"{name} {row.broken:,} broke off")
-        if row.saturated:
-            notes.append(f"{name} saturated at {row.delivered:,.0f} events a second")
         ours = row.proxy_share + row.worker_shares + row.client_shares
         if ours + row.other_share > BUSY * cores:
-            notes.append(f"{name} WARNING: nothing was left of the machine")
+            notes.append(f"{name} WARNING: nothing was left of the machine, whose limits these are")
         elif row.busiest > BUSY:
             notes.append(f"{name} WARNING: a worker or a client was busy all the time")
+        elif row.saturated:
+            notes.append(f"{name} saturated at {row.delivered:,.0f} events a second")
     return notes
 
 

@@ -114,11 +114,7 @@ class Connection(asyncio.Protocol):
 
         When anything is raised, a WorkerError or a cancellation, the connection is closed.
         """
-        self._reset()
-        self._asked = True
-        self._asked_at = now = self._loop.time()
-        self._latest = now + self._patience.total
-        self._deadline = min(now + self._patience.first_byte, self._latest)
+        self.expect()
         try:
             if self._transport is not None and not self._closed:
                 if len(body) < SMALL:  # copying is cheaper than a second buffer
@@ -131,6 +127,14 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         return self
+
+    def expect(self) -> None:
+        """From now on the worker is to answer."""
+        self._reset()
+        self._asked = True
+        self._asked_at = now = self._loop.time()
+        self._latest = now + self._patience.total
+        self._deadline = min(now + self._patience.first_byte, self._latest)
 
     @property
     def head(self) -> Head:

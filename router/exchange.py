@@ -53,13 +53,13 @@ class Exchange:
     __slots__ = (
         "_chunked",
         "_fields",
-        "_head",
         "_line",
         "_with_body",
         "asked",
         "body",
         "commented",
         "ended",
+        "head",
         "headers",
         "identity",
         "keep",
@@ -77,7 +77,7 @@ class Exchange:
 
     def __init__(self, line: Line, head: Head, *, keep: bool) -> None:
         self._line = line
-        self._head = head
+        self.head = head
         self.method = head.method
         self.version = head.version
         self.path = head.path
@@ -111,7 +111,7 @@ class Exchange:
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
-        return self._head.passing(keyed=keyed)
+        return self.head.passing(keyed=keyed)
 
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""

@@ -68,9 +68,7 @@ class Limits:
         self._messages = settings.messages
         self._images = settings.images
         # So long is a list that holds as many entries as it may, of one byte or of `{}`.
-        self._few_messages = 2 * self._messages + 1
-        self._few_images = 3 * self._images + 1
-        self._short = min(self._few_messages, self._few_images)
+        self._short = min(2 * self._messages + 1, 3 * self._images + 1)
 
     def check(self, endpoint: Endpoint, request: Request) -> None:
         """Raise BadRequest, with the name of the field, if a request asks for too much."""
@@ -87,13 +85,15 @@ class Limits:
             self._check_list("input", request.input)
 
     def _check_list(self, field: str, raw: msgspec.Raw) -> None:
-        # Parts stand in a list of their own, and nothing else than a bracket begins one.
-        if len(raw) > self._few_images and bytes(raw).find(b"[", 1) > 0:
+        # Counting bytes is a tenth of the work of decoding. Every part that is not text begins
+        # with a brace, in a list of its own; between two messages there is a comma.
+        text = bytes(raw)
+        if text.count(b"{") > self._images and text.find(b"[", 1) > 0:
             messages = _read(raw)
             _check_count(field, "messages", len(messages), self._messages)
             images = sum([_others(parts) for message in messages for parts in message if parts])
             _check_count(field, "images", images, self._images)
-        elif len(raw) > self._few_messages:
+        elif text.count(b",") >= self._messages:
             _check_count(field, "messages", len(_entries(raw)), self._messages)
 
 

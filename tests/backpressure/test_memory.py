@@ -15,7 +15,7 @@ from tests.support import MakeStub, until
 
 READERS = 1000
 #: Bytes that each reader takes in one go, and how often they all do so.
-SIP, SIPS = 64 << 10, 6
+SIP, SIPS = 64 << 10, 4
 #: Most that one reader may cost. By how much the whole may still vary is far less than what passes.
 EACH, NOISE = 1 << 20, 160 << 20
 

@@ -1,0 +1,183 @@
+"""What a request costs, step by step: `python -m benchmarks.steps`.
+
+Each step of the request path is run by itself, with real bytes and without sockets; the fastest of
+many rounds is shown, in CPU microseconds. The sockets and the loop come on
+top: two reads, two writes and a share of a poll. `overhead.py` measures the whole, against others.
+"""
+
+import asyncio
+import timeit
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bodies import chat_bodies
+from benchmarks.load import HEADERS
+from router.connection import Connection, Patience
+from router.exchange import Exchange, Source
+from router.fleet import Pool, Worker
+from router.headers import upstream_head
+from router.limits import Limits
+from router.openai import ENDPOINTS, parse
+from router.prompts import Prompts
+from router.reading import Bounds, Reader
+from router.relay import Relay
+from router.settings import LimitSettings
+from router.upstream import Upstream
+from router.usage import UsageTail
+from strategies.base import Outcome
+from strategies.registry import make
+
+SIZES = (400, 8_700, 35_000, 261_000)
+STRATEGIES = ("roundrobin", "prefixaware")
+NEW = "a head never seen before: in addition"
+CHAT = ENDPOINTS["/v1/chat/completions"]
+_ANSWER = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"An answer."},"finish_reason":"stop"}],"usage":'
+    b'{"prompt_tokens":100,"completion_tokens":8,"total_tokens":108}}'
+)
+_REPLY = (
+    b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 14:00:00 GMT\r\nserver: uvicorn\r\n"
+    b"content-length: %d\r\ncontent-type: application/json\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
+)
+
+
+@dataclass
+class Nowhere:
+    """A client's connection that leads nowhere."""
+
+    stopping: bool = False
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def admit(self, exchange: Exchange) -> int:  # noqa: ARG002 - it is a protocol's
+        """Everything may come in."""
+        return 1 << 30
+
+    def received(self, exchange: Exchange) -> None:
+        """Remember the last one."""
+        self.exchanges[:] = [exchange]
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def finished(self, exchange: Exchange) -> None:
+        """Nobody waits for it."""
+
+    def feed_from(self, source: Source | None) -> None:
+        """Never full."""
+
+    def cut(self) -> None:
+        """Nothing is lost."""
+
+
+class _Hole(asyncio.Transport):
+    def write(self, data: object) -> None:
+        """Nobody reads it."""
+
+    def abort(self) -> None:
+        """Nothing is there."""
+
+
+def main() -> None:
+    """Measure and print a table for each strategy."""
+    for strategy in STRATEGIES:
+        columns = [steps(strategy, size) for size in SIZES]
+        table = Table(title=f"CPU µs of each step, {strategy}")
+        table.add_column("step")
+        for size in SIZES:
+            table.add_column(f"{size / 1000:g} kB", justify="right")
+        sums = [sum(column.values()) - column[NEW] for column in columns]
+        for name in columns[0]:
+            if name == NEW:
+                table.add_section()
+                table.add_row("all of them", *(f"{one:.1f}" for one in sums))
+            table.add_row(name, *(f"{column[name]:.1f}" for column in columns))
+        Console().print(table)
+
+
+def steps(strategy: str, size: int) -> dict[str, float]:
+    """Return the microseconds of each step for prompts of one size."""
+    line = Nowhere()
+    body = chat_bodies(size, 1, 1)[0]
+    request = (HEADERS % (8080, len(body))).encode() + body
+    fresh, again = Reader(line, Bounds()), Reader(line, Bounds())
+    again.feed(request)
+    exchange = line.exchanges[0]
+    pool = _pool(strategy)
+    limits, prompts = Limits(LimitSettings()), pool.prompts
+    read = parse(CHAT, body, b"")
+    read.model = "m"
+    prompt = prompts.prompt(CHAT, read)
+    decision = pool.strategy.rank(prompt, pool.workers, 1.0)
+    choice = decision.candidates[0]
+    outcome = Outcome(ok=True, first_byte_s=0.01, prompt_tokens=100, cached_tokens=64)
+    load = choice.worker.load
+    loop = uvloop.new_event_loop()
+    connection = Connection(loop, Patience(1, 1, 1, 1))
+    connection.connection_made(_Hole())
+
+    def book() -> None:
+        load.release(pool.book(prompt, choice, 1.0), 2.0)
+        pool.strategy.settled(prompt, choice, outcome, 2.0)
+
+    def reply() -> None:
+        connection.expect()
+        connection.data_received(_REPLY)
+
+    def relay() -> None:
+        reply()
+        Relay(CHAT, Exchange(line, exchange.head, keep=True)).begin(connection, b"")
+        connection.release()
+
+    def usage() -> None:
+        tail = UsageTail()
+        tail.add(_ANSWER)
+        tail.read()
+
+    def first() -> None:
+        fresh.follow(Bounds())
+        fresh.feed(request)
+
+    answer = _cpu(reply)
+    found = {
+        "read a request like the one before it": _cpu(lambda: again.feed(request)),
+        "parse what routing needs": _cpu(lambda: limits.check(CHAT, parse(CHAT, body, b""))),
+        "prompt: length and keys": _cpu(lambda: prompts.prompt(CHAT, read)),
+        "rank two workers": _cpu(lambda: pool.strategy.rank(prompt, pool.workers, 1.0)),
+        "book, place and settle": _cpu(book),
+        "write the head for the worker": _cpu(
+            lambda: upstream_head(b"/v1/chat/completions", exchange, b"10.0.0.1:8000", None)
+        ),
+        "read the worker's answer": answer,
+        "write the answer for the client": max(0.0, _cpu(relay) - answer),
+        "read its usage": _cpu(usage),
+    }
+    found[NEW] = max(0.0, _cpu(first) - found["read a request like the one before it"])
+    loop.close()
+    return found
+
+
+def _pool(strategy: str) -> Pool:
+    patience = Patience(1, 1, 1, 1)
+    workers = []
+    for number in range(2):
+        upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
+        workers.append(Worker(f"w{number}", "http://127.0.0.1:1", upstream))
+        workers[-1].kv_tokens = 400_000
+    pool = Pool("p", ["*"], workers, make(strategy, {}))
+    assert isinstance(pool.prompts, Prompts)  # noqa: S101 - for the reader
+    return pool
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    """Microseconds of the fastest of many rounds."""
+    number = 200
+    return min(timeit.repeat(work, number=number, repeat=15)) / number * 1e6
+
+
+if __name__ == "__main__":
+    main()
