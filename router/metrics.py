@@ -99,6 +99,11 @@ class Metrics(Collector):
             found = self._pools[name] = PoolMetrics(self._counters, name)
         return found
 
+    def forget(self, worker: str) -> None:
+        """That worker has left: its series end."""
+        for counter in self._counters.values():
+            counter.forget("worker", worker)
+
     def refused(self, status: int) -> None:
         """The router itself answered, with this status."""
         self._counters["refused_requests"].inc(str(status))

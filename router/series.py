@@ -16,12 +16,20 @@ class Counter:
     __slots__ = ("_labels", "_name", "_says", "_values")
 
     def __init__(self, name: str, says: str, labels: Sequence[str]) -> None:
-        self._name, self._says, self._labels = name, says, labels
+        self._name, self._says, self._labels = name, says, tuple(labels)
         self._values: dict[tuple[str, ...], float] = {}
 
     def inc(self, *labels: str, by: float = 1) -> None:
         """Add to the series of these label values, in the order of the labels."""
         self._values[labels] = self._values.get(labels, 0) + by
+
+    def forget(self, label: str, value: str) -> None:
+        """Drop every series with this value of a label: it is not in the configuration any more."""
+        if label in self._labels:
+            place = self._labels.index(label)
+            gone = [labels for labels in self._values if labels[place] == value]
+            for labels in gone:
+                del self._values[labels]
 
     def family(self) -> CounterMetricFamily:
         """What Prometheus scrapes."""

@@ -54,9 +54,17 @@ class Serving:
             logs.set_up(settings.logs, self._place)
         self._settings = settings
         for worker in left:
-            task = asyncio.create_task(_see_off(worker))
+            task = asyncio.create_task(self._see_off(worker))
             self._farewells.add(task)
             task.add_done_callback(self._farewells.discard)
+
+    async def _see_off(self, worker: Worker) -> None:
+        """Tell when whoever runs a worker that left may stop it; its series end then too."""
+        while worker.load.in_flight:  # noqa: ASYNC110 - a load is plain numbers, without events
+            await asyncio.sleep(FAREWELL_S)
+        log.info("worker %s has left: its last request has ended", worker.name)
+        if worker.name not in {other.name for other in self.door.fleet.workers}:
+            self.door.metrics.forget(worker.name)
 
     def _show(self, tls: TlsSettings | None) -> None:
         """Show clients what the files hold now."""
@@ -65,13 +73,6 @@ class Serving:
                 refresh(self._tls, tls)
             except ValueError as error:  # they have changed since they were looked at
                 log.error("tls: %s", error)
-
-
-async def _see_off(worker: Worker) -> None:
-    """Tell when whoever runs a worker that left may stop it."""
-    while worker.load.in_flight:  # noqa: ASYNC110 - a load is plain numbers, without events
-        await asyncio.sleep(FAREWELL_S)
-    log.info("worker %s has left: its last request has ended", worker.name)
 
 
 def _context(settings: Settings) -> ssl.SSLContext | None:

@@ -5,6 +5,9 @@ from typing import Any, ClassVar
 
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
+#: Workers whose last turn is remembered.
+MOST = 10_000
+
 
 class RoundRobin:
     """The worker whose turn is longest ago is next; no index into a list that may change."""
@@ -26,7 +29,11 @@ class RoundRobin:
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """It has had its turn."""
         self._clock += 1
-        self._turns[worker.name] = self._clock
+        turns = self._turns
+        turns[worker.name] = self._clock
+        if len(turns) > MOST:  # names of workers that are long gone
+            for name in sorted(turns, key=turns.__getitem__)[: MOST // 2]:
+                del turns[name]
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Outcomes do not matter here."""

@@ -33,9 +33,7 @@ def fleet(count: int) -> list[Stand]:
 def prompt(text: str, answer_tokens: int = 100) -> Prompt:
     """A prompt of this text at four bytes a token."""
     data = text.encode()
-    return Prompt(
-        "m", len(data) // 4, chain(0, data), TEXT_ENDS, 0.25, answer_tokens, stream=True
-    )
+    return Prompt("m", len(data) // 4, chain(0, data), TEXT_ENDS, 0.25, answer_tokens, stream=True)
 
 
 class Run:
