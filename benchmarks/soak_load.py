@@ -14,7 +14,7 @@ from benchmarks.soak_requests import Source
 from benchmarks.soak_tally import End, Tally
 
 #: Clients at once: beyond that, some are held back.
-_MOST = 600
+_MOST = 300
 #: Seconds after which a client gives up, and says that there was no end.
 PATIENCE_S = 60.0
 #: Seconds by which arrivals may be late before they are forgotten.

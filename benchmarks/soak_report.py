@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks.soak_faults import Kind
 from benchmarks.soak_judge import after_warm_up, by_cause, slope
 from benchmarks.soak_tally import NEVER, End, Failure, Tally
-from benchmarks.soak_watch import TASKS, Gauges, Sample
+from benchmarks.soak_watch import TASKS, Look, Sample
 
 #: MB a minute.
 MOST_GROWTH = 1.0
@@ -31,8 +31,8 @@ class Report:
     samples: Sequence[Sample]
     tasks: Sequence[tuple[float, float]]
     """Time and number, if the router tells."""
-    before: tuple[Sample, Gauges]
-    after: tuple[Sample, Gauges]
+    before: Look
+    after: Look
     complaints: Sequence[str]
     """Lines of the router's log that must not be there."""
     exit_code: int
@@ -75,16 +75,16 @@ class Report:
 
     def _left(self) -> list[str]:
         """Return what is not as it was before the load."""
-        (first, said_first), (last, said_last) = self.before, self.after
+        before, after = self.before, self.after
         found = []
-        if last.descriptors > first.descriptors:
-            change = f"{first.descriptors} before, {last.descriptors} after"
-            found.append(f"descriptors are left open: {change}")
-        if said_first.tasks is not None and (said_last.tasks or 0) > said_first.tasks:
-            change = f"{said_first.tasks:.0f} before, {said_last.tasks or 0:.0f} after"
+        if after.sample.descriptors > before.sample.descriptors:
+            more = ", ".join(f"{count} {end}" for end, count in (after.ends - before.ends).items())
+            found.append(f"descriptors are left open: {more}")
+        if before.said.tasks is not None and (after.said.tasks or 0) > before.said.tasks:
+            change = f"{before.said.tasks:.0f} before, {after.said.tasks or 0:.0f} after"
             found.append(f"tasks are left: {change}")
-        if not said_last.idle:
-            found.append(f"something is booked although nothing is done: {said_last}")
+        if not after.said.idle:
+            found.append(f"something is booked although nothing is done: {after.said}")
         return found
 
     def table(self) -> Table:
@@ -106,7 +106,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return everything else, a line each."""
-        first, last = self.before[0], self.after[0]
+        first, last = self.before.sample, self.after.sample
         asked = sum(self.tally.ends.values())
         lines = [
             f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
@@ -121,9 +121,9 @@ class Report:
             f"descriptors: {first.descriptors} before, {last.descriptors} after,"
             f" {self.descriptor_growth:+.2f} a minute after warm-up",
             self._tasks(),
-            f"booked at the end: {self.after[1].in_flight:.0f} requests,"
-            f" {self.after[1].booked_tokens:.0f} tokens, {self.after[1].waiting:.0f} waiting;"
-            f" retries that the budget denied: {self.after[1].denied:.0f}",
+            f"booked at the end: {self.after.said.in_flight:.0f} requests,"
+            f" {self.after.said.booked_tokens:.0f} tokens, {self.after.said.waiting:.0f} waiting;"
+            f" retries that the budget denied: {self.after.said.denied:.0f}",
         ]
         for title, some in (("lost", self.lost), ("failed", self.tally.failures)):
             lines += [
@@ -137,7 +137,7 @@ class Report:
         growth = self.task_growth
         if growth is None:
             return f"tasks: the router has no gauge {TASKS}"
-        before, after = self.before[1].tasks, self.after[1].tasks
+        before, after = self.before.said.tasks, self.after.said.tasks
         return f"tasks: {before:.0f} before, {after:.0f} after, {growth:+.2f} a minute"
 
     def data(self) -> dict[str, Any]:
@@ -162,8 +162,8 @@ class Report:
             "descriptors_a_minute": self.descriptor_growth,
             "tasks_a_minute": self.task_growth,
             "router_share": self.router_share,
-            "before": [self.before[0]._asdict(), self.before[1]._asdict()],
-            "after": [self.after[0]._asdict(), self.after[1]._asdict()],
+            "before": self.before.data(),
+            "after": self.after.data(),
             "samples": [
                 (round(s.at - start, 1), round(s.memory_mb, 1), s.descriptors) for s in self.samples
             ],

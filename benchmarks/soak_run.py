@@ -15,7 +15,7 @@ from benchmarks.soak_fleet import Workers
 from benchmarks.soak_load import PATIENCE_S
 from benchmarks.soak_requests import BODY_LIMIT
 from benchmarks.soak_tally import FAILED, NEVER, End, Tally
-from benchmarks.soak_watch import Gauges, Sample, gauges, sample
+from benchmarks.soak_watch import Look, Sample, gauges, open_ends, sample
 
 #: Seconds between two looks at the workers; at the router; at the load; at what the router says.
 TICK_S, _SAMPLE_S, _STEER_S, _ASK_S = 0.1, 1.0, 5.0, 10.0
@@ -68,10 +68,11 @@ class Soak:
         self.load_share = self.machine_share = 0.0
         """Of a core: what the clients used, and what everything used."""
 
-    def look(self) -> tuple[Sample, Gauges]:
+    def look(self) -> Look:
         """See how the router is now."""
-        said = gauges(self._router.port)
-        return sample(self._router.pids), said
+        said, pids = gauges(self._router.port), self._router.pids
+        names = {one.port: one.name for one in self._workers.all} | {self._router.port: "the door"}
+        return Look(sample(pids), said, open_ends(pids, names))
 
     def run(self, seconds: float) -> None:
         """Let it happen for so long. Raises Broken."""
@@ -120,16 +121,13 @@ class Soak:
             self._watch()
             time.sleep(TICK_S)
 
-    def rest(self, before: tuple[Sample, Gauges]) -> tuple[Sample, Gauges]:
+    def rest(self, before: Look) -> Look:
         """Wait until the router is as before, half a minute at most; return how it is."""
         deadline = monotonic() + _REST_S
         while True:
             self._watch()
             now = self.look()
-            same = now[1].idle and now[0].descriptors <= before[0].descriptors
-            if same and (now[1].tasks or 0) <= (before[1].tasks or 0):
-                return now
-            if monotonic() > deadline:
+            if monotonic() > deadline or now.nothing_more(before):
                 return now
             time.sleep(1.0)
 

@@ -1,16 +1,19 @@
 """The router from outside: its memory, its descriptors, and what it says of itself."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.processes import cpu_seconds
 
+#: States of a socket in /proc/net/tcp (`TCP_ESTABLISHED` and `TCP_LISTEN` of tcp_states.h).
+_ESTABLISHED, _LISTENS = "01", "0A"
 #: A gauge of the tasks of its event loop, if the router has one.
 TASKS = "warmroute_tasks"
 
@@ -41,6 +44,27 @@ class Gauges(NamedTuple):
         return not (self.in_flight or self.booked_tokens or self.waiting)
 
 
+class Look(NamedTuple):
+    """A look at everything."""
+
+    sample: Sample
+    said: Gauges
+    ends: Counter[str]
+    """What its descriptors are."""
+
+    def data(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return {**self.sample._asdict(), **self.said._asdict(), "ends": self.ends}
+
+    def nothing_more(self, before: "Look") -> bool:
+        """Whether there is nothing that was not there before."""
+        return (
+            self.said.idle
+            and self.sample.descriptors <= before.sample.descriptors
+            and (self.said.tasks or 0) <= (before.said.tasks or 0)
+        )
+
+
 def sample(pids: Sequence[int]) -> Sample:
     """Look at processes; one that has just ended counts nothing."""
     memory, descriptors, cpu = 0, 0, 0.0
@@ -51,6 +75,31 @@ def sample(pids: Sequence[int]) -> Sample:
             descriptors += len(list(Path(f"/proc/{pid}/fd").iterdir()))
             cpu += cpu_seconds(pid)
     return Sample(monotonic(), memory / 1024, descriptors, cpu)
+
+
+def open_ends(pids: Sequence[int], names: Mapping[int, str]) -> Counter[str]:
+    """Count what the descriptors of processes are; `names` are those of ports."""
+    found: Counter[str] = Counter()
+    for pid in pids:
+        with suppress(OSError):
+            sockets = _sockets(Path(f"/proc/{pid}/net/tcp").read_text(), names)
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                target = str(link.readlink())
+                found[sockets.get(target, target.partition(":")[0])] += 1
+    return found
+
+
+def _sockets(table: str, names: Mapping[int, str]) -> dict[str, str]:
+    """Read the kernel's table of TCP sockets: what each descriptor's link leads to."""
+    found = {}
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        here, there = (int(field.partition(":")[2], 16) for field in fields[1:3])
+        peer = names.get(there) or f"a client of {names.get(here, here)}"
+        state = "" if fields[3] == _ESTABLISHED else f", state {int(fields[3], 16)}"
+        name = f"listens at {names.get(here, here)}" if fields[3] == _LISTENS else peer + state
+        found[f"socket:[{fields[9]}]"] = name
+    return found
 
 
 def gauges(port: int) -> Gauges:
