@@ -7,7 +7,8 @@ nonsense or nothing, too much, or ask for what is not there. Meanwhile workers a
 refuse, stall, break off, and answer 500, 503 and nonsense; one at least is always well.
 
 The load is brought to `--share` of a core for the router during the first quarter of the time,
-and held there. That quarter is left out of the slopes.
+and held there. That quarter is left out of the slopes; it has some more load and faults than the
+rest, because a process keeps the memory of its worst moment.
 
 Fails (exit code 1) if memory grows by 1 MB a minute or more; if half a minute after the load there
 are more descriptors or tasks than before, or something is booked; if a request was lost that could

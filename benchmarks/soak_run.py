@@ -27,6 +27,8 @@ _RELOAD_S = 20.0
 _REST_S = 30.0
 #: Clients a second at first, and at most.
 _FIRST_RATE, _MOST_RATE = 300.0, 5000.0
+#: The load of the warm-up, over what follows: memory should have seen its peak by then.
+_EAGER = 1.2
 #: For the load to end: its clients have a patience of their own.
 _LAST_S = PATIENCE_S + 30.0
 
@@ -88,9 +90,11 @@ class Soak:
         last = dict.fromkeys(every, start)
         while (now := monotonic()) < start + seconds:
             self._watch()
-            self._workers.step()
             self._passed = now - start
-            self._warm = self._passed >= seconds / 4
+            if not self._warm and self._passed >= seconds / 4:
+                self._warm = True
+                self._rate /= _EAGER
+            self._workers.step(hurry=not self._warm)
             for act, span in every.items():
                 if now >= last[act] + span:
                     last[act] = now
@@ -157,7 +161,7 @@ class Soak:
         if before is not None and not self._warm:
             used = (now.cpu_s - before.cpu_s) / (now.at - before.at)
             most = 1.4 if self._held_back == self._held_before else 0.8
-            self._rate *= min(most, max(0.7, self._share / max(used, 0.01)))
+            self._rate *= min(most, max(0.7, _EAGER * self._share / max(used, 0.01)))
             self._rate = min(self._rate, _MOST_RATE)
         self._held_before = self._held_back
         self._send(self._rate)

@@ -70,7 +70,7 @@ class Nowhere:
     def feed_from(self, source: Source | None) -> None:
         """Never full."""
 
-    def cut(self) -> None:
+    def cut(self, *, framed: bool) -> None:
         """Nothing is lost."""
 
 
@@ -80,6 +80,10 @@ class _Hole(asyncio.Transport):
 
     def abort(self) -> None:
         """Nothing is there."""
+
+    def get_write_buffer_size(self) -> int:
+        """All is gone."""
+        return 0
 
 
 def main() -> None:

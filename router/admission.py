@@ -95,6 +95,7 @@ class Admission:
         if ticket is None:
             del self._pools[line]
             return False
+        self._pools[line] = self._pools.pop(line)  # lines take turns
         if not ticket.waiter.done():
             ticket.waiter.set_result(None)
         return True

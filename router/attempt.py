@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from router.errors import Gone, Refused, WorkerError
+from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
 from router.fleet import Pool, Worker
 from router.metrics import PoolMetrics
@@ -104,7 +104,7 @@ class Attempt:
                 self._failure = None
             else:
                 self.worker.lost(str(error))
-        elif isinstance(error, Gone):
+        elif isinstance(error, Gone | Stale):
             self.worker.attention.set()  # dead or dying: a probe will tell
         self.job.metrics.failed(self.worker.name, error.kind)
         log.warning("worker %s %s", self.worker.name, error)
@@ -125,8 +125,11 @@ class Attempt:
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
         )
-        job.pool.strategy.settled(job.prompt, choice, outcome, now)
         self._judge(now)
+        try:
+            job.pool.strategy.settled(job.prompt, choice, outcome, now)
+        except Exception:
+            log.exception("pool %s: a fault of its strategy", job.pool.name)
         if usage.prompt is not None:
             self._learn(usage.prompt, usage.cached)
 
@@ -173,9 +176,10 @@ class Attempt:
         """Write one line, without a word of the prompt."""
         job = self.job
         log.info(
-            "id=%s path=%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",
+            "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",
             job.exchange.identity.decode(),
             job.endpoint.path,
+            job.exchange.whose(),
             self.status,
             self.worker.name,
             self._explanation().decode(),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from router import logs
 from router.channel import Channel, Lost, Refusal, first
-from router.collector import settle
+from router.process import raise_descriptors, settle
 from router.rebuild import CannotBuild
 from router.sealed import opened
 from router.server import PortTaken, bind
@@ -111,6 +111,7 @@ def main(descriptor: int) -> None:
         try:
             settings = opened(order.sealed)
             logs.set_up(settings.logs, order.place)
+            raise_descriptors(settings.clients.connections)
             child = Child(order, settings)
         except (CannotBuild, PortTaken, ValidationError) as error:
             log.error("%s", error)

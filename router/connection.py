@@ -23,7 +23,7 @@ SMALL = 32 * 1024
 HEAD_LIMIT = 512 * 1024
 #: A kept connection that ends this soon after a request was sent was being closed as idle: the
 #: two crossed on the way. Later, the worker may have begun.
-CROSSING_S = 0.1
+CROSSING_S = 0.25
 NEVER = float("inf")
 
 #: Takes a piece of an answer, and whether it is the last one.
@@ -48,7 +48,7 @@ class Patience:
 class Head:
     """Status and headers of an answer, names in lower case. Never changed; workers repeat it."""
 
-    __slots__ = ("_fields", "headers", "length", "status", "stream")
+    __slots__ = ("_fields", "dated", "headers", "length", "status", "stream")
 
     def __init__(self, status: int, headers: Headers, length: int | None) -> None:
         self.status = status
@@ -57,6 +57,7 @@ class Head:
         """Bytes of the body, if it was told; of another answer, if it is told again."""
         self.stream = header(headers, b"content-type").startswith(b"text/event-stream")
         """It is a stream of events."""
+        self.dated = bool(header(headers, b"date"))
         self._fields: bytes | None = None
 
     def fields(self) -> bytes:
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._framed = False
         self._length: int | None = None
+        self._interim = False
         self._head: Head | None = None
         self._chunks: list[bytes] = []
         self._unread = 0
@@ -144,7 +146,10 @@ class Connection(asyncio.Protocol):
 
     def first(self) -> bytes:
         """Return what of the body there is once `ask` has returned; empty if it has none."""
-        return self._take() if self._chunks else b""
+        data = self._take() if self._chunks else b""
+        if self._paused:  # nobody had taken anything yet
+            self.resume()
+        return data
 
     async def chunk(self) -> bytes:
         """Wait for more of the body and return all there is; empty at its end. Or raise."""
@@ -165,8 +170,6 @@ class Connection(asyncio.Protocol):
         """
         self._sink = sink
         try:
-            if self._paused:  # nobody had taken anything yet
-                self.resume()
             self._pour()
             while not self._complete:
                 await self._news()
@@ -195,13 +198,18 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> bool:
         """Make ready for another request; False (and closed) if that cannot be."""
-        if self._complete and not (self._chunks or self._closed or self._spoilt or self._error):
+        whole = self._complete and not (self._chunks or self._spoilt or self._error)
+        if whole and not self._closed and not self._unsent():
             self._reused = True
             self.idle_since = self._loop.time()
             self._asked = False
             return True
         self.close()
         return False
+
+    def _unsent(self) -> bool:
+        """The worker answered before it took the whole request: the rest is still to come."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def close(self) -> None:
         """Drop the connection at once: the worker sees it and stops."""
@@ -330,7 +338,9 @@ class Connection(asyncio.Protocol):
         """A whole answer of which nothing but the length may differ next time."""
         if not self._complete or self._closed or self._spoilt or self._error:
             return False
-        return self._length is not None and self.head.status not in {204, 304}
+        if self._interim or self._length is None:
+            return False
+        return self.head.status not in {204, 304}
 
     def eof_received(self) -> bool:
         """The worker has sent all it will; close our side too."""
@@ -374,6 +384,8 @@ class Connection(asyncio.Protocol):
             raise ValueError(f"status {status}")
         if status >= 200:
             self._head = Head(status, self._headers, self._length)
+        else:  # what it tells of itself is not told of the answer
+            self._framed, self._length, self._interim = False, None, True
         self._headers = []
 
     def on_body(self, data: bytes) -> None:

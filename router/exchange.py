@@ -40,8 +40,8 @@ class Line(Protocol):
     def feed_from(self, source: Source | None) -> None:
         """Pause `source` while the client is slow."""
 
-    def cut(self) -> None:
-        """Close it: what has been sent is all there will be."""
+    def cut(self, *, framed: bool) -> None:
+        """Close it: what has been sent is all there will be. The client must be able to tell."""
 
 
 class Exchange:
@@ -53,6 +53,7 @@ class Exchange:
     __slots__ = (
         "_chunked",
         "_fields",
+        "_framed",
         "_line",
         "_with_body",
         "asked",
@@ -106,8 +107,14 @@ class Exchange:
         self.left = False
         """The client closed the connection; nobody is there to be answered."""
         self._chunked = False
+        self._framed = True
+        """The end of the body is told by more than the end of the connection."""
         self._with_body = head.method != "HEAD"
         self._fields = b""
+
+    def whose(self) -> str:
+        """For a log line: the name of the key that was shown, if one was."""
+        return f" key={self.tenant}" if self.tenant else ""
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
@@ -159,7 +166,7 @@ class Exchange:
             self._chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
-            self.keep = False  # the end of the body is the end of the connection
+            self.keep = self._framed = False
         if not self.keep:
             return framing + b"connection: close\r\n"
         return framing if self.version == "1.1" else framing + b"connection: keep-alive\r\n"
@@ -183,7 +190,7 @@ class Exchange:
         """Leave the answer without an end: the client must see that it is not whole."""
         if not self.ended:
             self.ended = True
-            self._line.cut()
+            self._line.cut(framed=self._framed)
 
     def _end(self) -> None:
         self.ended = True

@@ -1,6 +1,7 @@
 """What Prometheus scrapes. Labels come from the configuration only, never from a request."""
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -14,6 +15,8 @@ from router.admission import Admission
 from router.fleet import Fleet, Pool, State
 from router.retries import Budget
 from router.series import Counter, Histogram
+
+log = logging.getLogger("warmroute.metrics")
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
@@ -187,10 +190,19 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
             out.add_metric(where, float(not worker.breaker.closed))
             for kind, count in worker.breaker.ejections.items():
                 ejections.add_metric((*where, kind), count)
-        for name, value in pool.strategy.gauges().items():
+        for name, value in _sizes(pool).items():
             if name not in sizes:
                 sizes[name] = GaugeMetricFamily(
                     f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
                 )
             sizes[name].add_metric((pool.name,), value)
     yield from (up, flying, booked, pace, out, ejections, *sizes.values())
+
+
+def _sizes(pool: Pool) -> Mapping[str, float]:
+    """What the strategy tells of itself; a fault of its must not hide everything else."""
+    try:
+        return pool.strategy.gauges()
+    except Exception:
+        log.exception("pool %s: a fault of its strategy", pool.name)
+        return {}

@@ -26,6 +26,11 @@ LINGER_S = 2.0
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Stands for a head that could not be read.
 UNREAD = Head()
+#: Connections beyond `clients.connections` whose heads are read: a full house is not a dead one,
+#: and whoever probes must not take it for one.
+RESERVE = 64
+PROBES = frozenset(("/health/live", "/health/ready"))
+CROWDED = "This server has as many connections as it allows."
 #: Requests sent before the first one was answered, and bytes of their bodies that are read ahead.
 PIPELINED, AHEAD = 256, 1 << 20
 
@@ -73,6 +78,8 @@ class Client(asyncio.Protocol):
         self._deaf = False
         """What else the client sends means nothing."""
         self._closing = False
+        self._crowded = False
+        """One of those beyond the bound: only probes are answered."""
         self._source: Source | None = None
         self._full = False
         """The client does not take what is sent."""
@@ -91,8 +98,10 @@ class Client(asyncio.Protocol):
         self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
         self.deadline = self._loop.time() + self._bounds.header_s
         self._house.clients.add(self)
-        if len(self._house.clients) > self._bounds.connections:
-            self._refuse(NoWorker("This server has as many connections as it allows."))
+        over = len(self._house.clients) - self._bounds.connections
+        if over > RESERVE:
+            self._refuse(NoWorker(CROWDED))
+        self._crowded = over > 0
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -143,19 +152,26 @@ class Client(asyncio.Protocol):
         """The client has caught up."""
         self._full = False
         idle = self._answering is None
-        self.deadline = self._loop.time() + self._patience() if idle else NEVER
+        if not self._closing:
+            self.deadline = self._loop.time() + self._patience() if idle else NEVER
         if self._source is not None:
             self._source.resume()
+        elif idle and not self._closing:
+            self._next()
 
     # What the reader calls.
 
     def admit(self, exchange: Exchange) -> int:
         """A head is complete: return the longest body it may have. Raises DoorError."""
+        if self._crowded:
+            exchange.keep = False
+            if exchange.path not in PROBES:
+                raise NoWorker(CROWDED)
         return self._house.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete: serve it, after those before it. Raises DoorError."""
-        if self._answering is None:
+        if self._answering is None and not self._full:
             self._begin(exchange)
         elif len(self._waiting) < PIPELINED:
             self._waiting.append(exchange)
@@ -167,7 +183,7 @@ class Client(asyncio.Protocol):
     def _far_ahead(self) -> bool:
         """Enough waits. Not the first one: only who reads notices that a client leaves."""
         bodies = sum(len(exchange.body) for exchange in self._waiting)
-        return len(self._waiting) > PIPELINED // 2 or bodies > AHEAD
+        return len(self._waiting) > PIPELINED // 2 or (len(self._waiting) > 1 and bodies > AHEAD)
 
     # Answering, in order.
 
@@ -198,7 +214,12 @@ class Client(asyncio.Protocol):
             return
         if self._ending or not exchange.keep:
             self.close()
-        elif self._waiting:
+        elif not self._full:
+            self._next()
+
+    def _next(self) -> None:
+        """Begin with what waited, once the client takes what it was answered before."""
+        if self._waiting:
             self._begin(self._waiting.popleft())
             if not self._waiting and self._transport is not None:
                 self._transport.resume_reading()
@@ -206,8 +227,7 @@ class Client(asyncio.Protocol):
             self._refuse(self._refusal)
         else:
             self._continue()
-            if not self._full:
-                self.deadline = self._loop.time() + self._patience()
+            self.deadline = self._loop.time() + self._patience()
 
     def _patience(self) -> float:
         """Seconds that the client may take for what it does now."""
@@ -239,6 +259,7 @@ class Client(asyncio.Protocol):
     def close(self) -> None:
         """Close once everything is sent; a client that still sends is listened to for a while."""
         self._deaf = self._closing = True
+        self._waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
         if transport is None:
             return
@@ -248,11 +269,17 @@ class Client(asyncio.Protocol):
         else:  # TLS passes over what the client still sends, until it closes
             transport.close()
 
-    def cut(self) -> None:
-        """Close after what has been sent; the answer has no end, and the client can tell."""
+    def cut(self, *, framed: bool) -> None:
+        """Close after what has been sent; the answer has no end, and the client can tell.
+
+        Where nothing but the end of the connection tells the end, it is reset instead.
+        """
         self._answering = self._source = None
         self._refusal = None
-        self.close()
+        if framed:
+            self.close()
+        else:
+            self.abort()
 
     def stop(self) -> None:
         """Close now if nothing is being answered, else after this answer."""

@@ -14,7 +14,7 @@ from time import monotonic
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, Plea, log
 from router.comments import Comments
-from router.errors import DoorError, NoWorker, WorkerError, answer_for
+from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
 from router.events import error_event
 from router.exchange import Exchange
 from router.fleet import Fleet, Worker
@@ -119,16 +119,14 @@ class Proxy:
         many are, and every one after the first comes out of the retry budget.
         """
         asked = 0
-        retrying = False
+        retrying = vanished = False
         error: DoorError | None = None
         candidates = job.decision.candidates
         try:
             for place, choice in enumerate(candidates, start=1):
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-                if not worker.ready:
-                    continue  # lost since the decision
-                if error is not None and not job.pool.breakers.admits(monotonic(), worker):
-                    continue  # left out since the decision, which heeded all that was known then
+                if not _still(job, worker, again=error is not None):
+                    continue
                 if asked and not retrying:
                     if not self._budget.take(self._admission.in_flight):
                         break
@@ -142,8 +140,11 @@ class Proxy:
                     error = NoWorker("Every worker that was asked is full; please try again.")
                 except WorkerError as failure:
                     error = answer_for(failure, worker.name)
-                    if not failure.safe:
+                    if not failure.safe or (vanished and isinstance(failure, Stale)):
                         raise error from None
+                    if isinstance(failure, Stale):  # twice is no chance: the request kills them
+                        vanished = True
+                        asked += 1
                 finally:
                     attempt.release()
                     self._admission.freed(worker)
@@ -201,12 +202,18 @@ class Proxy:
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
             log.info(
-                "id=%s path=%s status=%d reason=%r",
+                "id=%s path=%s%s status=%d reason=%r",
                 exchange.identity.decode(),
                 exchange.path,
+                exchange.whose(),
                 status,
                 reason,
             )
+
+
+def _still(job: Job, worker: Worker, *, again: bool) -> bool:
+    """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
+    return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:

@@ -142,10 +142,16 @@ class Reader:
         """A request whose head was judged before."""
         self.progress += 1
         self.current = exchange = Exchange(self._owner, head, keep=True)
-        limit = self._owner.admit(exchange)
+        try:
+            limit = self._owner.admit(exchange)
+        except DoorError as error:
+            if body:
+                raise
+            exchange.refusal, limit = error, 0
         if len(body) > limit:
             raise BodyTooLarge(limit)
         self.current = None
+        self.last = not exchange.keep
         exchange.body = body
         self._owner.received(exchange)
 
@@ -189,7 +195,7 @@ class Reader:
         self._trailer_bytes += len(name) + len(value)
         self._trailers += 1
         if self._trailer_bytes > bounds.headers or self._trailers > bounds.header_count:
-            raise self._headers_too_large()
+            raise self._headers_too_large(self._trailers)
 
     def on_headers_complete(self) -> None:
         """The head is there: judge it before anything of the body is read."""
@@ -200,7 +206,7 @@ class Reader:
             self._head_bytes > bounds.headers
             and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
         ):
-            raise self._headers_too_large()
+            raise self._headers_too_large(len(headers))
         version = parser.get_http_version()
         if version not in {"1.1", "1.0"}:
             raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
@@ -257,11 +263,12 @@ class Reader:
         if self._received > most:
             raise self._headers_too_large()
 
-    def _headers_too_large(self) -> HeadersTooLarge:
+    def _headers_too_large(self, fields: int = 0) -> HeadersTooLarge:
+        """Say which bound it is; `fields` are so many."""
         size, count = self.bounds.headers, self.bounds.header_count
-        return HeadersTooLarge(
-            f"The request's header is over this server's limits of {size} bytes, {count} fields."
-        )
+        if fields > count:
+            return HeadersTooLarge(f"The request has more header fields than the {count} allowed.")
+        return HeadersTooLarge(f"The request's header is over this server's limit of {size} bytes.")
 
 
 class _Body:

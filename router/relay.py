@@ -57,7 +57,7 @@ class Relay:
         if exchange.commented:
             return self._go_on(head, data, last)
         fields = head.fields()
-        if b"date: " not in fields:  # RFC 9110 section 6.6.1
+        if not head.dated:  # RFC 9110 section 6.6.1
             added += date_line()
         length = head.length
         if last and length is not None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvloop
 
 from router import logs
-from router.collector import settle
+from router.process import raise_descriptors, settle
 from router.processes import Processes
 from router.rebuild import build
 from router.reload import Reload, Source
@@ -45,6 +45,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     listener = bind(settings.listen)
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
     logs.set_up(settings.logs)
+    raise_descriptors(settings.clients.connections)
     serving = Serving(settings)
 
     async def run() -> None:

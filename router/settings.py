@@ -114,7 +114,7 @@ class LogSettings(Model):
     format: Literal["plain", "json"] = "plain"
     """Lines for people or for machines. Default: plain."""
     requests: StrictBool = False
-    """One line a request. Default: false."""
+    """One line for each attempt at a request, and for each refusal. Default: false."""
 
 
 class Settings(Model):

@@ -55,7 +55,7 @@ class KeySettings(Model):
     """One key that lets clients in; a bare secret stands for a key with a default name."""
 
     name: Name = Field(default_factory=str)
-    """Label in metrics and logs, unique in its list. Default: key-1, key-2… by its place."""
+    """Label in logs, unique in its list. Default: key-1, key-2… by its place."""
     key: Annotated[Secret, AfterValidator(_strong)]
     """`${NAME}` or `file:/path`; at least 16 characters, without spaces. Required."""
 

@@ -252,6 +252,8 @@ def resolve_secret(value: object) -> str:
     elif text.startswith("file:/"):
         origin = shown_file(text.removeprefix("file:"))
         secret = _read_secret(text.removeprefix("file:"), origin)
+    elif text.startswith("file:"):
+        raise ValueError("the path of a secret's file must be absolute: file:/path")
     else:
         raise ValueError(
             "a secret is never written here: give ${NAME} for an environment variable,"

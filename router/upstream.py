@@ -5,7 +5,7 @@ import errno
 import ssl
 
 from router.connection import Connection, Head, Patience
-from router.errors import Gone, Refused, Stale
+from router.errors import Refused, Stale
 from router.recall import Recall
 from router.tls import explain
 
@@ -39,8 +39,8 @@ class Upstream:
     async def ask(self, head: bytes, body: bytes) -> Connection:
         """Send a request; return the connection once the first byte of the answer is there.
 
-        A kept connection that the worker was just closing as idle is replaced, once: if it does
-        not listen any more it was dying instead, and may have begun. Raises WorkerError.
+        A kept connection that the worker was just closing as idle is replaced, once. If it does
+        not listen any more it is on its way out: Stale. Raises WorkerError.
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
@@ -51,7 +51,7 @@ class Upstream:
             try:
                 connection = await self._dial()
             except Refused:
-                raise Gone(str(stale)) from None
+                raise stale from None
         except BaseException:
             self._busy.discard(connection)
             raise

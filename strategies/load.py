@@ -100,19 +100,14 @@ class Load:
         takes longer than predicted delays those behind it, it does not cancel them. Answers that
         come in one piece are let go of once their prediction has passed.
         """
-        for head in self._pending:
+        while self._pending:
+            head = next(iter(self._pending))
             spent = now - self._head_since
-            if spent < head.prefill_s:
-                left = self._booked_s - spent
-                return max(0.0, left)
-            if head.stream:
-                left = self._booked_s - head.prefill_s
-                return max(0.0, left)
-            break
-        else:
-            return 0.0
-        self.first_byte(head, self._head_since + head.prefill_s)
-        return self.wait(now)
+            if spent < head.prefill_s or head.stream:
+                left = self._booked_s - min(spent, head.prefill_s)
+                return left if left > 0.0 else 0.0
+            self.first_byte(head, self._head_since + head.prefill_s)
+        return 0.0
 
     def __repr__(self) -> str:
         return (

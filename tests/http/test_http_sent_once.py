@@ -29,16 +29,30 @@ def test_death_during_the_work_is_not_taken_for_an_idle_close(
     until(router.idle)
 
 
-def test_a_worker_that_closes_and_is_gone_may_have_begun(stub: MakeStub, route: MakeRouter) -> None:
-    """A server that merely closed an idle connection would still listen."""
+def test_a_worker_that_closes_and_is_gone(stub: MakeStub, route: MakeRouter) -> None:
+    """It hangs up before a byte of an answer and listens no more: another one is asked."""
     first, second = stub(), stub()
     router = route(first.url, second.url, strategy="roundrobin", health=QUIET)
     for _ in range(2):
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     first.stop_listening()
     first.close_next = True
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert len(second.requests) == 2
+
+
+def test_a_request_that_kills_workers_kills_two_at_most(stub: MakeStub, route: MakeRouter) -> None:
+    """One that hangs up may be a chance; when the second does as well, it is the request."""
+    workers = [stub() for _ in range(4)]
+    router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
+    for _ in workers:
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    for worker in workers:
+        worker.stop_listening()
+        worker.close_next = True
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
-    assert len(second.requests) == 1
+    assert sum(len(worker.requests) for worker in workers) == 4 + 2
+    until(router.idle)
 
 
 def test_refusals_are_free(stub: MakeStub, route: MakeRouter) -> None:

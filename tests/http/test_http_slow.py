@@ -212,7 +212,9 @@ def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
     router = route(stub().url, clients={"connections": 8}, health=QUIET)
     with Crowd(router.port, {"early": (get(), b"")}, 8) as early:
         until(lambda: early.answered(1))
-        with Crowd(router.port, {"late": (get(), b"")}, MANY) as late:
+        assert router.http.get("/health/live").status_code == 200  # a full house is not a dead one
+        assert router.http.get("/workers").status_code == 503
+        with Crowd(router.port, {"late": (post(), b"")}, MANY) as late:
             until(late.over)
             for answers in late.answers:
                 assert len(answers.final) <= 1

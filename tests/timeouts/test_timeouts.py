@@ -15,11 +15,19 @@ from tests.support import Action, MakeRouter, MakeStub, Router, error_of, until
 NEVER = dict.fromkeys(("connect", "first_byte", "idle", "total", "queue"), "10m")
 HALF = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
 HEAD = HALF[:-1]
-#: A header that goes on and on, a stream and an answer that do.
-DRIPPING: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a", 0.01] * 1000]
-FLOWING: list[Action] = [SSE, *[CHUNK, 0.01] * 1000]
-GROWING: list[Action] = [HALF, *[b"x", 0.01] * 1000]
-EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+
+
+def steadily(data: bytes, times: int = 1000) -> list[Action]:
+    """The same again and again, with a little time in between."""
+    piece: list[Action] = [data, 0.01]
+    return piece * times
+
+
+#: A header that goes on and on; a stream and an answer that do; and promises of an answer.
+DRIPPING: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *steadily(b"a")]
+FLOWING: list[Action] = [SSE, *steadily(CHUNK)]
+GROWING: list[Action] = [HALF, *steadily(b"x")]
+PROMISING = steadily(b"HTTP/1.1 103 Early Hints\r\n\r\n")
 #: What is said of a worker that was silent, and of one that took too long.
 SILENT, LONG = "sent nothing for too long", "took too long in all"
 
@@ -42,7 +50,7 @@ def timeouts(router: Router) -> float:
         ("first_byte", [HEAD, "stall"], SILENT),
         ("first_byte", [SSE, "stall"], SILENT),
         ("first_byte", DRIPPING, SILENT),
-        ("first_byte", [*[EARLY, 0.01] * 1000], SILENT),
+        ("first_byte", PROMISING, SILENT),
         ("total", ["stall"], LONG),
         ("total", [HEAD, "stall"], LONG),
         ("total", DRIPPING, LONG),
@@ -128,18 +136,17 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
 
 def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
     """An answer may take longer than `first_byte` and `idle`, as long as something comes."""
-    pieces: list[Action] = [CHUNK, 0.04]
-    worker = stub([SSE, *pieces * 40, b"0\r\n\r\n"])
+    worker = stub([SSE, *steadily(CHUNK, 140), b"0\r\n\r\n"])
     settings = {**NEVER, "first_byte": "1s", "idle": "1s"}
     router = route(worker.url, timeouts=settings, health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
-    assert reply.content == b"data: 1\n\n" * 40
+    assert reply.content == b"data: 1\n\n" * 140
     assert timeouts(router) == 0
 
 
 def test_total_off(stub: MakeStub, route: MakeRouter) -> None:
     """Then a stream may flow for ever."""
-    worker = stub([SSE, *[CHUNK, 0.01] * 20, b"0\r\n\r\n"])
+    worker = stub([SSE, *steadily(CHUNK, 20), b"0\r\n\r\n"])
     router = route(worker.url, timeouts={**NEVER, "total": "off"}, health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
     assert reply.content == b"data: 1\n\n" * 20

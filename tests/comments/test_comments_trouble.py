@@ -1,0 +1,119 @@
+"""What goes wrong after the first comment: the status is sent, so events have to tell."""
+
+import openai
+import pytest
+
+from tests.comments.talk import (
+    BODY,
+    EVENTS,
+    FULL,
+    HEAD,
+    OFTEN,
+    PATH,
+    STREAM,
+    Gate,
+    Talk,
+    chunk,
+    commented,
+    error_in,
+)
+from tests.support import Action, MakeRouter, MakeStub, until
+
+
+@pytest.mark.parametrize("end", ["close", "reset", b"nonsense\r\n"])
+@pytest.mark.parametrize("path", [PATH, "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_a_worker_that_fails(stub: MakeStub, route: MakeRouter, path: str, end: Action) -> None:
+    """An event in the stream's own shape says so; there is no other answer any more."""
+    gate = Gate(stub, [end])
+    router = route({"url": gate.worker.url, "name": "w"}, **OFTEN)
+    talk = Talk(router, path)
+    talk.silence(2)
+    gate.open()
+    data = talk.rest()
+    named = path in {"/v1/responses", "/v1/messages"}
+    assert data.startswith(b"event: error\n") is named
+    error = error_in(data)
+    assert error["code"] == "worker_failed"
+    assert "Worker w " in error["message"]
+    until(router.idle)
+    assert router.metric("warmroute_refused_requests_total", status="502") == 1
+
+
+def test_a_worker_that_stays_silent(stub: MakeStub, route: MakeRouter) -> None:
+    """Comments do not count as an answer: `first_byte` holds."""
+    worker = stub(["stall"])
+    settings = {**OFTEN, "timeouts": {"comment": "20ms", "first_byte": "300ms"}}
+    router = route(worker.url, **settings)
+    talk = Talk(router)
+    assert error_in(talk.rest())["code"] == "worker_timeout"
+    assert talk.comments > 1
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 503])
+def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -> None:
+    """Its status and its words are told in an event, as there is no other way any more."""
+    body = b'{"error":{"message":"This model\'s maximum context length is 16 tokens"}}'
+    gate = Gate(stub, [b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body])
+    router = route(gate.worker.url, **OFTEN)
+    talk = Talk(router)
+    talk.silence(1)
+    gate.open()
+    error = error_in(talk.rest())
+    assert error["code"] == str(status)
+    assert str(status) in error["message"]
+    assert "maximum context length is 16 tokens" in error["message"]
+    until(router.idle)
+
+
+def test_the_official_client_raises(stub: MakeStub, route: MakeRouter) -> None:
+    """It does not take the silence before an error for an empty answer."""
+    body = b'{"error":{"message":"too long"}}'
+    refusal = b"HTTP/1.1 400 X\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    worker = stub()
+    router = route(worker.url, **OFTEN)
+    worker.script = [lambda: commented(router), refusal]
+    with openai.OpenAI(base_url=f"{router.url}/v1", api_key="x", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        with pytest.raises(openai.APIError, match="too long"):
+            list(stream)
+
+
+def test_another_worker_is_asked(stub: MakeStub, route: MakeRouter) -> None:
+    """Comments are no answer: a worker that was full gives way, and the stream goes on."""
+    gate = Gate(stub, FULL)
+    good = stub(STREAM)
+    router = route(gate.worker.url, good.url, strategy="roundrobin", **OFTEN)
+    talk = Talk(router)
+    talk.silence(1)
+    gate.open()
+    assert talk.rest() == BODY
+    assert len(good.requests) == 1
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: str) -> None:
+    """A worker that fails within its first event leaves an error that can be read."""
+    gate = Gate(stub, [HEAD + chunk(EVENTS[0][:20]), 0.05, end])
+    router = route(gate.worker.url, **OFTEN)
+    talk = Talk(router)
+    talk.silence(1)
+    gate.open()
+    assert error_in(talk.rest())["code"] == "worker_failed"
+
+
+def test_a_client_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
+    """It is noticed, counted, and the worker stops, as in any other stream."""
+    worker = stub(["stall"])
+    router = route(worker.url, **OFTEN)
+    talk = Talk(router)
+    talk.silence(2)
+    talk.leave()
+    until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+    labels = {"pool": "default", "worker": router.worker().name}
+    until(lambda: router.metric("warmroute_requests_total", **labels, status="499") == 1)
+    assert router.worker().breaker._failures == 0
