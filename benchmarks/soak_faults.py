@@ -86,6 +86,7 @@ class Timeline:
     def __init__(self) -> None:
         self._spells: list[tuple[float, float]] = []
         self._blind: list[tuple[float, float]] = []
+        self._deaths: list[float] = []
         self.since: float | None = None
         """Since when it is well; None if it is not."""
 
@@ -103,6 +104,14 @@ class Timeline:
     def blind(self, start: float, end: float) -> None:
         """Nobody can tell what it had of a request in this time: it had no time to write it."""
         self._blind.append((start, end))
+
+    def died(self, now: float) -> None:
+        """It was killed, with all that it did."""
+        self._deaths.append(now)
+
+    def died_within(self, start: float, end: float) -> bool:
+        """Whether what it did at the start was over at the end."""
+        return any(start <= death <= end for death in self._deaths)
 
     def well_from(self, start: float, end: float) -> bool:
         """Whether it was well all the time."""

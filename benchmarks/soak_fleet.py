@@ -68,6 +68,7 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
             self._life.close()
             self._channel = None
+            self.timeline.died(now)
             self.timeline.blind(now - _BEFORE_S, monotonic() + _AFTER_S)
             return
         self._tell(Order(act.kind, act.seconds))

@@ -15,14 +15,18 @@ its listening socket in that moment. Bytes may have reached its machine and neve
 nobody but the worker could tell that from a request that had begun. Refusals for want of room
 (429, `overloaded`) are counted by themselves.
 
-A request was **asked twice** if two workers have read it and did not refuse it.
+A request was **asked twice** if two workers have read it and did not refuse it, and the first one
+was alive when the second one read it. Where it had been killed meanwhile its work was over: those
+are counted by themselves, as **asked again**.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.soak_faults import RECOVERY_S, Timeline
 from benchmarks.soak_tally import Failure
+from benchmarks.soak_worker import Entry
 
 #: Clocks are read some time before and after what they tell of.
 _SLACK_S = 0.2
@@ -36,15 +40,13 @@ class Book:
     timeline: Timeline
     stays: bool
     """It stands in the settings all the time."""
-    read: frozenset[int]
-    """Requests that it read and did not refuse."""
+    read: Mapping[int, float]
+    """Requests that it read and did not refuse, and when."""
 
 
-def book(
-    name: str, timeline: Timeline, entries: Iterable[tuple[int, bool]], *, stays: bool
-) -> Book:
-    """Make a book of what a worker wrote down: numbers, and whether it refused them."""
-    read = frozenset(number for number, refused in entries if not refused)
+def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
+    """Make a book of what a worker wrote down."""
+    read = {entry.number: entry.at for entry in entries if not entry.refused}
     return Book(name, timeline, stays, read)
 
 
@@ -65,13 +67,27 @@ def lost(failures: Iterable[Failure], books: Sequence[Book]) -> list[Failure]:
     return [failure for failure in failures if is_lost(failure, books)]
 
 
-def asked_twice(books: Sequence[Book]) -> list[int]:
+class Twice(NamedTuple):
+    """A request that more than one worker has read, in turn."""
+
+    number: int
+    first: str
+    second: str
+    died: bool
+    """The first one was killed meanwhile."""
+
+
+def asked_twice(books: Sequence[Book]) -> list[Twice]:
     """Return the requests that more than one worker may have worked on."""
-    seen: set[int] = set()
-    twice: set[int] = set()
+    seen: dict[int, Book] = {}
+    twice = []
     for one in books:
-        twice |= seen & one.read
-        seen |= one.read
+        for number, at in one.read.items():
+            other = seen.setdefault(number, one)
+            if other is not one:
+                first, second = (one, other) if at < other.read[number] else (other, one)
+                died = first.timeline.died_within(first.read[number], second.read[number])
+                twice.append(Twice(number, first.name, second.name, died))
     return sorted(twice)
 
 

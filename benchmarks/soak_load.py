@@ -29,6 +29,8 @@ class Load:
     def __init__(self, port: int, seed: int) -> None:
         self.rate = 0.0
         """Clients a second."""
+        self.begun = 0
+        """Clients that have come."""
         self.tally = Tally()
         self._random = Random(seed)
         self._clients = Clients(port, Source(Random(seed + 1)), self.tally)
@@ -55,6 +57,7 @@ class Load:
                 self.tally.held_back += 1
                 continue
             visit = self._random.choices(self._kinds, self._weights)[0]
+            self.begun += 1
             task = asyncio.create_task(self._visit(visit))
             self._visits.add(task)
             task.add_done_callback(self._visits.discard)
@@ -91,7 +94,7 @@ async def _serve(channel: "Connection[Any, Any]", load: Load) -> None:
         if rate is None:
             break
         load.rate = rate
-        channel.send((load.tally.ends, load.tally.held_back))
+        channel.send((load.begun, load.tally.ends))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await load.finish()

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.soak_faults import Kind
-from benchmarks.soak_judge import after_warm_up, by_cause, slope
+from benchmarks.soak_judge import Twice, after_warm_up, by_cause, slope
 from benchmarks.soak_tally import NEVER, End, Failure, Tally
 from benchmarks.soak_watch import TASKS, Look, Sample
 
@@ -23,7 +23,7 @@ class Report:
     minutes: float
     tally: Tally
     lost: Sequence[Failure]
-    twice: Sequence[int]
+    twice: Sequence[Twice]
     faults: Mapping[Kind, int]
     reloads: int
     load_share: float
@@ -36,6 +36,11 @@ class Report:
     complaints: Sequence[str]
     """Lines of the router's log that must not be there."""
     exit_code: int
+
+    @property
+    def asked_twice(self) -> list[Twice]:
+        """Those whose first worker was alive."""
+        return [one for one in self.twice if not one.died]
 
     @property
     def memory_growth(self) -> float:
@@ -65,7 +70,7 @@ class Report:
                 self.memory_growth >= MOST_GROWTH
             ),
             f"{len(self.lost)} requests were lost that could have been saved": self.lost,
-            f"{len(self.twice)} requests were asked of two workers": self.twice,
+            f"{len(self.asked_twice)} requests were asked of two workers": self.asked_twice,
             f"{len(self.complaints)} lines of its log tell of faults of its own": self.complaints,
             f"it did not end as it should: exit code {self.exit_code}": self.exit_code,
         }
@@ -108,6 +113,7 @@ class Report:
         """Return everything else, a line each."""
         first, last = self.before.sample, self.after.sample
         asked = sum(self.tally.ends.values())
+        again = len(self.twice) - len(self.asked_twice)
         lines = [
             f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
             f" the router used {self.router_share:.0%} of a core, the clients"
@@ -115,7 +121,9 @@ class Report:
             "faults: "
             + ", ".join(f"{kind} {count}" for kind, count in self.faults.items())
             + f"; {self.reloads} reloads",
-            f"lost that could have been saved: {len(self.lost)}; asked twice: {len(self.twice)}",
+            f"lost that could have been saved: {len(self.lost)};"
+            f" asked twice: {len(self.asked_twice)};"
+            f" asked again after the worker that had read it was killed: {again}",
             f"memory: {first.memory_mb:.1f} MB before, {last.memory_mb:.1f} MB after,"
             f" {self.memory_growth:+.2f} MB a minute after warm-up",
             f"descriptors: {first.descriptors} before, {last.descriptors} after,"
@@ -153,7 +161,7 @@ class Report:
                 f"{kind}: {end.name.lower()}": n for (kind, end), n in self.tally.ends.items()
             },
             "lost": [one._asdict() for one in self.lost],
-            "asked_twice": list(self.twice),
+            "asked_twice": [one._asdict() for one in self.twice],
             "failures": by_cause(self.tally.failures),
             "odd": [one._asdict() for one in self.tally.odd],
             "faults": dict(self.faults),

@@ -27,6 +27,8 @@ _RELOAD_S = 20.0
 _REST_S = 30.0
 #: Clients a second at first, and at most.
 _FIRST_RATE, _MOST_RATE = 300.0, 5000.0
+#: Clients that tell what one costs.
+_ENOUGH = 200
 #: The load of the warm-up, over what follows: memory should have seen its peak by then.
 _EAGER = 1.2
 #: For the load to end: its clients have a patience of their own.
@@ -57,13 +59,15 @@ class Soak:
         self._owed = 0
         """Answers that the load has not given yet."""
         self._ends: Counter[tuple[str, End]] = Counter()
-        self._held_back = self._held_before = 0
         self._told = 0
         """Requests that had ended when the last line was printed."""
         self._warm = False
         self._passed = 0.0
         self._guest = False
-        self._steered: Sample | None = None
+        self._begun = 0
+        """Clients that have come."""
+        self._steered = (0.0, 0)
+        """The router's CPU time, and how many had come, at the last look."""
         self.reloads = 0
         self.samples: list[Sample] = []
         self.tasks: list[tuple[float, float]] = []
@@ -155,22 +159,20 @@ class Soak:
                 self.tasks.append((monotonic(), tasks))
 
     def _steer(self) -> None:
-        """Bring the router to its share of a core, while it warms up; less if there is none."""
-        now = sample(self._router.pids)
-        before, self._steered = self._steered, now
-        if before is not None and not self._warm:
-            used = (now.cpu_s - before.cpu_s) / (now.at - before.at)
-            most = 1.4 if self._held_back == self._held_before else 0.8
-            self._rate *= min(most, max(0.7, _EAGER * self._share / max(used, 0.01)))
-            self._rate = min(self._rate, _MOST_RATE)
-        self._held_before = self._held_back
+        """Bring the router to its share of a core, by what a client costs, while it warms up."""
         self._send(self._rate)
+        now, begun = sample(self._router.pids).cpu_s, self._begun
+        (cpu, before), self._steered = self._steered, (now, begun)
+        if not self._warm and cpu and begun - before >= _ENOUGH:
+            cost = (now - cpu) / (begun - before)
+            rate = min(_EAGER * self._share / cost, _MOST_RATE)
+            self._rate = min(max(rate, self._rate / 2), self._rate * 2)
 
     def _send(self, rate: float) -> None:
         """Tell the load, and hear how it goes. Raises Broken."""
         try:
             while self._load.poll():
-                self._ends, self._held_back = self._load.recv()
+                self._begun, self._ends = self._load.recv()
                 self._owed -= 1
             if not self._owed:
                 self._load.send(rate)

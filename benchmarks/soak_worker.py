@@ -33,8 +33,9 @@ _FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
 _HABIT, _HABIT_S, _LATE_S = 0.02, 0.03, 0.02
 _RESET = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
-#: How a request is written down: its number, and in the last bit whether it was refused as full.
-_LINE = struct.Struct("<Q")
+#: How a request is written down: its number, with whether it was refused as full in the last bit,
+#: and when.
+_LINE = struct.Struct("<Qd")
 
 
 class Order(NamedTuple):
@@ -46,11 +47,24 @@ class Order(NamedTuple):
     """For how long, where nobody could tell it to stop."""
 
 
-def read_book(path: Path) -> list[tuple[int, bool]]:
-    """Return what a worker wrote down: numbers of requests, and whether it refused them."""
+class Entry(NamedTuple):
+    """A request that a worker has read."""
+
+    number: int
+    refused: bool
+    """With 503, as a full one."""
+    at: float
+
+    def line(self) -> bytes:
+        """Return it as it is written down."""
+        return _LINE.pack(self.number << 1 | self.refused, self.at)
+
+
+def read_book(path: Path) -> list[Entry]:
+    """Return what a worker wrote down."""
     data = path.read_bytes() if path.exists() else b""
     whole = len(data) // _LINE.size * _LINE.size
-    return [(value >> 1, bool(value & 1)) for (value,) in _LINE.iter_unpack(data[:whole])]
+    return [Entry(one >> 1, bool(one & 1), at) for one, at in _LINE.iter_unpack(data[:whole])]
 
 
 def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> bytes:
@@ -110,7 +124,7 @@ class _House:
     def write_down(self, number: int | None) -> None:
         """A request has been read."""
         if number is not None:
-            os.write(self._book, _LINE.pack(number << 1 | (self.kind is Kind.FULL)))
+            os.write(self._book, Entry(number, self.kind is Kind.FULL, monotonic()).line())
 
     def release(self) -> None:
         """The fault is over: those who were left hanging are cut off."""

@@ -105,7 +105,7 @@ class Load:
             spent = now - self._head_since
             if spent < head.prefill_s or head.stream:
                 left = self._booked_s - min(spent, head.prefill_s)
-                return left if left > 0.0 else 0.0
+                return max(0.0, left)
             self.first_byte(head, self._head_since + head.prefill_s)
         return 0.0
 

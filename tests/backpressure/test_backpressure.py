@@ -11,7 +11,7 @@ from router.protocol import Client
 from tests.backpressure.fountain import Fountain, Reader, Shape, queued
 from tests.support import MakeRouter, MakeStub, Router, until
 
-QUIET = {"interval": "1h"}
+QUIET = {"interval": "1h", "timeout": "10s"}
 #: Most that is held of one answer between its worker and its client: what one read brought, what
 #: may wait for the client, and what may wait for the head.
 MOST = 512 << 10

@@ -8,14 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.backpressure.fountain import PATH, Fountain, Reader
 from tests.commands import Running, started
 from tests.support import MakeStub, until
 
 READERS = 1000
-#: Bytes that each reader takes in one go, and how often they all do so.
-SIP, SIPS = 64 << 10, 4
+#: Bytes that each reader takes in one go; how often until all buffers have been in use, and then.
+SIP, WARM_UP, ROUNDS = 64 << 10, 6, 4
 #: Most that one reader may cost. By how much the whole may still vary is far less than what passes.
 EACH, NOISE = 1 << 20, 160 << 20
 
@@ -45,6 +46,7 @@ def take(readers: list[Reader], each: int) -> None:
                     selector.unregister(reader.socket)
 
 
+@pytest.mark.timeout(300)
 def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStack) -> None:
     """It grows with their number and not with what passes; they leave, and nothing stays behind."""
     worker, quick = Fountain(1 << 30), stub(model="quick")
@@ -56,7 +58,7 @@ def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStac
                 "listen": "127.0.0.1:0",
                 "workers": [worker.url, quick.url],
                 "clients": {"write": "10m"},
-                "health": {"interval": "1h"},
+                "health": {"interval": "1h", "timeout": "10s"},
             }
         )
     )
@@ -74,11 +76,11 @@ def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStac
         for count in range(READERS):
             readers.append(readers_open.enter_context(Reader(running.port())))
             until(lambda: len(worker.pours) > count - 50)  # noqa: B023 - no more at once
-        for _ in range(SIPS):
+        for _ in range(WARM_UP):
             take(readers, SIP)
         warm = resident(running)
         assert warm < alone + READERS * EACH
-        for _ in range(SIPS):
+        for _ in range(ROUNDS):
             take(readers, SIP)
             serves()
         assert resident(running) < warm + NOISE

@@ -3,8 +3,9 @@
 import pytest
 
 from benchmarks.soak_faults import RECOVERY_S, Timeline
-from benchmarks.soak_judge import Book, after_warm_up, asked_twice, book, lost, slope
+from benchmarks.soak_judge import Book, Twice, after_warm_up, asked_twice, book, lost, slope
 from benchmarks.soak_tally import End, Failure
+from benchmarks.soak_worker import Entry
 
 SENT, ENDED = 100.0, 101.0
 LONG_BEFORE = SENT - RECOVERY_S - 1
@@ -25,10 +26,15 @@ def well(since: float, until: float | None = None) -> Timeline:
 
 
 def worker(
-    timeline: Timeline, *entries: tuple[int, bool], name: str = "one", stays: bool = True
+    timeline: Timeline,
+    *entries: tuple[int, bool],
+    name: str = "one",
+    stays: bool = True,
+    at: float = SENT,
 ) -> Book:
     """A worker that has read these requests."""
-    return book(name, timeline, entries, stays=stays)
+    read = [Entry(number, refused, at) for number, refused in entries]
+    return book(name, timeline, read, stays=stays)
 
 
 def is_lost(*books: Book, named: str = "") -> bool:
@@ -89,9 +95,18 @@ def test_a_kill_long_ago_is_no_excuse() -> None:
 
 def test_asked_twice() -> None:
     """Two that have read it and did not refuse it."""
-    one = worker(Timeline(), (1, False), (2, False), (3, True), (4, False))
-    other = worker(Timeline(), (2, False), (3, False), (4, True), (5, False))
-    assert asked_twice([one, other]) == [2]
+    one = worker(Timeline(), (1, False), (2, False), (3, True), (4, False), at=SENT + 0.1)
+    other = worker(Timeline(), (2, False), (3, False), (4, True), (5, False), name="other")
+    assert asked_twice([one, other]) == [Twice(2, "other", "one", died=False)]
+
+
+@pytest.mark.parametrize(("death", "died"), [(SENT + 0.05, True), (SENT - 1, False), (101, False)])
+def test_asked_again_after_a_death(death: float, *, died: bool) -> None:
+    """It counts if it was killed after it had read, and before the other did."""
+    one = worker(Timeline(), (2, False))
+    one.timeline.died(death)
+    other = worker(Timeline(), (2, False), name="other", at=SENT + 0.1)
+    assert asked_twice([other, one]) == [Twice(2, "one", "other", died=died)]
 
 
 def test_a_line_has_its_slope() -> None:

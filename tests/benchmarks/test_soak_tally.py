@@ -12,7 +12,7 @@ from benchmarks.soak_line import Reply
 from benchmarks.soak_report import complaints
 from benchmarks.soak_requests import LONGEST_TALK, Ask, Conversation, Source
 from benchmarks.soak_tally import End, Tally, verdict
-from benchmarks.soak_worker import read_book
+from benchmarks.soak_worker import Entry, read_book
 
 JSON, STREAM = Wish(stream=False, length=30), Wish(stream=True, length=4)
 
@@ -129,8 +129,9 @@ def test_a_book_that_was_torn(tmp_path: Path) -> None:
     """A worker was killed in the middle of a line: the others count."""
     path = tmp_path / "book"
     assert read_book(path) == []
-    path.write_bytes((9 << 1).to_bytes(8, "little") + (4 << 1 | 1).to_bytes(8, "little") + b"\x01")
-    assert read_book(path) == [(9, False), (4, True)]
+    entries = [Entry(9, refused=False, at=1.5), Entry(4, refused=True, at=2.5)]
+    path.write_bytes(b"".join(entry.line() for entry in entries) + b"\x01")
+    assert read_book(path) == entries
 
 
 def test_complaints_of_a_log() -> None:

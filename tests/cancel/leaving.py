@@ -21,7 +21,7 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 #: No timeout and no probe of ours ends anything within a test.
 PATIENT = {
     "timeouts": {"connect": "1m", "first_byte": "10m", "idle": "10m", "queue": "10m"},
-    "health": {"interval": "1h"},
+    "health": {"interval": "1h", "timeout": "10s"},
 }
 
 Leave = Callable[[socket.socket], None]

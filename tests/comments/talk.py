@@ -26,7 +26,8 @@ EVENTS = [
 ] + [b"data: [DONE]\n\n"]
 BODY = b"".join(EVENTS)
 #: Often enough for a test; and the only probe is the first one.
-OFTEN: dict[str, Any] = {"timeouts": {"comment": "20ms"}, "health": {"interval": "1h"}}
+QUIET = {"interval": "1h", "timeout": "10s"}
+OFTEN: dict[str, Any] = {"timeouts": {"comment": "20ms"}, "health": QUIET}
 FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
 
 

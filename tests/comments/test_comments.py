@@ -9,6 +9,7 @@ from tests.comments.talk import (
     HEAD,
     OFTEN,
     PATH,
+    QUIET,
     STREAM,
     TEXT,
     Gate,
@@ -75,7 +76,7 @@ def test_not_after_the_first_byte(stub: MakeStub, route: MakeRouter) -> None:
 def test_not_before_it_is_time(stub: MakeStub, route: MakeRouter) -> None:
     """A worker that answers soon is relayed with its own header and not a byte more."""
     worker = stub(STREAM)
-    talk = Talk(route(worker.url, timeouts={"comment": "1m"}, health={"interval": "1h"}))
+    talk = Talk(route(worker.url, timeouts={"comment": "1m"}, health=QUIET))
     assert talk.rest() == BODY
     assert talk.comments == 0
     assert talk.answer
@@ -95,7 +96,7 @@ def test_not_in_an_answer_that_is_no_stream(stub: MakeStub, route: MakeRouter) -
 @pytest.mark.parametrize("timeouts", [{}, {"comment": "off"}], ids=["default", "off"])
 def test_off(stub: MakeStub, route: MakeRouter, timeouts: dict[str, str]) -> None:
     """Unless told to, nothing is put in: the answer is the worker's to the byte."""
-    router = route(stub([0.3, *STREAM]).url, timeouts=timeouts, health={"interval": "1h"})
+    router = route(stub([0.3, *STREAM]).url, timeouts=timeouts, health=QUIET)
     talk = Talk(router)
     assert talk.rest() == BODY
     assert talk.comments == 0

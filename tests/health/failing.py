@@ -30,7 +30,7 @@ FAULTS: dict[str, tuple[list[Action], str]] = {
     "502": (says(502), "5xx"),
 }
 #: The only probe is the first one, and what is silent is so for long enough.
-QUIET = {"interval": "1h"}
+QUIET = {"interval": "1h", "timeout": "10s"}
 
 
 def health(**ejection: object) -> dict[str, object]:

@@ -116,7 +116,7 @@ def test_a_crowd_does_not_lock_operators_out(stub: MakeStub, route: MakeRouter) 
     for port in (router.port, router.admin_port):
         with send(port, b"") as first:
             until(lambda: len(router.door.everyone) == 1)
-            with send(port, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n") as second:
+            with send(port, b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n") as second:
                 assert read_all(second).startswith(b"HTTP/1.1 503 ")
             other = router.admin_port + router.port - port
             reply = httpx.get(f"http://127.0.0.1:{other}/health/live")

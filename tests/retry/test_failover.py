@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.health.failing import CHAT, FAULTS, PATH, says
+from tests.health.failing import CHAT, FAULTS, PATH, QUIET, says
 from tests.support import Action, MakeRouter, MakeStub, until
-
-QUIET = {"interval": "1h"}
 
 
 def full(name: bytes) -> list[Action]:

@@ -306,13 +306,19 @@ def test_a_secret_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["sk-literal", "$KEY", "${KEY", "${1A}", "${A}${B}", "file:relative", 5, None, ["x"]]
+    "value", ["sk-literal", "$KEY", "${KEY", "${1A}", "${A}${B}", 5, None, ["x"]]
 )
 def test_a_literal_secret_is_refused(value: object) -> None:
     """The sentence names the two forms and never the secret."""
     with pytest.raises(ValueError, match="secret") as caught:
         resolve_secret(value)
     assert str(caught.value) == TWO_FORMS
+
+
+def test_the_file_of_a_secret_has_an_absolute_path() -> None:
+    """It may be read again at any time, from wherever that is."""
+    with pytest.raises(ValueError, match="must be absolute: file:/path"):
+        resolve_secret("file:relative")
 
 
 def test_an_unset_or_useless_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,11 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
     """Nothing was sent, so another is asked; where there is none it is 503. No attempt stays."""
     worker, other = stub(), stub()
     router = route(
-        worker.url, other.url, strategy="roundrobin", timeouts=only("connect"), health=QUIET
+        worker.url,
+        other.url,
+        strategy="roundrobin",
+        timeouts=only("connect"),
+        health={**QUIET, "timeout": "2s"},
     )
     with unreachable(worker):
         before = connecting()
