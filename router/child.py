@@ -45,6 +45,7 @@ class Child:
         """Raises CannotBuild and PortTaken."""
         self._serving = Serving(settings, order.place)
         self._server = self._serving.server
+        self._ending = False
         self._view = self._serving.door.view
         # Nobody is to wait for what this process has not begun: it listens when it is ready.
         self._listeners = [bind(order.listen, shared=True, listen=False)]
@@ -64,7 +65,8 @@ class Child:
 
     def _end(self) -> None:
         """Begin the orderly end, once: the same may come as a signal and over the channel."""
-        if not self._server.told:
+        if not self._ending:  # the server itself hears of it a turn of the loop later
+            self._ending = True
             self._server.stop()
 
     async def _obey(self, channel: Channel) -> None:
