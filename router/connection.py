@@ -13,8 +13,8 @@ from typing import Self, cast
 
 import httptools
 
+from router.answer_head import Head
 from router.errors import Garbled, Gone, Headers, Silent, Stale, WorkerError
-from router.headers import answer_fields, header
 from router.recall import Recall
 
 HIGH_WATER = 256 * 1024
@@ -43,28 +43,6 @@ class Patience:
     """How long an unused connection is kept; below the worker's own limit, or the two race."""
     total: float = NEVER
     """For the whole answer."""
-
-
-class Head:
-    """Status and headers of an answer, names in lower case. Never changed; workers repeat it."""
-
-    __slots__ = ("_fields", "dated", "headers", "length", "status", "stream")
-
-    def __init__(self, status: int, headers: Headers, length: int | None) -> None:
-        self.status = status
-        self.headers = headers
-        self.length = length
-        """Bytes of the body, if it was told; of another answer, if it is told again."""
-        self.stream = header(headers, b"content-type").startswith(b"text/event-stream")
-        """It is a stream of events."""
-        self.dated = bool(header(headers, b"date"))
-        self._fields: bytes | None = None
-
-    def fields(self) -> bytes:
-        """Return the header lines that pass on to the client; made once for all answers alike."""
-        if self._fields is None:
-            self._fields = answer_fields(self.headers)
-        return self._fields
 
 
 class Connection(asyncio.Protocol):

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from router.connection import Connection, Head
+from router.answer_head import Head
+from router.connection import Connection
 from router.errors import WorkerError
 from router.events import error_event
 from router.exchange import Exchange, date_line

@@ -4,7 +4,8 @@ import asyncio
 import errno
 import ssl
 
-from router.connection import Connection, Head, Patience
+from router.answer_head import Head
+from router.connection import Connection, Patience
 from router.errors import Refused, Stale
 from router.recall import Recall
 from router.tls import explain
