@@ -86,7 +86,7 @@ class Timeline:
     def __init__(self) -> None:
         self._spells: list[tuple[float, float]] = []
         self._blind: list[tuple[float, float]] = []
-        self._deaths: list[float] = []
+        self._deaths: list[tuple[float, float]] = []
         self.since: float | None = None
         """Since when it is well; None if it is not."""
 
@@ -105,13 +105,13 @@ class Timeline:
         """Nobody can tell what it had of a request in this time: it had no time to write it."""
         self._blind.append((start, end))
 
-    def died(self, now: float) -> None:
-        """It was killed, with all that it did."""
-        self._deaths.append(now)
+    def died(self, start: float, end: float) -> None:
+        """It was killed some time between these, with all that it did."""
+        self._deaths.append((start, end))
 
     def died_within(self, start: float, end: float) -> bool:
-        """Whether what it did at the start was over at the end."""
-        return any(start <= death <= end for death in self._deaths)
+        """Whether it may have been killed meanwhile."""
+        return any(first <= end and start <= last for first, last in self._deaths)
 
     def well_from(self, start: float, end: float) -> bool:
         """Whether it was well all the time."""

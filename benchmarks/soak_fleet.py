@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -68,7 +67,7 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
             self._life.close()
             self._channel = None
-            self.timeline.died(now)
+            self.timeline.died(now, monotonic())
             self.timeline.blind(now - _BEFORE_S, monotonic() + _AFTER_S)
             return
         self._tell(Order(act.kind, act.seconds))
@@ -115,8 +114,8 @@ class Workers:
             Worker(f"worker-{n}", folder, seed + 1000 * n, stays=True) for n in range(1, count + 1)
         ]
         self.guest = Worker("guest", folder, seed, stays=False)
-        self.faults: Counter[Kind] = Counter()
-        """How often each has happened."""
+        self.faults: list[tuple[float, Act]] = []
+        """What has happened, and when."""
         self._next = 0.0
 
     def __enter__(self) -> Self:
@@ -156,7 +155,7 @@ class Workers:
         act = self._chaos.next(now, since, [worker.doing for worker in self.staying])
         if act is not None:
             self.staying[act.worker].begin(act, now)
-            self.faults[act.kind] += 1
+            self.faults.append((now, act))
 
     def heal(self) -> None:
         """Let all be well again."""

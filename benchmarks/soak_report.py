@@ -1,13 +1,13 @@
 """What a soak has found, as a table, as a verdict and as JSON."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.soak_faults import Kind
+from benchmarks.soak_faults import Act
 from benchmarks.soak_judge import Twice, after_warm_up, by_cause, slope
 from benchmarks.soak_tally import NEVER, End, Failure, Tally
 from benchmarks.soak_watch import TASKS, Look, Sample
@@ -24,7 +24,7 @@ class Report:
     tally: Tally
     lost: Sequence[Failure]
     twice: Sequence[Twice]
-    faults: Mapping[Kind, int]
+    faults: Sequence[tuple[float, Act]]
     reloads: int
     load_share: float
     machine_share: float
@@ -113,13 +113,14 @@ class Report:
         """Return everything else, a line each."""
         first, last = self.before.sample, self.after.sample
         asked = sum(self.tally.ends.values())
+        kinds = Counter(act.kind for _, act in self.faults)
         again = len(self.twice) - len(self.asked_twice)
         lines = [
             f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
             f" the router used {self.router_share:.0%} of a core, the clients"
             f" {self.load_share:.0%}, everything on this machine {self.machine_share:.0%}",
             "faults: "
-            + ", ".join(f"{kind} {count}" for kind, count in self.faults.items())
+            + ", ".join(f"{kind} {count}" for kind, count in kinds.items())
             + f"; {self.reloads} reloads",
             f"lost that could have been saved: {len(self.lost)};"
             f" asked twice: {len(self.asked_twice)};"
@@ -164,7 +165,7 @@ class Report:
             "asked_twice": [one._asdict() for one in self.twice],
             "failures": by_cause(self.tally.failures),
             "odd": [one._asdict() for one in self.tally.odd],
-            "faults": dict(self.faults),
+            "faults": [(at, *act) for at, act in self.faults],
             "reloads": self.reloads,
             "memory_mb_a_minute": self.memory_growth,
             "descriptors_a_minute": self.descriptor_growth,

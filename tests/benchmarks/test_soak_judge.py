@@ -104,7 +104,7 @@ def test_asked_twice() -> None:
 def test_asked_again_after_a_death(death: float, *, died: bool) -> None:
     """It counts if it was killed after it had read, and before the other did."""
     one = worker(Timeline(), (2, False))
-    one.timeline.died(death)
+    one.timeline.died(death, death + 0.01)
     other = worker(Timeline(), (2, False), name="other", at=SENT + 0.1)
     assert asked_twice([other, one]) == [Twice(2, "one", "other", died=died)]
 
