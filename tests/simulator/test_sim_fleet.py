@@ -46,8 +46,8 @@ def test_a_taken_port_is_named() -> None:
     assert not fleet.workers
 
 
-def test_the_same_port_serves_again_after_a_stop() -> None:
-    """A stopped fleet leaves nothing on its ports, events included."""
+def serves_again() -> bool:
+    """Start a fleet on the ports of one that has stopped; False if a neighbour's port is taken."""
     settings = FleetSettings(profile="toy")
     with FleetThread(settings) as first:
         url = first.urls[0]
@@ -57,9 +57,20 @@ def test_the_same_port_serves_again_after_a_stop() -> None:
     again = FleetSettings(
         profile="toy", port=int(url.rsplit(":", 1)[1]), kv_port=int(kv.rsplit(":", 1)[1])
     )
-    with FleetThread(again) as second:
-        assert second.urls == [url]
-        assert second.workers[0].kv_events == kv
+    try:
+        with FleetThread(again) as second:
+            assert second.urls == [url]
+            assert second.workers[0].kv_events == kv
+    except OSError as error:
+        if kv in str(error) or url.removeprefix("http://") in str(error):
+            raise
+        return False  # the port after it, which is another program's
+    return True
+
+
+def test_the_same_port_serves_again_after_a_stop() -> None:
+    """A stopped fleet leaves nothing on its ports, events included."""
+    assert any(serves_again() for _ in range(10))
 
 
 @pytest.mark.parametrize(
