@@ -16,9 +16,9 @@ from tests.support import MakeStub, until
 
 READERS = 1000
 #: Bytes that each reader takes in one go; how often until all buffers have been in use, and then.
-SIP, WARM_UP, ROUNDS = 64 << 10, 6, 4
+SIP, WARM_UP, ROUNDS = 64 << 10, 5, 4
 #: Most that one reader may cost. By how much the whole may still vary is far less than what passes.
-EACH, NOISE = 1 << 20, 160 << 20
+EACH, NOISE = 1 << 20, 96 << 20
 
 
 def resident(running: Running) -> int:
@@ -58,6 +58,7 @@ def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStac
                 "listen": "127.0.0.1:0",
                 "workers": [worker.url, quick.url],
                 "clients": {"write": "10m"},
+                "shutdown": {"delay": "0s"},
                 "health": {"interval": "1h", "timeout": "10s"},
             }
         )
