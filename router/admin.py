@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from router import __version__
-from router.errors import DoorError, WrongMethod
+from router.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.openapi import add_docs, describe
@@ -59,10 +60,18 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         """List every worker: its state and what is booked on it."""
         return await view.workers()
 
-    @app.get("/v1/models")
+    @app.get(MODELS)
     async def models() -> dict[str, Any]:
         """List the models of all workers as they describe them, sorted by name."""
         return {"object": "list", "data": [model for _, model in sorted(fleet.models().items())]}
+
+    @app.get(MODELS + "/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """Describe one model as its worker does; slashes in its name may be escaped."""
+        found = fleet.models().get(unquote(name))
+        if found is None:
+            raise UnknownModel(unquote(name))
+        return found
 
     @app.get("/metrics", response_class=Response)
     async def scrape() -> Response:
@@ -75,7 +84,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
 def operator_paths(app: FastAPI) -> frozenset[str]:
     """Return the paths that are for operators only."""
     paths = {route.path for route in app.routes if isinstance(route, Route)}
-    return frozenset(paths - OPEN - {MODELS})
+    return frozenset(path for path in paths - OPEN if not path.startswith(MODELS))
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:

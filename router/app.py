@@ -8,7 +8,7 @@ from router.admin import admin, operator_paths
 from router.asgi import Bridge
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet, Worker
-from router.gate import FOR_CLIENTS, admin_gate, main_gate
+from router.gate import admin_gate, for_clients, main_gate
 from router.health import Health
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
@@ -57,7 +57,7 @@ class Door:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._proxy.serve(endpoint, exchange)
-        if exchange.method == "OPTIONS" and exchange.path in FOR_CLIENTS:
+        if exchange.method == "OPTIONS" and for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
 

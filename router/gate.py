@@ -17,10 +17,15 @@ from router.settings import KeySettings, Settings
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
 OPEN = frozenset(("/health/live", "/health/ready", "*"))
 MODELS = "/v1/models"
-#: What clients use, and web pages where `cors` lets them.
-FOR_CLIENTS = frozenset(ENDPOINTS) | {MODELS}
+#: Before the name of one of them.
+MODEL = MODELS + "/"
 #: Bytes that a request to any other path may bring.
 SMALL_BODY = 64 << 10
+
+
+def for_clients(path: str) -> bool:
+    """Whether clients use it, and web pages where `cors` lets them."""
+    return path in ENDPOINTS or path == MODELS or path.startswith(MODEL)
 
 
 class Place(NamedTuple):
@@ -47,7 +52,8 @@ class Gate:
         """Judge a request; return the longest body it may have. Raises DoorError."""
 
     def _judge(self, exchange: Exchange) -> int:
-        keys, method, longest = self._places.get(exchange.path, self._elsewhere)
+        place = self._places.get(exchange.path)
+        keys, method, longest = place or self._place(exchange.path)
         if keys is not None:
             name = keys.who(exchange.headers)
             if name is None:
@@ -59,11 +65,19 @@ class Gate:
             raise UnknownPath(exchange.path)
         return longest
 
+    def _place(self, path: str) -> Place:
+        """Return what is asked of a path that the table does not hold."""
+        models = self._places.get(MODELS)
+        if models is not None and path.startswith(MODEL) and len(path) > len(MODEL):
+            return models
+        return self._elsewhere
+
     def _for_pages(self, exchange: Exchange) -> int:
         """The same, where web pages of other origins may be among the clients."""
-        if self._cors is not None and exchange.path in FOR_CLIENTS:
+        path = exchange.path
+        if self._cors is not None and for_clients(path):
             if exchange.method == "OPTIONS":
-                method = self._places[exchange.path].method or ""
+                method = (self._places.get(path) or self._place(path)).method or ""
                 permission = self._cors.preflight(exchange.headers, method)
                 if permission is not None:  # browsers send no key with this question
                     exchange.add(permission)

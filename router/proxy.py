@@ -76,20 +76,24 @@ class Proxy:
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = self._read(endpoint, exchange)
-        model, workers = plea.prompt.model, plea.workers
+        if self._comment is not None and plea.prompt.stream:
+            with Comments(exchange, self._comment):
+                await self._ask(plea)
+        else:
+            await self._ask(plea)
+
+    async def _ask(self, plea: Plea) -> None:
+        """Wait for room, decide, and ask."""
+        model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
         while self._admission.must_wait(plea.pool, model, workers):
             await self._admission.turn(plea.pool, model, exchange.tenant)
             pool, _, workers = self._fleet.route(model)
             if pool is plea.pool:
                 break
-            plea = self._read(endpoint, exchange)  # the settings have changed meanwhile
+            plea = self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
         job = self._decide(plea, workers)
         exchange.asked = True
-        if self._comment is not None and job.prompt.stream:
-            with Comments(exchange, self._comment):
-                await self._try_each(job)
-        else:
-            await self._try_each(job)
+        await self._try_each(job)
 
     def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Understand what is asked for, and who could answer."""

@@ -70,8 +70,8 @@ class TimeoutSettings(Model):
     keepalive: Wait = 3.0
     """How long an idle connection to a worker is kept; below 5s. Default: 3s."""
     comment: DurationOrOff = None
-    """Silence, once a worker is asked, after which a stream without a first byte gets an SSE
-    comment, so that nothing on the way closes it; or `off`. Default: off."""
+    """Silence after which a stream without a first byte gets an SSE comment, so that nothing
+    on the way closes it; or `off`. Default: off."""
 
     @field_validator("keepalive")
     @classmethod

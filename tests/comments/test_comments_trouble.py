@@ -17,7 +17,7 @@ from tests.comments.talk import (
     commented,
     error_in,
 )
-from tests.support import Action, MakeRouter, MakeStub, until
+from tests.support import Action, MakeRouter, MakeStub, post, read_all, until
 
 
 @pytest.mark.parametrize("end", ["close", "reset", b"nonsense\r\n"])
@@ -48,6 +48,31 @@ def test_a_worker_that_stays_silent(stub: MakeStub, route: MakeRouter) -> None:
     assert error_in(talk.rest())["code"] == "worker_timeout"
     assert talk.comments > 1
     until(lambda: worker.closed_by_peer == 1)
+    until(router.idle)
+
+
+def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
+    """They hear that they are not forgotten, then the answer, or in an event that there is none."""
+    gate = Gate(stub, STREAM)
+    router = route(
+        gate.worker.url,
+        **{**OFTEN, "timeouts": {**OFTEN["timeouts"], "queue": "400ms"}},
+        limits={"in_flight": 1, "queue": 1},
+    )
+    first = Talk(router)
+    first.silence(1)
+    second = Talk(router)
+    second.silence(2)
+    assert router.metric("warmroute_queue_length") == 1
+    with post(router.port, PATH, b'{"stream":true}', b"connection: close") as refused:
+        assert read_all(refused).startswith(b"HTTP/1.1 429 ")  # nothing was said to it before
+    assert error_in(second.rest())["code"] == "overloaded"
+    third = Talk(router)
+    third.silence(1)
+    gate.open()
+    assert first.rest() == BODY
+    gate.worker.script = STREAM
+    assert third.rest() == BODY
     until(router.idle)
 
 

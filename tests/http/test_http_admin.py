@@ -4,12 +4,13 @@ import json
 import re
 import socket
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.openai import ENDPOINTS
-from tests.support import MakeRouter, MakeStub, Router, post, until
+from tests.support import MakeRouter, MakeStub, Router, error_of, post, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SLOW = {"health": {"interval": "1h"}}
@@ -123,6 +124,27 @@ def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
     for name, status in (("alpha", 200), ("zeta", 200), ("hidden", 404)):
         reply = router.http.post("/v1/chat/completions", json={**CHAT, "model": name})
         assert reply.status_code == status
+
+
+@pytest.mark.parametrize("name", ["plain", "org/model-7B", "a/b/c", "m:8b@v1+x"])
+def test_one_model(stub: MakeStub, route: MakeRouter, name: str) -> None:
+    """As its worker describes it, under a name with slashes too, however they are written."""
+    router = route({"url": stub().url, "models": [name]}, **SLOW)
+    (listed,) = router.http.get("/v1/models").json()["data"]
+    for written in (quote(name, safe=""), quote(name, safe="/")):
+        assert router.http.get(f"/v1/models/{written}").json() == listed
+    assert listed["id"] == name
+
+
+@pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/plain/", "/v1/models/PLAIN"])
+def test_no_such_model(stub: MakeStub, route: MakeRouter, path: str) -> None:
+    """404 with the name that was asked for."""
+    router = route({"url": stub().url, "models": ["plain"]}, **SLOW)
+    reply = router.http.get(path)
+    assert (reply.status_code, error_of(reply)["code"]) == (404, "model_not_found")
+    assert path.removeprefix("/v1/models/") in error_of(reply)["message"]
+    assert router.http.get("/v1/models/").json()["error"]["code"] == "unknown_url"
+    assert router.http.post(path, json={}).status_code == 405
 
 
 def test_configured_models_are_not_asked_for(stub: MakeStub, route: MakeRouter) -> None:

@@ -45,7 +45,7 @@ def test_operators_paths(apart: Router, operators: httpx.Client, path: str) -> N
         assert error_of(reply)["code"] == "unknown_url"
 
 
-@pytest.mark.parametrize("path", [*ENDPOINTS, "/v1/models"])
+@pytest.mark.parametrize("path", [*ENDPOINTS, "/v1/models", "/v1/models/m"])
 def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, path: str) -> None:
     """On the main listener only; no worker hears of the others, and no web page either."""
     before = len(worker.requests)

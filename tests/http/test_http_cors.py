@@ -14,7 +14,7 @@ CHAT = "/v1/chat/completions"
 PAGE, OTHER = "https://app.example", "http://localhost:3000"
 KEY = "sk-door-0123456789"
 BODY = {"model": "m", "messages": []}
-FOR_PAGES = [*ENDPOINTS, "/v1/models"]
+FOR_PAGES = [*ENDPOINTS, "/v1/models", "/v1/models/m"]
 EXPOSED = {"x-request-id", "x-warmroute-worker", "x-warmroute-decision", "retry-after"}
 ASKING = {
     "origin": PAGE,
@@ -66,7 +66,7 @@ def test_a_browser_asks_first(shared: Router, path: str, origin: str) -> None:
     assert (reply.status_code, reply.content) == (204, b"")
     assert of_cors(reply) == {
         "access-control-allow-origin": origin,
-        "access-control-allow-methods": "GET" if path == "/v1/models" else "POST",
+        "access-control-allow-methods": "POST" if path in ENDPOINTS else "GET",
         "access-control-allow-headers": ASKING["access-control-request-headers"],
         "access-control-max-age": "600",
         "vary": "origin",

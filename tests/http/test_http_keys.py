@@ -17,7 +17,7 @@ DOOR, ADMIN, BOTH = "sk-door-0123456789", "sk-admin-0123456789", "sk-both-012345
 WRONG, WORKER = "sk-wrong-0123456789", "sk-worker-0123456789"
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-FOR_CLIENTS = [*ENDPOINTS, "/v1/models"]
+FOR_CLIENTS = [*ENDPOINTS, "/v1/models", "/v1/models/m"]
 FOR_OPERATORS = [
     "/workers",
     "/metrics",
@@ -220,6 +220,7 @@ TARGETS = [
     b"/WORKERS",
     b"/%2577orkers",
     b"/v1/models/../../workers",
+    b"/v1/models/%2e%2e/%2e%2e/workers",
     b"http://a/workers",
     b"http://health/live/workers",
     b"http://a//workers",

@@ -138,7 +138,8 @@ def test_models(stage: Stage, caller: Caller) -> None:
     raw = caller.call("models.with_raw_response.list")
     assert [model.id for model in raw.parse().data] == [MODEL]
     assert json.loads(caller.whole("models.list").body)["object"] == "list"
-    with pytest.raises(openai.NotFoundError):
+    assert caller.call("models.retrieve", model=MODEL) == caller.events("models.list")[0]
+    with pytest.raises(openai.NotFoundError, match="'gpt-none' does not exist"):
         caller.call("models.retrieve", model="gpt-none")
 
 

@@ -114,6 +114,7 @@ def test_models(node: Node, stage: Stage) -> None:
     """Listed as pages; one that is not there is a NotFoundError."""
     listed = node.ask(stage.router.url, "models.list", how="pages")
     assert [model["id"] for model in listed.seen] == [MODEL]
+    assert node.ask(stage.router.url, "models.retrieve", MODEL).result == listed.seen[0]
     assert node.ask(stage.router.url, "models.retrieve", "gpt-none").kind == "NotFoundError"
 
 

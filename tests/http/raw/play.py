@@ -48,11 +48,14 @@ def play(port: int, row: Row, cut: Cut = whole) -> Seen:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = Answers(client, head=row.head)
         early = False
+        interims = finals = 0  # waited for so far; what was read may hold the next one too
         for step in row.sent:
             if step is Wait.INTERIM:
-                answers.read_until(interims=len(answers.interims) + 1)
+                interims += 1
+                answers.read_until(interims=interims)
             elif step is Wait.FINAL:
-                answers.read_until(len(answers.final) + 1)
+                finals += 1
+                answers.read_until(finals)
             elif step is Wait.SILENCE:
                 early |= answers.read(seconds=SILENCE_S)
             else:
