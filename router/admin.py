@@ -1,6 +1,6 @@
 """Everything off the hot path: health, workers, merged models, metrics, docs. Plain FastAPI."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -66,7 +66,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return {"object": "list", "data": [model for _, model in sorted(fleet.models().items())]}
 
     @app.get(MODELS + "/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> Mapping[str, Any]:
         """Describe one model as its worker does; slashes in its name may be escaped."""
         found = fleet.models().get(unquote(name))
         if found is None:
