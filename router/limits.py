@@ -4,13 +4,13 @@ Numbers are cheap to judge. Lists are decoded only where they could be over thei
 requests are too short for that, and in most of them no message is a list of parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from router.errors import BadRequest
-from router.openai import Endpoint, Prompted, Request
+from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
 from router.settings import LimitSettings
 
 T = TypeVar("T")
@@ -38,12 +38,6 @@ _WORDS = frozenset(
 _BRACKET = ord("[")
 
 
-class _Message(msgspec.Struct):
-    content: msgspec.Raw = msgspec.Raw()
-    output: msgspec.Raw = msgspec.Raw()
-    """What a tool returned, in `/v1/responses`."""
-
-
 class _Part(msgspec.Struct):
     type: Any = None
     uuid: Any = None
@@ -53,8 +47,6 @@ class _Part(msgspec.Struct):
 
 
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_messages = msgspec.json.Decoder(list[_Message]).decode
-_message = msgspec.json.Decoder(_Message).decode
 _part = msgspec.json.Decoder(_Part).decode
 
 
@@ -67,8 +59,6 @@ class Limits:
         self._max_tokens = settings.max_tokens
         self._messages = settings.messages
         self._images = settings.images
-        # So long is a list that holds as many entries as it may, of one byte or of `{}`.
-        self._short = min(2 * self._messages + 1, 3 * self._images + 1)
 
     def check(self, endpoint: Endpoint, request: Request) -> None:
         """Raise BadRequest, with the name of the field, if a request asks for too much."""
@@ -79,22 +69,16 @@ class Limits:
         if self._max_tokens is not None:
             for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
                 _check_number(field, getattr(request, field), self._max_tokens)
-        if len(request.messages) > self._short:
+        if request.messages:
             self._check_list("messages", request.messages)
-        if endpoint.prompted is Prompted.RESPONSES and len(request.input) > self._short:
-            self._check_list("input", request.input)
+        if endpoint.prompted is Prompted.RESPONSES:
+            self._check_list("input", messages(request.input))
 
-    def _check_list(self, field: str, raw: msgspec.Raw) -> None:
-        # Counting bytes is a tenth of the work of decoding. Every part that is not text begins
-        # with a brace, in a list of its own; between two messages there is a comma.
-        text = bytes(raw)
-        if text.count(b"{") > self._images and text.find(b"[", 1) > 0:
-            messages = _read(raw)
-            _check_count(field, "messages", len(messages), self._messages)
-            images = sum([_others(parts) for message in messages for parts in message if parts])
-            _check_count(field, "images", images, self._images)
-        elif text.count(b",") >= self._messages:
-            _check_count(field, "messages", len(_entries(raw)), self._messages)
+    def _check_list(self, field: str, found: Sequence[Message]) -> None:
+        _check_count(field, "messages", len(found), self._messages)
+        lists = [parts for one in found for parts in (one.content, one.output) if _is_list(parts)]
+        if sum(map(len, lists)) > 3 * self._images:  # `{}` is a part, and there are commas
+            _check_count(field, "images", sum(map(_others, lists)), self._images)
 
 
 def _check_number(field: str, value: object, limit: int) -> None:
@@ -120,18 +104,13 @@ def _check_count(field: str, what: str, count: int, limit: int) -> None:
         )
 
 
-def _read(raw: msgspec.Raw) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
-    """Return where each message may have parts; what is no message counts as one without."""
-    messages = _decoded(_messages, raw)
-    if messages is None:
-        read = [_decoded(_message, entry) for entry in _entries(raw)]
-        messages = [message or _Message() for message in read]
-    return [(message.content, message.output) for message in messages]
+def _is_list(raw: msgspec.Raw) -> bool:
+    return len(raw) > 0 and memoryview(raw)[0] == _BRACKET
 
 
 def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """Count the parts that are not text."""
-    if memoryview(raw)[0] != _BRACKET:
+    """Count the parts that are not text in what may be a list of parts."""
+    if not _is_list(raw):
         return 0
     count = 0
     for entry in _entries(raw):
@@ -140,7 +119,7 @@ def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
             continue
         if not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
             count += 1
-        elif outermost and part.content:
+        elif outermost:
             count += _others(part.content, outermost=False)
     return count
 
@@ -153,5 +132,5 @@ def _entries(raw: msgspec.Raw) -> list[msgspec.Raw]:
 def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:
     try:
         return decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNEXPECTED:
         return None

@@ -59,7 +59,17 @@ ENDPOINTS = {
 }
 
 
-class Request(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
+    """What routing and the limits need of a message; of an item of `/v1/responses` too."""
+
+    role: str = ""
+    content: msgspec.Raw = msgspec.Raw()
+    output: msgspec.Raw = msgspec.Raw()
+    """What a tool returned, in `/v1/responses`."""
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+
+class _Fields(msgspec.Struct, kw_only=True):
     """The fields that routing and the limits need. Only `model` must be of its type: the rest is
     for the worker to judge."""
 
@@ -72,7 +82,6 @@ class Request(msgspec.Struct):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     tools: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
     system: msgspec.Raw = msgspec.Raw()
     instructions: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
@@ -85,7 +94,25 @@ class Request(msgspec.Struct):
         return limit if isinstance(limit, int) and limit > 0 else None
 
 
+class Request(_Fields):
+    """What is read of a request."""
+
+    messages: list[Message] = []
+    """Those that are no messages are empty ones."""
+
+
+class _Odd(_Fields):
+    """A request that is not as expected, and is read with care."""
+
+    messages: msgspec.Raw = msgspec.Raw()
+
+
 _decode = msgspec.json.Decoder(Request).decode
+_decode_odd = msgspec.json.Decoder(_Odd).decode
+_message = msgspec.json.Decoder(Message).decode
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+#: What decoding raises.
+UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 #: Of a form, where they are text.
 _FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
 
@@ -96,11 +123,36 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
         return msgspec.convert(_form(body, content_type), Request)
     try:
         return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _parse_odd(body)
+
+
+def _parse_odd(body: bytes) -> Request:
+    """Find out what is wrong, and whether it is for us to judge."""
+    try:
+        odd = _decode_odd(body)
     except msgspec.ValidationError as error:
         param = "model" if "$.model" in str(error) else None
         raise BadRequest(f"The request body is not as expected: {error}.", param=param) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+    fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__}
+    return Request(**fields, messages=messages(odd.messages))
+
+
+def messages(raw: msgspec.Raw) -> list[Message]:
+    """Read a list of messages or items; none if it is no list."""
+    try:
+        return [_read(entry) for entry in _list(raw)]
+    except UNEXPECTED:
+        return []
+
+
+def _read(raw: msgspec.Raw) -> Message:
+    try:
+        return _message(raw)
+    except UNEXPECTED:
+        return Message()
 
 
 def _form(body: bytes, content_type: bytes) -> dict[str, str]:

@@ -6,12 +6,13 @@ How many bytes make a token is learned from the `usage` that workers report.
 """
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 from xxhash import xxh3_128_digest
 
-from router.openai import Endpoint, Prompted, Request
+from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
 from strategies.base import Prompt
 from strategies.blocks import TEXT_ENDS, chain, root_key
 
@@ -33,21 +34,12 @@ ID_BYTES = 4
 PART_TOKENS = 768
 
 
-_UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
-
-
-class _Message(msgspec.Struct):
-    role: str = ""
-    content: str | list[msgspec.Raw] | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
-
-
 class _Part(msgspec.Struct):
     type: str = "text"
     text: str | None = None
 
 
-_messages = msgspec.json.Decoder(list[_Message]).decode
+_content = msgspec.json.Decoder(str | list[msgspec.Raw] | None).decode
 _part = msgspec.json.Decoder(_Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
@@ -116,7 +108,8 @@ def _canonical(endpoint: Endpoint, request: Request) -> _Canonical:
         case Prompted.MESSAGES:
             return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
         case Prompted.RESPONSES:
-            return _conversation(bytes(request.tools) + bytes(request.instructions), request.input)
+            head = bytes(request.tools) + bytes(request.instructions)
+            return _items(head, request.input)
         case Prompted.COMPLETION:
             return _plain(request.prompt)
         case Prompted.INPUT:
@@ -129,7 +122,7 @@ def _measured(endpoint: Endpoint, request: Request) -> _Canonical:
     """The prompt as it was written: as long as its text, or nearly so."""
     match endpoint.prompted:
         case Prompted.CHAT | Prompted.MESSAGES:
-            return _Canonical(bytes(request.messages))
+            return _Canonical(b"".join([bytes(message.content) for message in request.messages]))
         case Prompted.COMPLETION:
             return _Canonical(bytes(request.prompt))
         case Prompted.INPUT | Prompted.RESPONSES:
@@ -138,31 +131,44 @@ def _measured(endpoint: Endpoint, request: Request) -> _Canonical:
             return _Canonical(b"", plain=False)
 
 
-def _conversation(head: bytes, raw: msgspec.Raw) -> _Canonical:
+def _conversation(head: bytes, found: Sequence[Message]) -> _Canonical:
     """Role and content of each message, in order; anything unexpected as it was written."""
-    try:
-        messages = _messages(raw)
-    except _UNEXPECTED:
-        return _Canonical(head + bytes(raw), plain=False)
     pieces = [head]
     others = 0
-    for message in messages:
+    for message in found:
         pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
-        if isinstance(message.content, str):
-            pieces.append(message.content.encode())
-        for part in message.content if isinstance(message.content, list) else ():
-            text = _text_of(part)
-            others += text is None
-            pieces.append(xxh3_128_digest(part) if text is None else text)
+        content = _read(message.content)
+        if isinstance(content, list):
+            for part in content:
+                text = _text_of(part)
+                others += text is None
+                pieces.append(xxh3_128_digest(part) if text is None else text)
+        else:
+            pieces.append(content)
         pieces.append(bytes(message.tool_calls))
     return _Canonical(b"".join(pieces), parts=others, plain=not others)
+
+
+def _items(head: bytes, raw: msgspec.Raw) -> _Canonical:
+    """The input of `/v1/responses`: items, or one text."""
+    items = messages(raw)
+    return _conversation(head, items) if items else _Canonical(head + bytes(raw), plain=False)
+
+
+def _read(raw: msgspec.Raw) -> bytes | list[msgspec.Raw]:
+    """Return the text of a message, or its parts."""
+    try:
+        content = _content(raw) if raw else None
+    except UNEXPECTED:
+        return bytes(raw)
+    return content if isinstance(content, list) else (content or "").encode()
 
 
 def _text_of(raw: msgspec.Raw) -> bytes | None:
     """Return the text of a part of a message; None if it is of another kind."""
     try:
         part = _part(raw)
-    except _UNEXPECTED:
+    except UNEXPECTED:
         return None
     return None if part.text is None else part.text.encode()
 
@@ -171,7 +177,7 @@ def _plain(raw: msgspec.Raw) -> _Canonical:
     """Text or token ids; of several prompts the first one decides."""
     try:
         text = _text(raw)
-    except _UNEXPECTED:
+    except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
         return _Canonical(text[0].encode() if text else b"", plain=len(text) == 1)
@@ -183,5 +189,5 @@ def _packed(raw: msgspec.Raw) -> _Canonical:
         ids = _ids(raw)
         first = cast("list[int]", ids[0] if ids and isinstance(ids[0], list) else ids)
         return _Canonical(array("I", first).tobytes(), tokens=len(first))
-    except (*_UNEXPECTED, OverflowError, TypeError, ValueError):
+    except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return _Canonical(bytes(raw), plain=False)

@@ -86,11 +86,13 @@ def answered(
 @quickly
 @given(path=PATHS, body=BODIES)
 def test_any_json_object_is_relayed(door: Router, path: str, body: dict[str, Any]) -> None:
-    """With a known model, no field may be so odd that the router refuses to route it."""
+    """With a known model, no field may be so odd that the router refuses to route it; but for a
+    number that is over its limit."""
     reply = answered(door, path, json.dumps(body).encode())
     floats = ("NaN", "Infinity")  # not JSON, though Python writes them
     if not ENDPOINTS[path].form and not any(word in json.dumps(body) for word in floats):
-        assert reply.status_code == 200
+        over = reply.status_code == 400 and error_of(reply)["param"] == "n"
+        assert reply.status_code == 200 or over, reply.text
 
 
 @quickly
