@@ -278,8 +278,8 @@ class Connection(asyncio.Protocol):
         else:
             self._got_any = True
             known = self._recall.find(data)
-            if known is not None:
-                self._again(*known)
+            if known is not None and not known[2]:
+                self._again(known[0], known[1])
                 return
             self._parse(data)
             if self._is_plain():

@@ -48,7 +48,9 @@ _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 class _Canonical(NamedTuple):
     """A prompt as bytes: equal prompts give equal bytes, longer ones begin with shorter ones."""
 
-    data: bytes
+    data: bytes = b""
+    unread: int = 0
+    """Bytes that nobody looks at; they only count."""
     tokens: int | None = None
     """Counted, where it was given as token ids."""
     parts: int = 0
@@ -70,7 +72,7 @@ class Prompts:
 
     def prompt(self, endpoint: Endpoint, request: Request) -> Prompt:
         """Turn `request` into what a strategy may know of it."""
-        prompt = (_canonical if self._keyed else _measured)(endpoint, request)
+        prompt = _canonical(endpoint, request) if self._keyed else _measured(endpoint, request)
         per_token = self.bytes_per_token if prompt.tokens is None else ID_BYTES
         model = request.model or ""
         keys: list[int] = []
@@ -82,7 +84,7 @@ class Prompts:
             answer = min(request.answer_limit or ANSWER_TOKENS, LONGEST_ANSWER)
         return Prompt(
             model=model,
-            tokens=int(len(prompt.data) / per_token) + PART_TOKENS * prompt.parts,
+            tokens=int((len(prompt.data) + prompt.unread) / per_token) + PART_TOKENS * prompt.parts,
             keys=keys,
             ends=TEXT_ENDS,
             unit_tokens=1.0 / per_token,
@@ -115,20 +117,20 @@ def _canonical(endpoint: Endpoint, request: Request) -> _Canonical:
         case Prompted.INPUT:
             return _plain(request.input)
         case Prompted.NOTHING:
-            return _Canonical(b"", plain=False)
+            return _Canonical(plain=False)
 
 
 def _measured(endpoint: Endpoint, request: Request) -> _Canonical:
     """The prompt as it was written: as long as its text, or nearly so."""
     match endpoint.prompted:
         case Prompted.CHAT | Prompted.MESSAGES:
-            return _Canonical(b"".join([bytes(message.content) for message in request.messages]))
+            return _Canonical(unread=sum([len(message.content) for message in request.messages]))
         case Prompted.COMPLETION:
-            return _Canonical(bytes(request.prompt))
+            return _Canonical(unread=len(request.prompt))
         case Prompted.INPUT | Prompted.RESPONSES:
-            return _Canonical(bytes(request.input))
+            return _Canonical(unread=len(request.input))
         case Prompted.NOTHING:
-            return _Canonical(b"", plain=False)
+            return _Canonical(plain=False)
 
 
 def _conversation(head: bytes, found: Sequence[Message]) -> _Canonical:

@@ -63,6 +63,7 @@ class Reader:
         "_chunks",
         "_head_bytes",
         "_headers",
+        "_missing",
         "_owner",
         "_parser",
         "_read",
@@ -99,7 +100,9 @@ class Reader:
         self._read = self._head_bytes = 0
         self._recall: Recall[Head] = Recall()
         self._whole: Head | None = None
-        """The head of the request that was just read whole, if it may come again."""
+        """The head that was read last, if it may come again."""
+        self._missing = 0
+        """Bytes of a body whose head was recognised."""
         self._begin()
 
     def _begin(self) -> None:
@@ -113,11 +116,19 @@ class Reader:
 
     def feed(self, data: bytes) -> None:
         """Read on. Raises DoorError."""
+        if self._missing:
+            data = self._more(data)
+            if not data:
+                return
         between = self.current is None and not self.in_head
         known = self._recall.find(data) if between else None
         if known is not None:
             self._again(*known)
-            return
+        else:
+            self._parse(data, between=between)
+
+    def _parse(self, data: bytes, *, between: bool) -> None:
+        """Have llhttp read on; `between` requests, if the last one was whole."""
         self._read = size = len(data)
         self._received += size
         self._head_bytes = self._head_bytes + size if self.in_head else size
@@ -138,22 +149,32 @@ class Reader:
         if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
             raise self._headers_too_large()
 
-    def _again(self, head: Head, body: bytes) -> None:
+    def _again(self, head: Head, body: bytes, missing: int) -> None:
         """A request whose head was judged before."""
         self.progress += 1
         self.current = exchange = Exchange(self._owner, head, keep=True)
         try:
             limit = self._owner.admit(exchange)
         except DoorError as error:
-            if body:
+            if body or missing:
                 raise
             exchange.refusal, limit = error, 0
-        if len(body) > limit:
+        if len(body) + missing > limit:
             raise BodyTooLarge(limit)
-        self.current = None
-        self.last = not exchange.keep
-        exchange.body = body
-        self._owner.received(exchange)
+        self._body.append(body)
+        self._missing = missing
+        if not missing:
+            self._complete(exchange)
+
+    def _more(self, data: bytes) -> bytes:
+        """Take what is missing of a body; return what follows it."""
+        self.progress += 1
+        piece = data[: self._missing]
+        self._body.append(piece)
+        self._missing -= len(piece)
+        if not self._missing and self.current is not None:
+            self._complete(self.current)
+        return data[len(piece) :]
 
     def follow(self, bounds: Bounds) -> None:
         """Other bounds from the next request on."""
@@ -215,7 +236,7 @@ class Reader:
         has_body = length > 0 or head.chunked
         upgrade = parser.should_upgrade()
         keep = head.keep and parser.should_keep_alive() and not upgrade
-        self._whole = head if keep and not head.identity else None
+        self._whole = head if keep and not head.identity and not head.expects else None
         self.current = exchange = Exchange(self._owner, head, keep=keep)
         try:
             self._body_limit = self._owner.admit(exchange)
@@ -248,6 +269,9 @@ class Reader:
             return  # only its head is
         if self._chunks:
             self._check_overhead()
+        self._complete(exchange)
+
+    def _complete(self, exchange: Exchange) -> None:
         self.current = None
         self.expects = False
         body = self._body

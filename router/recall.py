@@ -1,9 +1,9 @@
 """The last message on a connection: most of them say the same each time, but for the length.
 
 A head that is the same as one that was parsed and judged, byte for byte but for the digits of its
-`Content-Length`, means the same; comparing costs a tenth of parsing. Only whole messages are
-recognised, those that came in one piece with exactly as many bytes of body as they tell: of
-everything else the parser decides.
+`Content-Length`, means the same; comparing costs a tenth of parsing. Only a head that came in one
+piece, with no more bytes after it than it tells, is recognised: of everything else the parser
+decides.
 """
 
 import re
@@ -27,16 +27,19 @@ class Recall(Generic[T]):
         self._value: T | None = None
 
     def keep(self, message: bytes, value: T) -> None:
-        """Remember the head of `message`, which the parser found to be one whole message."""
+        """Remember the head of `message`, which the parser found to be one, or its beginning."""
         end = message.find(b"\r\n\r\n", 0, LONGEST) + 4
         lengths = list(_LENGTH.finditer(message, 0, end - 2))
-        if end >= 4 and len(lengths) == 1 and end + int(lengths[0][1]) == len(message):
+        if end >= 4 and len(lengths) == 1 and end + int(lengths[0][1]) >= len(message):
             self._before = message[: lengths[0].start(1)]
             self._after = message[lengths[0].end(1) : end]
             self._value = value
 
-    def find(self, message: bytes) -> tuple[T, bytes] | None:
-        """Return what was made of this head, and the body, if it is the one remembered."""
+    def find(self, message: bytes) -> tuple[T, bytes, int] | None:
+        """Return what was made of this head, if it is the one remembered.
+
+        With it come what is there of the body, and how many bytes are still missing.
+        """
         before, value = self._before, self._value
         if value is None or not message.startswith(before):
             return None
@@ -46,6 +49,7 @@ class Recall(Generic[T]):
         if end < 0 or not digits.isdigit() or not message.startswith(self._after, end):
             return None
         start = end + len(self._after)
-        if len(message) - start != int(digits):
+        missing = int(digits) - len(message) + start
+        if missing < 0:
             return None
-        return value, message[start:]
+        return value, message[start:], missing

@@ -1,0 +1,101 @@
+"""Requests whose head was read before, in whatever pieces they come."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.errors import BodyTooLarge
+from router.exchange import Exchange
+from router.reading import Bounds, Reader
+
+#: Bytes of the longest body.
+LIMIT = 100
+
+
+class Listener:
+    """Takes what is read."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def admit(self, exchange: Exchange) -> int:
+        """Everything may come."""
+        assert exchange.headers[0] == (b"host", b"a")
+        return LIMIT
+
+    def received(self, exchange: Exchange) -> None:
+        """Remember what it brings."""
+        self.bodies.append(exchange.body)
+
+    def write(self, data: bytes) -> None:
+        """Nothing is answered."""
+
+    finished = feed_from = cut = write
+
+
+def request(length: int, body: bytes, more: bytes = b"") -> bytes:
+    """A request, or the beginning of one."""
+    return b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%b\r\n%b" % (length, more, body)
+
+
+def reader() -> tuple[Listener, Reader]:
+    """One that has read a request."""
+    listener: Any = Listener()
+    reading = Reader(listener, Bounds())
+    reading.feed(request(3, b"one"))
+    return listener, reading
+
+
+@given(
+    st.lists(st.binary(max_size=20), max_size=6),
+    st.lists(st.integers(0, 2000), max_size=30),
+)
+def test_cut_anywhere(bodies: list[bytes], cuts: list[int]) -> None:
+    """Every body arrives whole, whatever came in one piece with what."""
+    listener, reading = reader()
+    data = b"".join(request(len(body), body) for body in bodies)
+    places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
+    for start, end in pairwise(places):
+        reading.feed(data[start:end])
+    assert listener.bodies == [b"one", *bodies]
+    assert not reading.in_head
+    assert reading.current is None
+
+
+def test_what_is_missing() -> None:
+    """A body under way is told as such; the parser is not asked, and reads on afterwards."""
+    listener, reading = reader()
+    reading.__setattr__("_parser", None)
+    reading.feed(request(5, b"t"))
+    under_way = reading.current
+    assert under_way
+    before = reading.progress
+    reading.feed(b"w")
+    assert reading.progress > before
+    reading.feed(b"o..")
+    assert reading.current is None
+    assert listener.bodies == [b"one", b"two.."]
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"x" * (LIMIT + 1)])
+def test_too_long(body: bytes) -> None:
+    """It is refused as soon as it is known, not when it is there."""
+    listener, reading = reader()
+    with pytest.raises(BodyTooLarge):
+        reading.feed(request(LIMIT + 1, body))
+    assert listener.bodies == [b"one"]
+
+
+def test_a_client_that_waits_to_be_told() -> None:
+    """Its heads are parsed every time: it has to be told."""
+    listener, reading = reader()
+    waiting = request(3, b"", b"expect: 100-continue\r\n")
+    for _ in range(2):
+        reading.feed(waiting)
+        assert reading.expects
+        reading.feed(b"two")
+        assert not reading.expects
+    assert listener.bodies == [b"one", b"two", b"two"]
