@@ -137,7 +137,11 @@ class Report:
         return Grid(title, ["", *(column.heading for column in columns)], filled)
 
     def _ratios(self, ours: Standing, columns: Sequence[Column]) -> list[list[str]]:
-        alike = [one for one in self._standing if one.group is ours.group and one is not ours]
+        alike = [
+            one
+            for one in self._standing
+            if one.group is ours.group and not one.name.startswith(OURS)
+        ]
         before = [one for one in alike if one.name.startswith(BEFORE)]
         peers = [one for one in alike if one not in before]
         floor = [one for one in self._standing if one.group is Group.FLOOR]

@@ -73,11 +73,19 @@ class Proxy:
         return f"{self.program} {self.mode}".strip()
 
 
+#: Between a strategy of ours and a number of processes: peers use every core from the start.
+TIMES = " x"
+
+
 def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
     settings = place.folder / "warmroute.yaml"
     workers = "".join(f"  - {url}\n" for url in place.urls)
-    settings.write_text(f"listen: 127.0.0.1:{place.port}\nstrategy: {mode}\nworkers:\n{workers}")
-    return Launch([*program, "serve", "--config", str(settings), *place.options])
+    strategy, _, processes = mode.partition(TIMES)
+    settings.write_text(
+        f"listen: 127.0.0.1:{place.port}\nstrategy: {strategy}\nworkers:\n{workers}"
+    )
+    options = ("--processes", processes) if processes else ()
+    return Launch([*program, "serve", "--config", str(settings), *options, *place.options])
 
 
 def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
@@ -173,12 +181,14 @@ BEFORE = "before"
 
 PROXIES = (
     Proxy("warmroute", "roundrobin", Group.BLIND, _warmroute, "/health/live"),
+    Proxy("warmroute", f"roundrobin{TIMES}2", Group.BLIND, _warmroute, "/health/live"),
     Proxy(BEFORE, "roundrobin", Group.BLIND, _warmroute, "/health/live"),
     Proxy("sglang-router", "round_robin", Group.BLIND, _gateway, "/liveness"),
     Proxy("smg", "round_robin", Group.BLIND, _gateway, "/liveness"),
     Proxy("vllm-router", "round_robin", Group.BLIND, _vllm_router, "/liveness"),
     Proxy("litellm", "", Group.BLIND, _litellm, "/health/liveliness", slow=True),
     Proxy("warmroute", "prefixaware", Group.AWARE, _warmroute, "/health/live"),
+    Proxy("warmroute", f"prefixaware{TIMES}2", Group.AWARE, _warmroute, "/health/live"),
     Proxy(BEFORE, "prefixaware", Group.AWARE, _warmroute, "/health/live"),
     Proxy("sglang-router", "cache_aware", Group.AWARE, _gateway, "/liveness"),
     Proxy("smg", "cache_aware", Group.AWARE, _gateway, "/liveness"),
