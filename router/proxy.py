@@ -25,6 +25,7 @@ from router.openai import Endpoint, parse
 from router.relay import CutShort, Relay
 from router.retries import Budget
 from router.settings import Settings
+from router.tokenizing import Tokenizing
 from router.usage import Usage
 
 STOPPING = "The router is being stopped."
@@ -38,6 +39,7 @@ class Proxy:
         self._metrics = metrics
         self._admission = Admission(settings)
         self._budget = Budget(settings.limits.retries)
+        self._tokenizing = Tokenizing()
         metrics.watch(self._admission, self._budget)
         self.change(settings)
 
@@ -75,7 +77,7 @@ class Proxy:
             exchange.cut()  # unless it has ended
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        plea = self._read(endpoint, exchange)
+        plea = await self._read(endpoint, exchange)
         if self._comment is not None and plea.prompt.stream:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
@@ -90,19 +92,23 @@ class Proxy:
             pool, _, workers = self._fleet.route(model)
             if pool is plea.pool:
                 break
-            plea = self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
+            plea = await self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
         job = self._decide(plea, workers)
         exchange.asked = True
         await self._try_each(job)
 
-    def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
+    async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Understand what is asked for, and who could answer."""
-        started = monotonic()
+        started, body = monotonic(), exchange.body
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, exchange.body, kind)
+        request = parse(endpoint, body, kind)
         self._limits.check(endpoint, request)
         pool, request.model, workers = self._fleet.route(request.model)
-        prompt = pool.prompts.prompt(endpoint, request)
+        if self._tokenizing.is_short(pool.prompts, body):
+            prompt = pool.prompts.prompt(endpoint, request, body)
+        else:
+            prompt = await self._tokenizing.prompt(pool.prompts, endpoint, request, body)
+            pool, _, workers = self._fleet.route(request.model)  # as it is by now
         return Plea(endpoint, exchange, pool, prompt, workers, started)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:

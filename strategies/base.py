@@ -41,6 +41,8 @@ class Prompt(Struct, frozen=True, gc=False):
     """Tokens the answer may take in the KV cache; an estimate where the client set no limit."""
     estimated: bool = False
     """`tokens` was guessed from the length of plain text, and can be corrected by a count."""
+    counted: bool = False
+    """`tokens` are the engine's own, one by one."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
 

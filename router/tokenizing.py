@@ -1,0 +1,56 @@
+"""Long prompts are made in threads, so that nobody else's stream waits for them.
+
+Bounded: so many at once, so many waiting; what comes on top is keyed by its text, which costs a
+hundredth. A client that leaves takes its prompt with it, unless a thread has begun.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from router.openai import Endpoint, Request
+from router.prompts import Prompts
+from strategies.base import Prompt
+
+#: Bytes of a request whose prompt is made at once: a millisecond's work when all of it is new.
+SHORT = 32 << 10
+#: Prompts made at once. One thread at a time holds the interpreter, but tokenizers let go of it.
+THREADS = 2
+#: Prompts under way and waiting.
+MOST = 64
+#: Why a prompt was keyed by its text: a metric's label.
+BUSY = "too many long prompts"
+
+
+class Tokenizing:
+    """Makes prompts. One for the whole router."""
+
+    def __init__(self, threads: int = THREADS, most: int = MOST) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
+        self._most = most
+        self.pending = 0
+        """Long prompts under way and waiting."""
+
+    def is_short(self, prompts: Prompts, body: bytes) -> bool:
+        """Whether the prompt may be made on the loop."""
+        return len(body) <= SHORT or not prompts.known or not prompts.keyed
+
+    async def prompt(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Prompt:
+        """Turn a long request into what a strategy may know of it."""
+        if self.pending >= self._most:
+            return prompts.by_text(endpoint, request, BUSY)
+        loop = asyncio.get_running_loop()
+        self.pending += 1
+        try:
+            prompt, reason = await loop.run_in_executor(
+                self._threads, prompts.make, endpoint, request, body
+            )
+        finally:
+            self.pending -= 1
+        prompts.count(reason)
+        return prompt
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
