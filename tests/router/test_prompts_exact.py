@@ -1,0 +1,119 @@
+"""Prompts whose tokens are known, and what is made of them where they are not."""
+
+import json
+from array import array
+from typing import Any, cast
+
+import pytest
+
+from router.identity.exact import Exact
+from router.identity.unlike import Unlike
+from router.openai import ENDPOINTS, Endpoint, parse
+from router.prompts import UNKNOWN_MODEL, Known, Prompts
+from strategies.base import Prompt
+from strategies.cost import held_tokens
+
+CHAT, COMPLETION = ENDPOINTS["/v1/chat/completions"], ENDPOINTS["/v1/completions"]
+
+
+class Letters:
+    """One token for each byte of the text; it does not know texts with a question."""
+
+    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+        """Return the bytes of the prompt, or of all messages' contents."""
+        asked = json.loads(body)
+        text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
+        if "?" in text:
+            raise Unlike("a question")
+        return array("I", text.encode()).tobytes()
+
+
+def knowing(**identities: str) -> Prompts:
+    """Prompts that know these models, by name."""
+    prompts = Prompts()
+    exact = cast("Exact", Letters())
+    prompts.known = {name: Known(identity, exact) for name, identity in identities.items()}
+    return prompts
+
+
+def ask(prompts: Prompts, text: str, endpoint: Endpoint = COMPLETION, **more: Any) -> Prompt:
+    """The prompt of a request."""
+    told = {"prompt": text} if endpoint is COMPLETION else {"messages": [_said(text)]}
+    body = json.dumps({"model": "m", **told, **more}).encode()
+    return prompts.prompt(endpoint, parse(endpoint, body, b""), body)
+
+
+def _said(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def test_tokens_are_counted() -> None:
+    """Not estimated; and nothing is learned of bytes."""
+    prompts = knowing(m="m")
+    prompt = ask(prompts, "x" * 1000)
+    assert prompt.tokens == 1000
+    assert prompt.counted
+    assert not prompt.estimated
+    assert held_tokens(prompt, len(prompt.keys)) == 64 * len(prompt.keys)
+    before = prompts.bytes_per_token
+    prompts.learn(prompt, 1000)
+    assert prompts.miscounted == 0
+    prompts.learn(prompt, 1001)
+    assert prompts.miscounted == 1
+    assert prompts.bytes_per_token == before
+    assert prompts.by_reason == {"": 1}
+
+
+def test_keys_are_of_tokens_alone() -> None:
+    """The same tokens are the same prefix, whichever way they were written."""
+    prompts = knowing(m="m")
+    text = "".join(map(chr, range(40, 126))) * 5
+    text = text.replace("?", "")
+    one, other = ask(prompts, text), ask(prompts, text, CHAT)
+    assert one.keys == other.keys
+    longer = ask(prompts, text + text)
+    assert list(longer.keys[: len(one.keys)]) == list(one.keys)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"model": "m"}, {"model": "alias"}, True),
+        ({"model": "m"}, {"model": "adapter"}, False),
+        ({"model": "m"}, {"model": "m", "cache_salt": "a"}, False),
+        ({"model": "m", "cache_salt": "b"}, {"model": "m", "cache_salt": "a"}, False),
+        ({"model": "m", "cache_salt": "a"}, {"model": "alias", "cache_salt": "a"}, True),
+    ],
+)
+@pytest.mark.parametrize("text", ["x" * 2000, "x?" * 1000], ids=["tokens", "text"])
+def test_identity_beyond_tokens(
+    one: dict[str, str], other: dict[str, str], alike: bool, text: str
+) -> None:
+    """Names of one model share their cache; adapters and salts do not."""
+    prompts = knowing(m="root", alias="root", adapter="root adapter")
+    first, second = ask(prompts, text, **one), ask(prompts, text, **other)
+    assert first.keys
+    assert (first.keys == second.keys) is alike
+    assert bool(set(first.keys) & set(second.keys)) is alike
+
+
+def test_what_is_not_known_is_keyed_by_text() -> None:
+    """And counted by its reason."""
+    prompts = knowing(m="m")
+    odd = ask(prompts, "who? " * 400)
+    assert odd.estimated
+    assert odd.keys
+    assert not odd.counted
+    ask(prompts, "x", model="other")
+    assert prompts.by_reason == {"a question": 1, UNKNOWN_MODEL: 1}
+    by_text = ask(Prompts(), "who? " * 400)
+    assert by_text.keys == odd.keys
+
+
+def test_nobody_looks() -> None:
+    """A strategy without prompts costs no tokenizing."""
+    prompts = Prompts(keyed=False)
+    prompts.known = knowing(m="m").known
+    prompt = ask(prompts, "x" * 1000)
+    assert not prompt.keys
+    assert not prompts.by_reason

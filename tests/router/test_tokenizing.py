@@ -1,0 +1,132 @@
+"""Long prompts are made in threads, within bounds."""
+
+import asyncio
+import json
+import threading
+from array import array
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from router.identity.exact import Exact
+from router.openai import ENDPOINTS, Endpoint, parse
+from router.prompts import Known, Prompts
+from router.tokenizing import BUSY, SHORT, Tokenizing
+from strategies.base import Prompt
+
+COMPLETION = ENDPOINTS["/v1/completions"]
+
+
+class Gate:
+    """A tokenizer that waits to be opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.threads: set[str] = set()
+
+    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+        """Return as many tokens as there are bytes, once it is open."""
+        self.threads.add(threading.current_thread().name)
+        self.begun.release()
+        assert self.opened.wait(20)
+        return array("I", [7] * len(body)).tobytes()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """One that is open in the end."""
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+def request() -> bytes:
+    """One that is long."""
+    return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
+
+
+async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
+    """Have a prompt made."""
+    body = request()
+    return await tokenizing.prompt(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
+
+
+def knowing(gate: Gate) -> Prompts:
+    """Prompts of a model with that tokenizer."""
+    prompts = Prompts()
+    prompts.known = {"m": Known("m", cast("Exact", gate))}
+    return prompts
+
+
+def test_who_is_short(gate: Gate) -> None:
+    """Small requests, and all that would not be tokenized."""
+    tokenizing, long = Tokenizing(), b"x" * (SHORT + 1)
+    assert tokenizing.is_short(knowing(gate), long[1:])
+    assert not tokenizing.is_short(knowing(gate), long)
+    assert tokenizing.is_short(Prompts(), long)
+    assert tokenizing.is_short(Prompts(keyed=False), long)
+    tokenizing.close()
+
+
+def test_the_loop_goes_on(gate: Gate) -> None:
+    """While a prompt is made, everything else is."""
+
+    async def scene() -> None:
+        tokenizing, prompts = Tokenizing(), knowing(gate)
+        waiting = asyncio.ensure_future(make(tokenizing, prompts))
+        while not gate.threads:
+            await asyncio.sleep(0)
+        assert tokenizing.pending == 1
+        assert not prompts.by_reason
+        gate.opened.set()
+        prompt = await waiting
+        assert prompt.counted
+        assert prompt.tokens == len(request())
+        assert prompts.by_reason == {"": 1}
+        assert tokenizing.pending == 0
+        assert gate.threads != {threading.current_thread().name}
+
+    asyncio.run(scene())
+
+
+def test_no_more_than_so_many(gate: Gate) -> None:
+    """Others are keyed by their text at once."""
+
+    async def scene() -> None:
+        tokenizing, prompts = Tokenizing(threads=1, most=2), knowing(gate)
+        waiting = [asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2)]
+        await asyncio.sleep(0)
+        late = await make(tokenizing, prompts)
+        assert not late.counted
+        assert late.keys
+        gate.opened.set()
+        assert all(prompt.counted for prompt in await asyncio.gather(*waiting))
+        assert prompts.by_reason == {BUSY: 1, "": 2}
+        assert len(gate.threads) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_leaves(gate: Gate) -> None:
+    """Its place is free at once; what no thread has begun is not begun any more."""
+
+    async def scene() -> None:
+        tokenizing, prompts = Tokenizing(threads=1, most=2), knowing(gate)
+        first, second = (asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2))
+        while not gate.threads:
+            await asyncio.sleep(0)
+        second.cancel()
+        first.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert tokenizing.pending == 0
+        assert not prompts.by_reason
+        gate.opened.set()
+        assert (await make(tokenizing, prompts)).counted
+        begun = 0
+        while gate.begun.acquire(blocking=False):
+            begun += 1
+        assert begun == 2
+
+    asyncio.run(scene())
