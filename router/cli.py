@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from router import __version__, demo, logs, server, settings_file
+from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.reload import Source
 from router.replay import ReplayError, replay_trace
@@ -96,15 +97,34 @@ def serve(
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="The YAML file.")]) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
+    ] = False,
+) -> None:
     """Say everything that is wrong with a file, or everything that would be used."""
     settings = _load(file)
+    if live:
+        raise typer.Exit(_check_live(settings))
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")  # never cut: this is what will be used
     for row in settings_file.describe(settings):
         table.add_row(row.path, row.value, row.source)
     _out.print(table)
+
+
+def _check_live(settings: Settings) -> int:
+    """Print what every worker says; return the exit code."""
+    logs.set_up(LogSettings(level="error"))
+    try:
+        lines, well = uvloop.run(check_live(settings))
+    except CannotBuild as error:
+        raise _fail(str(error)) from None
+    for line in lines:
+        print(line)
+    return 0 if well else 1
 
 
 @app.command()
@@ -202,6 +222,10 @@ def simulate(
     kv_encoding: Annotated[
         Encoding, typer.Option(help="KV events as vLLM encodes them since 0.24, or before.")
     ] = "map",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the model whose tokenizer and chat template they have."),
+    ] = None,
 ) -> None:
     """Run simulated vLLM workers, to put a router in front of."""
 
@@ -222,6 +246,7 @@ def simulate(
             max_queued=max_queued,
             kv_port=kv_port,
             kv_encoding=kv_encoding,
+            tokenizer=tokenizer,
         )
         run_fleet(settings, announce)
     except (OSError, ValueError) as error:

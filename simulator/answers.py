@@ -1,65 +1,75 @@
-"""What a simulated model says: words of four characters, the same for the same prompt.
+"""What a simulated model says: words of four letters, the same for the same prompt.
 
-Every word is one token (see `tokens`), so an answer of n tokens is 4n characters, and comes back
-in the next turn as the ids it was generated with. Answers are stretches of one long ring of words;
-where a stretch begins, and how long an answer is when nobody says, follow from the prompt.
+Answers are stretches of one long ring of words; where a stretch begins, and how long an answer is
+when nobody says, follow from the prompt. An answer that is sent back in the next turn is cut into
+the ids that it was generated with. In the simulator's own language every word is one token (see
+`tokens`), and an answer of n tokens has 4n characters; in that of a real model, words are as many
+tokens as its tokenizer makes of them, and stand between spaces.
 """
 
 from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from simulator.tokens import tokenize
+from simulator.tokens import TYPECODE, tokenize
 
 _SYLLABLES = ("bo", "da", "fe", "gi", "ka", "lo", "mu", "ne", "pi", "ra", "so", "ta", "ve", "wi")
 _RING_WORDS = 4096
+#: Places in a real tokenizer's ring where answers begin.
+_OPENINGS = 256
 #: Answer lengths, in tokens, when a request sets none.
 _SHORTEST, _LONGEST = 32, 256
 
 
-def _ring() -> str:
-    """All the words in a row: ASCII, four characters each, none beginning with a space.
+class Opening(NamedTuple):
+    """How an answer begins, and where in the ring it goes on."""
 
-    A client that strips an answer's ends must not shift the pieces it is cut into.
-    """
-    words = [first + second for first in _SYLLABLES for second in _SYLLABLES]
-    words += [f"{syllable}{end} " for syllable in _SYLLABLES for end in "nrst,.nrst"]
-    state, ring = 1, []
-    for _ in range(_RING_WORDS):
-        state = (state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF  # rand() of ANSI C
-        ring.append(words[(state >> 16) % len(words)])
-    return "".join(ring)
+    ids: Sequence[int]
+    pieces: Sequence[bytes]
+    place: int
 
 
-_TEXT = _ring()
-_IDS = tokenize(_TEXT)
+class Voice(NamedTuple):
+    """A ring of tokens, each with its text (ASCII, nothing to escape in JSON), and the openings."""
+
+    ids: array[int]
+    pieces: list[bytes]
+    openings: Sequence[Opening]
 
 
 class Answer:
     """The answer to one prompt: `length` tokens and their text."""
 
-    __slots__ = ("_start", "ids", "length")
+    __slots__ = ("_opening", "_voice", "ids", "length")
 
-    def __init__(self, prompt: array[int], length: int, variant: int = 0) -> None:
+    def __init__(
+        self, prompt: array[int], length: int, variant: int = 0, voice: Voice | None = None
+    ) -> None:
         self.length = length
-        self._start = (seed(prompt) + 97 * variant) % _RING_WORDS
-        rounds = (self._start + length) // _RING_WORDS
-        ring = _IDS if not rounds else _IDS * (rounds + 1)
-        self.ids = ring[self._start : self._start + length]
+        self._voice = voice = voice or SIMULATED
+        number = (seed(prompt) + 97 * variant) % len(voice.openings)
+        self._opening = opening = voice.openings[number]
+        rounds = (opening.place + length) // len(voice.ids)
+        around = voice.ids if not rounds else voice.ids * (rounds + 1)
+        first = array(TYPECODE, opening.ids[:length])
+        self.ids = first + around[opening.place : opening.place + length - len(first)]
 
     def words(self, first: int, stop: int) -> list[bytes]:
-        """The tokens `first` to `stop` as text, one item of four ASCII bytes each."""
-        start = self._start
-        return [WORDS[(start + index) % _RING_WORDS] for index in range(first, stop)]
+        """The text of the tokens `first` to `stop`, one item each."""
+        opening, pieces = self._opening, self._voice.pieces
+        begun = len(opening.pieces)
+        shift, around = opening.place - begun, len(pieces)
+        if first >= begun:
+            return [pieces[(shift + index) % around] for index in range(first, stop)]
+        rest = self.words(begun, stop) if stop > begun else []
+        return [*opening.pieces[first:stop], *rest]
 
     def text(self) -> str:
         """The whole answer."""
-        rounds = (self._start + self.length) // _RING_WORDS
-        return (_TEXT * (rounds + 1))[self._start * 4 : (self._start + self.length) * 4]
-
-
-WORDS = [_TEXT[at : at + 4].encode() for at in range(0, len(_TEXT), 4)]
+        return b"".join(self.words(0, self.length)).decode()
 
 
 def seed(prompt: array[int]) -> int:
@@ -70,3 +80,47 @@ def seed(prompt: array[int]) -> int:
 def natural_length(prompt: array[int]) -> int:
     """How many tokens the model says of its own accord."""
     return _SHORTEST + seed(prompt) % (_LONGEST - _SHORTEST + 1)
+
+
+def ring(pieces: Callable[[str], list[tuple[int, bytes]]]) -> Voice:
+    """The voice of a real tokenizer, which cuts a text into ids and their pieces.
+
+    The ring's words follow a space; those that an answer begins with do not, as templates and
+    clients strip answers, and so they are cut by themselves.
+    """
+    known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
+    alone = {word: pieces(word) for word in known}
+    following = {word: pieces(f" {word}") for word in known}
+    ids, openings = array(TYPECODE), []
+    texts: list[bytes] = []
+    for number, word in enumerate(_words(known)):
+        ids.extend(token for token, _ in following[word])
+        texts.extend(text for _, text in following[word])
+        if number % (_RING_WORDS // _OPENINGS) == 0:
+            opening = [token for token, _ in alone[word]], [text for _, text in alone[word]]
+            openings.append(Opening(*opening, len(ids)))
+    return Voice(ids, texts, openings)
+
+
+def _words(known: Sequence[str]) -> list[str]:
+    state, chosen = 1, []
+    for _ in range(_RING_WORDS):
+        state = (state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF  # rand() of ANSI C
+        chosen.append(known[(state >> 16) % len(known)])
+    return chosen
+
+
+def _simulated() -> Voice:
+    """Words of four characters in a row: one token each, none beginning with a space.
+
+    A client that strips an answer's ends must not shift the pieces it is cut into.
+    """
+    known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
+    known += [f"{syllable}{end} " for syllable in _SYLLABLES for end in "nrst,.nrst"]
+    words = _words(known)
+    ids = tokenize("".join(words))
+    openings = [Opening((), (), place) for place in range(_RING_WORDS)]
+    return Voice(ids, [word.encode() for word in words], openings)
+
+
+SIMULATED = _simulated()

@@ -129,7 +129,8 @@ class App:
         common = {"object": "model", "created": served.started, "owned_by": "vllm"}
         length = {"max_model_len": served.max_model_len}
         models = [
-            {"id": name, **common, "root": base, "parent": None, **length} for name in served.models
+            {"id": name, **common, "root": served.root, "parent": None, **length}
+            for name in served.models
         ]
         models += [
             {"id": name, **common, "root": name, "parent": base, "max_model_len": None}

@@ -47,14 +47,19 @@ class Chat(Generate):
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
     tools: list[Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class Completion(Generate):
     """`/v1/completions`."""
 
     prompt: Input
+    add_special_tokens: bool = True
 
 
 class Responses(Struct, kw_only=True):
@@ -114,10 +119,14 @@ class Tokenize(Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
     tools: list[Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    #: Not given: with a prompt, yes; with a conversation, no.
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
 
 
 class Detokenize(Struct, kw_only=True):

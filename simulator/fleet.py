@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -42,6 +43,8 @@ class FleetSettings:
     kv_port: int = 0
     #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
     kv_encoding: Encoding = "map"
+    #: Folder of the model whose tokenizer and chat template they have; None: the simulator's own.
+    tokenizer: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no fleet can be."""
@@ -71,6 +74,7 @@ class FleetSettings:
             kv_events=self.kv_events,
             kv_port=self.kv_port + 2 * index if self.kv_port else 0,
             kv_encoding=self.kv_encoding,
+            tokenizer=self.tokenizer,
         )
 
 

@@ -9,21 +9,21 @@ import msgspec
 
 from simulator import bodies
 from simulator.bodies import decode
+from simulator.conversation import Conversation, Message
 from simulator.dialects import MessagesShape, ResponsesShape
 from simulator.exchange import Exchange
 from simulator.generation import Generation, Length, Shape
+from simulator.language import Language
 from simulator.prompts import as_prompts, token_ids, with_options
 from simulator.served import Prompt, Served
 from simulator.shapes import ChatShape, CompletionShape
-from simulator.template import Message, render
-from simulator.tokens import tokenize
 
 
 async def chat(served: Served, exchange: Exchange) -> None:
     """`POST /v1/chat/completions`."""
     body = decode(await exchange.body(), bodies.Chat)
     model, adapter = served.resolve(body.model)
-    prompt = with_options(_chat_tokens(body), body, adapter)
+    prompt = with_options(_chat_tokens(served.language, body), body, adapter)
     shape = ChatShape(_id("chatcmpl", exchange), model, include_usage=_include_usage(body))
     await _generate(served, exchange, [prompt], body, shape)
 
@@ -32,7 +32,8 @@ async def completions(served: Served, exchange: Exchange) -> None:
     """`POST /v1/completions`."""
     body = decode(await exchange.body(), bodies.Completion)
     model, adapter = served.resolve(body.model)
-    prompts = [with_options(tokens, body, adapter) for tokens in as_prompts(body.prompt)]
+    found = as_prompts(served.language, body.prompt, special=body.add_special_tokens)
+    prompts = [with_options(tokens, body, adapter) for tokens in found]
     shape = CompletionShape(_id("cmpl", exchange), model, include_usage=_include_usage(body))
     await _generate(served, exchange, prompts, body, shape)
 
@@ -54,7 +55,8 @@ async def responses(served: Served, exchange: Exchange) -> None:
         messages.append({"role": "user", "content": body.input})
     else:
         messages += [item for item in body.input if isinstance(item, dict)]
-    prompt = Prompt(tokenize(render(messages, body.tools)), adapter, body.cache_salt)
+    tokens = served.language.chat(Conversation(messages=messages, tools=body.tools))
+    prompt = Prompt(tokens, adapter, body.cache_salt)
     length = Length(body.max_output_tokens, param="max_output_tokens")
     generation = Generation(served, exchange, [prompt], length)
     shape = ResponsesShape(_id("resp", exchange), model)
@@ -65,9 +67,8 @@ async def messages(served: Served, exchange: Exchange) -> None:
     """`POST /v1/messages`."""
     body = decode(await exchange.body(), bodies.Messages)
     model, adapter = served.resolve(body.model)
-    generation = Generation(
-        served, exchange, [Prompt(_messages_tokens(body), adapter)], Length(body.max_tokens)
-    )
+    prompt = Prompt(_messages_tokens(served.language, body), adapter)
+    generation = Generation(served, exchange, [prompt], Length(body.max_tokens))
     shape = MessagesShape(_id("msg", exchange), model)
     await (generation.stream if body.stream else generation.answer)(shape)
 
@@ -76,7 +77,7 @@ async def count_tokens(served: Served, exchange: Exchange) -> None:
     """`POST /v1/messages/count_tokens`."""
     body = decode(await exchange.body(), bodies.Messages)
     served.resolve(body.model)
-    await exchange.json({"input_tokens": len(_messages_tokens(body))})
+    await exchange.json({"input_tokens": len(_messages_tokens(served.language, body))})
 
 
 async def _generate(
@@ -97,23 +98,37 @@ async def _generate(
     await (generation.stream if body.stream else generation.answer)(shape)
 
 
-def _chat_tokens(body: bodies.Chat) -> array[int]:
+def _chat_tokens(language: Language, body: bodies.Chat) -> array[int]:
     params = body.kv_transfer_params
     if params is not None and params.prompt_token_ids is not None:
-        return token_ids(params.prompt_token_ids, "kv_transfer_params.prompt_token_ids")
-    return tokenize(
-        render(
-            body.messages,
-            body.tools,
+        param = "kv_transfer_params.prompt_token_ids"
+        return token_ids(params.prompt_token_ids, param, language.top)
+    keywords = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        keywords["reasoning_effort"] = body.reasoning_effort
+        keywords.setdefault("enable_thinking", body.reasoning_effort != "none")
+    return language.chat(
+        Conversation(
+            messages=body.messages,
+            tools=body.tools,
+            documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens,
+            keywords=keywords,
         )
     )
 
 
-def _messages_tokens(body: bodies.Messages) -> array[int]:
-    system: list[Message] = [{"role": "system", "content": body.system}] if body.system else []
-    return tokenize(render([*system, *body.messages], body.tools))
+def _messages_tokens(language: Language, body: bodies.Messages) -> array[int]:
+    system: list[Message] = []
+    if body.system:
+        texts = body.system if isinstance(body.system, list) else [body.system]
+        joined = "".join(
+            str(one.get("text", "")) if isinstance(one, dict) else str(one) for one in texts
+        )
+        system.append({"role": "system", "content": joined})
+    return language.chat(Conversation(messages=[*system, *body.messages], tools=body.tools))
 
 
 def _include_usage(body: bodies.Generate) -> bool:

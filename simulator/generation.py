@@ -159,7 +159,7 @@ class Generation:
 
     def _choice(self, index: int, prompt: Prompt, length: Length, variant: int) -> Choice:
         count, reason = length.of(prompt.tokens, self._served.max_model_len)
-        answer = Answer(prompt.tokens, count, variant)
+        answer = Answer(prompt.tokens, count, variant, self._served.language.voice)
         request = Request(
             self._served.engine_id(),
             prompt.tokens,

@@ -19,13 +19,12 @@ from typing import Any
 from simulator import bodies
 from simulator.answers import seed
 from simulator.bodies import decode
+from simulator.conversation import Conversation
 from simulator.errors import bad_request
 from simulator.exchange import Exchange
 from simulator.generation import Generation, Length
 from simulator.prompts import as_prompts
 from simulator.served import Prompt, Served
-from simulator.template import render
-from simulator.tokens import tokenize
 
 _DIMENSIONS = 64
 _LABELS = ("LABEL_0", "LABEL_1")
@@ -72,7 +71,7 @@ async def score(served: Served, exchange: Exchange) -> None:
     body = decode(await exchange.body(), bodies.Score)
     model, adapter = served.resolve(body.model)
     pairs = _pairs(_texts(body.text_1, body.queries), _texts(body.text_2, body.documents))
-    prompts = [tokenize(f"{first}\n{second}") for first, second in pairs]
+    prompts = [served.language.tokenize(f"{first}\n{second}") for first, second in pairs]
     total = await _compute(served, exchange, prompts, adapter)
     data = [
         {"index": index, "object": "score", "score": _unit(tokens)}
@@ -87,7 +86,8 @@ async def rerank(served: Served, exchange: Exchange) -> None:
     model, adapter = served.resolve(body.model)
     if not body.documents:
         raise bad_request("There must be at least one document.", "documents")
-    prompts = [tokenize(f"{body.query}\n{document}") for document in body.documents]
+    language = served.language
+    prompts = [language.tokenize(f"{body.query}\n{document}") for document in body.documents]
     total = await _compute(served, exchange, prompts, adapter)
     results = [
         {"index": index, "document": {"text": text}, "relevance_score": _unit(tokens)}
@@ -106,9 +106,10 @@ async def _pool(
     """Compute a body's prompts: their tokens, and the head and usage of the answer."""
     model, adapter = served.resolve(body.model)
     if body.messages:
-        prompts = [tokenize(render(body.messages, add_generation_prompt=False))]
+        asked = Conversation(messages=body.messages, add_generation_prompt=False)
+        prompts = [served.language.chat(asked)]
     elif body.input is not None:
-        prompts = as_prompts(body.input, "input")
+        prompts = as_prompts(served.language, body.input, "input")
     else:
         raise bad_request("Either 'input' or 'messages' is required.", "input")
     total = await _compute(served, exchange, prompts, adapter)

@@ -7,31 +7,32 @@ from typing import Any
 
 from simulator.bodies import Generate
 from simulator.errors import bad_request
+from simulator.language import Language
 from simulator.served import Prompt
-from simulator.tokens import TYPECODE, tokenize
-
-_TOP = 0xFFFF_FFFF
+from simulator.tokens import TYPECODE
 
 
-def as_prompts(source: str | list[Any], param: str = "prompt") -> list[array[int]]:
+def as_prompts(
+    language: Language, source: str | list[Any], param: str = "prompt", *, special: bool = True
+) -> list[array[int]]:
     """The prompts of a text, a list of texts, token ids, or a list of token id lists."""
     if isinstance(source, str):
-        found = [tokenize(source)]
+        found = [language.tokenize(source, special=special)]
     elif source and all(type(item) is int for item in source):
-        found = [token_ids(source, param)]
+        found = [token_ids(source, param, language.top)]
     else:
-        found = [_one(item, param) for item in source]
+        found = [_one(language, item, param, special=special) for item in source]
     if not found or not all(found):
         raise bad_request("Either the prompt or a part of it is empty.", param)
     return found
 
 
-def token_ids(ids: list[Any], param: str) -> array[int]:
-    """A list of token ids, checked."""
+def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
+    """A list of token ids from 0 to `top`, checked."""
     if not ids:
         raise bad_request("A list of token ids must not be empty.", param)
     for token in ids:
-        if type(token) is not int or not 0 <= token <= _TOP:
+        if type(token) is not int or not 0 <= token <= top:
             raise bad_request(f"Token id {token} is out of vocabulary", param)
     return array(TYPECODE, ids)
 
@@ -49,9 +50,15 @@ def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Pro
     )
 
 
-def _one(item: Any, param: str) -> array[int]:  # noqa: ANN401 - whatever JSON has there
+def _one(
+    language: Language,
+    item: Any,  # noqa: ANN401 - whatever JSON has there
+    param: str,
+    *,
+    special: bool,
+) -> array[int]:
     if isinstance(item, str):
-        return tokenize(item)
+        return language.tokenize(item, special=special)
     if isinstance(item, list):
-        return token_ids(item, param)
+        return token_ids(item, param, language.top)
     raise bad_request("A prompt is a text or a list of token ids.", param)

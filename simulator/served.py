@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from simulator.errors import unknown_model
+from simulator.language import Language
 from simulator.metrics import Stats
 from simulator.pump import Pump
 
@@ -22,6 +23,10 @@ class Served:
     #: Names of adapters; each has prefixes of its own.
     adapters: Sequence[str]
     pump: Pump
+    #: How the base model reads and writes, and its adapters with it.
+    language: Language
+    #: Where the base model was loaded from, as `/v1/models` tells.
+    root: str
     stats: Stats = field(default_factory=Stats)
     started: int = field(default_factory=lambda: int(time.time()))
     _ids: count[int] = field(default_factory=count)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-Message = dict[str, Any]
+from simulator.conversation import Message
 
 
 def render(

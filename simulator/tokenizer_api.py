@@ -2,35 +2,38 @@
 
 from simulator import bodies
 from simulator.bodies import decode
+from simulator.conversation import Conversation
 from simulator.errors import bad_request
 from simulator.exchange import Exchange
 from simulator.served import Served
-from simulator.template import render
-from simulator.tokens import detokenize, tokenize
 
 
 async def tokenize_request(served: Served, exchange: Exchange) -> None:
     """`POST /tokenize`: the ids of a prompt, or of a conversation as the template renders it."""
     body = decode(await exchange.body(), bodies.Tokenize)
     served.resolve(body.model)
+    language = served.language
     if body.messages is not None:
-        text = render(
-            body.messages,
-            body.tools,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
+        tokens = language.chat(
+            Conversation(
+                messages=body.messages,
+                tools=body.tools,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                add_special_tokens=bool(body.add_special_tokens),
+                keywords=body.chat_template_kwargs or {},
+            )
         )
     elif body.prompt is not None:
-        text = body.prompt
+        tokens = language.tokenize(body.prompt, special=body.add_special_tokens is not False)
     else:
         raise bad_request("Either 'prompt' or 'messages' is required.", "prompt")
-    tokens = tokenize(text)
     await exchange.json(
         {
             "count": len(tokens),
             "max_model_len": served.max_model_len,
             "tokens": tokens.tolist(),
-            "token_strs": None,
+            "token_strs": language.strings(tokens) if body.return_token_strs else None,
         }
     )
 
@@ -39,4 +42,4 @@ async def detokenize_request(served: Served, exchange: Exchange) -> None:
     """`POST /detokenize`: the text of token ids."""
     body = decode(await exchange.body(), bodies.Detokenize)
     served.resolve(body.model)
-    await exchange.json({"prompt": detokenize(body.tokens)})
+    await exchange.json({"prompt": served.language.detokenize(body.tokens)})

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
@@ -12,8 +13,9 @@ from simulator.app import App
 from simulator.changes import Change
 from simulator.engine import Engine
 from simulator.faults import Fault, FaultOrder
+from simulator.language import language_of
 from simulator.listener import Connection, Listener
-from simulator.metrics import Stats, registry
+from simulator.metrics import registry
 from simulator.profiles import profile_named
 from simulator.publisher import Publisher
 from simulator.pump import Pump
@@ -52,6 +54,8 @@ class WorkerSettings:
     kv_port: int = 0
     #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
     kv_encoding: Encoding = "map"
+    #: Folder of the model whose tokenizer and chat template it has; None: the simulator's own.
+    tokenizer: Path | None = None
 
 
 class Worker:
@@ -177,7 +181,13 @@ class Worker:
             max_queued=settings.max_queued,
         )
         self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
-        self.served = Served(settings.models, settings.adapters, self.pump, Stats())
+        self.served = Served(
+            settings.models,
+            settings.adapters,
+            self.pump,
+            language_of(settings.tokenizer),
+            str(settings.tokenizer or settings.models[0]),
+        )
         self.registry = registry(settings.models[0], self.pump, self.served.stats)
         if self.publisher is not None:
             await self.publisher.open()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.answers import WORDS, Answer, natural_length
+from simulator.answers import SIMULATED, Answer, natural_length
 from simulator.template import render
 from simulator.tokens import IM_END_ID, IM_START_ID, detokenize, tokenize
 
@@ -54,7 +54,7 @@ def test_an_answers_words_are_its_text() -> None:
     """Streamed or whole, it says the same, and stripping its start takes nothing away."""
     answer = Answer(tokenize("hello"), 5000, variant=3)
     assert b"".join(answer.words(0, 5000)).decode() == answer.text()
-    assert all(len(word) == 4 and not word.startswith(b" ") for word in WORDS)
+    assert all(len(word) == 4 and not word.startswith(b" ") for word in SIMULATED.pieces)
 
 
 def test_answers_follow_from_the_prompt() -> None:

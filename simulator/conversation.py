@@ -1,0 +1,119 @@
+"""What an engine makes of a request's messages and tools before a chat template sees them.
+
+Written for the simulator alone, after what vLLM does, and not shared with any router: two that
+agree have then both read the rules, and not each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from simulator.errors import bad_request
+
+Message = dict[str, Any]
+
+#: Kinds of parts that are text, and the field that has it.
+_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+#: Fields of a tool's function that an engine knows, in its order; the last may be missing.
+_FUNCTION = ("name", "description", "parameters", "strict")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a chat request says about its prompt."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Any] | None = None
+    documents: Sequence[Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    #: Whether the tokenizer adds BOS and the like to what the template wrote.
+    add_special_tokens: bool = False
+    #: More variables for the template.
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepared(messages: Sequence[Message], *, parts: bool) -> list[Message]:
+    """The messages as templates get them: contents are lists of `parts`, or texts."""
+    return [_message(message, parts=parts) for message in messages]
+
+
+def prepared_tools(tools: Sequence[Any] | None) -> list[Message] | None:
+    """The tools as templates get them: known fields, in the engine's order."""
+    return None if tools is None else [_tool(tool) for tool in tools]
+
+
+def _message(message: Message, *, parts: bool) -> Message:
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise bad_request("Every message needs a role.", "messages")
+    texts = [part for part in _parts(message.get("content")) if part["text"] or parts]
+    made: Message = {"role": role}
+    if parts and role != "tool":
+        made["content"] = texts
+    else:
+        made["content"] = "\n".join(part["text"] for part in texts)
+    if role == "assistant":
+        if calls := message.get("tool_calls"):
+            made["tool_calls"] = [_call(call) for call in calls]
+        reasoning = message.get("reasoning", message.get("reasoning_content"))
+        if reasoning is not None:
+            made["reasoning"] = made["reasoning_content"] = reasoning
+    elif role == "tool" and "tool_call_id" in message:
+        made["tool_call_id"] = message["tool_call_id"]
+    if isinstance(message.get("name"), str):
+        made["name"] = message["name"]
+    if role == "developer":
+        made["tools"] = message.get("tools")
+    return made
+
+
+def _parts(content: object) -> list[Message]:
+    """A content's parts as text; what is not text counts as its JSON."""
+    if content is None:
+        return []
+    given = content if isinstance(content, list) else [content]
+    return [{"type": "text", "text": _text(part)} for part in given]
+
+
+def _text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict):
+        text = part.get(_TEXT.get(str(part.get("type")), ""))
+        if isinstance(text, str):
+            return text
+    return msgspec.json.encode(part).decode()
+
+
+def _call(call: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+    """A call of a tool, its arguments as an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise bad_request("Only calls of functions are known.", "tool_calls")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = None
+    known = arguments if isinstance(arguments, dict) else {}
+    return {**call, "function": {**function, "arguments": known}}
+
+
+def _tool(tool: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+    """A tool as chat names it; the other dialects leave out a level, or name it otherwise."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise bad_request("Only functions with a name are known as tools.", "tools")
+    made = {name: function.get(name) for name in _FUNCTION}
+    if "input_schema" in function:
+        made["parameters"] = function["input_schema"]
+    if made["strict"] is None:
+        del made["strict"]
+    return {"type": "function", "function": made}

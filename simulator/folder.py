@@ -1,0 +1,104 @@
+"""A real model's tokenizer and chat template, from its folder, through Hugging Face's own library.
+
+The folder is one that an engine would serve: `tokenizer.json`, and `tokenizer_config.json` with the
+special tokens and the chat template, or `chat_template.jinja`. Nothing else of it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from simulator.answers import Voice, ring
+from simulator.chat_template import ChatTemplate
+from simulator.conversation import Conversation
+from simulator.errors import bad_request
+from simulator.tokens import TYPECODE
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class Folder:
+    """A `Language` that is some model's. ValueError where the folder does not hold one."""
+
+    def __init__(self, path: Path) -> None:
+        file = path / "tokenizer.json"
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
+            raise ValueError(f"{file} cannot be read: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.top = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.voice: Voice = ring(self._pieces)
+        config = _config(path / "tokenizer_config.json")
+        special = {name: text for name in _SPECIAL if (text := _token(config.get(name)))}
+        sources = _templates(path, config)
+        self._templates = {name: ChatTemplate(text, special) for name, text in sources.items()}
+
+    def tokenize(self, text: str, *, special: bool = True) -> array[int]:
+        """Token ids of a text; with `special`, BOS and the like too."""
+        try:
+            found = self._tokenizer.encode(text, add_special_tokens=special)
+        except Exception as error:  # noqa: BLE001 - lone surrogates, say
+            raise bad_request(f"The prompt cannot be tokenized: {error}") from None
+        return array(TYPECODE, found.ids)
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """The text of token ids."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def strings(self, tokens: Iterable[int]) -> list[str]:
+        """Each token as the vocabulary has it."""
+        return [self._tokenizer.id_to_token(token) or "" for token in tokens]
+
+    def chat(self, asked: Conversation) -> array[int]:
+        """Token ids of a conversation as the model's chat template renders it."""
+        name = (
+            "tool_use" if asked.tools is not None and "tool_use" in self._templates else "default"
+        )
+        template = self._templates.get(name)
+        if template is None:
+            raise bad_request("This model has no chat template.")
+        return self.tokenize(template.render(asked), special=asked.add_special_tokens)
+
+    def _pieces(self, text: str) -> list[tuple[int, bytes]]:
+        """The tokens of an ASCII text, each with what it stands for."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        pieces, at = [], 0
+        for token, (_, end) in zip(found.ids, found.offsets, strict=True):
+            pieces.append((token, text[at:end].encode()))
+            at = max(at, end)
+        return pieces
+
+
+def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The chat templates by name; a file of its own goes before the configuration."""
+    given = config.get("chat_template")
+    found: dict[str, str] = {}
+    if isinstance(given, str):
+        found["default"] = given
+    elif isinstance(given, list):
+        found = {one["name"]: one["template"] for one in given}
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        found["default"] = file.read_text(encoding="utf-8")
+    return found
+
+
+def _config(file: Path) -> dict[str, Any]:
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} is not a JSON object")
+    return found
+
+
+def _token(given: object) -> str | None:
+    """A special token: its text, or an object that has it."""
+    text = given.get("content") if isinstance(given, dict) else given
+    return text if isinstance(text, str) else None
