@@ -1,93 +1,148 @@
-"""`/v1/responses` and `/v1/messages` as the chat that an engine makes of them.
+"""`/v1/messages` as the chat that an engine makes of it.
 
-Only what is plain text is followed (vLLM entrypoints/openai/responses/utils.py,
-`construct_input_messages`, and entrypoints/anthropic/serving.py, `_convert_messages`); tools, items
-of other kinds and thinking are the engine's affair, and raise Unlike.
+vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. What is not text, and what adds
+or removes tools on the way, raises Unlike.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import json
 
+from router.identity.chat import Body, Chat, effort, forwarded, keywords
+from router.identity.conversation import BILLING
+from router.identity.decoded import Json
+from router.identity.reading import Message, read
+from router.identity.tools import Tool, definition
 from router.identity.unlike import Unlike
 
-Body = Mapping[str, Any]
 
-#: What else could change the prompt, by dialect.
-_RESPONSES = ("tools", "previous_response_id", "previous_input_messages", "prompt", "reasoning")
-_MESSAGES = ("tools", "thinking", "output_config", "mcp_servers")
-_BILLING = "x-anthropic-billing-header"
+def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
+    """Return the chat that stands for a request to `/v1/messages`. Raises Unlike.
 
-
-def chat_of_responses(asked: Body) -> dict[str, Any]:
-    """Return the chat that stands for a request to `/v1/responses`. Raises Unlike."""
-    _refuse(asked, _RESPONSES)
-    messages: list[dict[str, Any]] = []
-    if asked.get("instructions"):
-        messages.append({"role": "system", "content": asked["instructions"]})
-    given = asked.get("input")
-    if isinstance(given, str):
-        messages.append({"role": "user", "content": given})
-    elif isinstance(given, list):
-        messages.extend(map(_item, given))
-    else:
-        raise Unlike("odd input")
-    return {**_kept(asked), "messages": messages}
-
-
-def _item(item: Any) -> dict[str, Any]:
-    """One item of the input: a message, or nothing that is known."""
-    if not isinstance(item, dict) or item.get("type", "message") != "message":
-        raise Unlike("items that are not messages")
-    if set(item) - {"type", "role", "content"}:  # an id or a status: what was answered before
-        raise Unlike("items that are not messages")
-    return {"role": item.get("role"), "content": item.get("content")}
-
-
-def chat_of_messages(asked: Body) -> dict[str, Any]:
-    """Return the chat that stands for a request to `/v1/messages`. Raises Unlike."""
-    _refuse(asked, _MESSAGES)
-    messages: list[dict[str, Any]] = []
-    system = _texts(asked.get("system") or [], "")
-    if system:
-        messages.append({"role": "system", "content": "".join(system)})
+    With `system_first`, all system messages become one, at the head; `unthinking` is the effort
+    that stands for "do not think".
+    """
     given = asked.get("messages")
-    for message in given if isinstance(given, list) else ():
-        if not isinstance(message, dict) or message.get("role") not in {"user", "assistant"}:
+    if not isinstance(given, list):
+        raise Unlike("odd messages")
+    system = _system_texts(asked.get("system") or [], whole=True)
+    messages: list[Message] = []
+    for message in given:
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "system":
+            text = "".join(_system_texts(message.get("content"), whole=False))
+            if system_first:
+                system.append(text)
+            elif text:
+                messages.append({"role": "system", "content": text})
+        elif role in {"user", "assistant"}:
+            messages.extend(_messages(role, message.get("content")))
+        else:
             raise Unlike("odd messages")
-        content = message.get("content")
-        if not isinstance(content, str):
-            texts = _texts(content, None)
-            if not texts:
-                raise Unlike("odd contents")
-            parts = [{"type": "text", "text": text} for text in texts]
-            content = texts[0] if len(texts) == 1 else parts
-        messages.append({"role": message["role"], "content": content})
-    return {**_kept(asked), "messages": messages}
+    if system:
+        messages.insert(0, {"role": "system", "content": "".join(system)})
+    return Chat(
+        read(messages),
+        _tools(asked.get("tools")),
+        keywords(asked),
+        _effort(asked, unthinking),
+        ids=forwarded(asked),
+    )
 
 
-def _texts(content: Any, dropped: str | None) -> list[str]:
-    """The texts of a content's blocks, without empty ones; `dropped` where it is a billing line."""
+def _system_texts(content: Json, *, whole: bool) -> list[str]:
+    """The texts of a system prompt, without billing lines; one text is looked at later if `whole`."""
     if isinstance(content, str):
-        return [content]
-    found = []
-    for block in content if isinstance(content, list) else ():
-        if not isinstance(block, dict) or block.get("type") != "text":
-            raise Unlike("blocks that are not text")
-        text = block.get("text")
-        if not isinstance(text, str):
-            raise Unlike("odd blocks")
-        if text and not (dropped is not None and text.startswith(_BILLING)):
-            found.append(text)
-    return found
+        return [content] if content and (whole or not content.startswith(BILLING)) else []
+    texts = [_text(block) for block in _blocks(content) if block.get("type") == "text"]
+    return [text for text in texts if text and not text.startswith(BILLING)]
 
 
-def _refuse(asked: Body, fields: tuple[str, ...]) -> None:
-    for field in fields:
-        if asked.get(field):
-            raise Unlike(f"{field} in another dialect")
+def _messages(role: str, content: Json) -> list[Message]:
+    """The results of tools that a message begins with, and what it says itself."""
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    results: list[Message] = []
+    parts: list[Message] = []
+    calls: list[Message] = []
+    thoughts: list[str] = []
+    for block in _blocks(content):
+        match block.get("type"):
+            case "text":
+                parts += [{"type": "text", "text": text} for text in [_text(block)] if text]
+            case "thinking":
+                thoughts.append(_text(block, "thinking"))
+            case "redacted_thinking" | "tool_reference":
+                pass
+            case "tool_use":
+                calls.append(_call(block))
+            case "tool_result" if role == "user":
+                results.append(_result(block))
+            case _:
+                raise Unlike("parts that are not text")
+    said: Message = {"role": role}
+    if thoughts:
+        said["reasoning"] = "".join(thoughts)
+    if calls:
+        said["tool_calls"] = calls
+    if parts:
+        said["content"] = parts[0]["text"] if len(parts) == 1 else parts
+    return results if role == "user" and not parts else [*results, said]
 
 
-def _kept(asked: Body) -> dict[str, Any]:
-    """Fields that mean the same in every dialect."""
-    names = ("chat_template_kwargs", "kv_transfer_params", "truncate_prompt_tokens")
-    return {name: asked[name] for name in names if name in asked}
+def _blocks(content: Json) -> list[Message]:
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        raise Unlike("odd contents")
+    return content
+
+
+def _text(block: Message, field: str = "text") -> str:
+    text = block.get(field)
+    if not isinstance(text, str | None):
+        raise Unlike("odd parts")
+    return text or ""
+
+
+def _call(block: Message) -> Message:
+    called, arguments = block.get("id"), block.get("input")
+    if not isinstance(called, str) or not called or not isinstance(arguments, dict | None):
+        raise Unlike("odd tool calls")
+    function = {"name": _text(block, "name"), "arguments": json.dumps(arguments or {})}
+    return {"id": called, "type": "function", "function": function}
+
+
+def _result(block: Message) -> Message:
+    content = block.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(one, dict) and one.get("type") == "text" for one in content):
+            raise Unlike("parts that are not text")
+        content = "\n".join(_text(one) for one in content)
+    elif not isinstance(content, str | None):
+        raise Unlike("odd contents")
+    return {"role": "tool", "tool_call_id": _text(block, "tool_use_id"), "content": content or ""}
+
+
+def _tools(given: Json) -> list[Tool] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list):
+        raise Unlike("odd tools")
+    tools: list[Tool] = []
+    for one in given:
+        schema = one.get("input_schema") if isinstance(one, dict) else None
+        if not isinstance(schema, dict):
+            raise Unlike("odd tools")
+        typed = schema if "type" in schema else {**schema, "type": "object"}
+        tools.append({"type": "function", "function": definition({**one, "parameters": typed})})
+    return tools
+
+
+def _effort(asked: Body, unthinking: str) -> str | None:
+    """Thinking switched off is said last, and so wins."""
+    thinking, output = asked.get("thinking"), asked.get("output_config")
+    if not isinstance(thinking, dict | None) or not isinstance(output, dict | None):
+        raise Unlike("odd template keywords")
+    if thinking and thinking.get("type") == "disabled":
+        return unthinking
+    said = effort(output.get("effort")) if output else None
+    if said in {"none", "minimal"}:
+        raise Unlike("odd template keywords")
+    return said

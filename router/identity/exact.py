@@ -7,9 +7,13 @@ from typing import Any
 import jinja2
 import msgspec
 
-from router.identity.conversation import conversation, tools
-from router.identity.dialects import chat_of_messages, chat_of_responses
+from router.identity.chat import Chat, chat_of, flag
+from router.identity.conversation import conversation
+from router.identity.decoded import Json
+from router.identity.dialects import chat_of_messages
 from router.identity.folder import BadFolder, ModelFolder
+from router.identity.items import chat_of_responses
+from router.identity.probing import effort_for_none, wants_system_first
 from router.identity.template import ChatTemplate
 from router.identity.tokenizer import Tokenizer
 from router.identity.unlike import Unlike
@@ -40,6 +44,9 @@ class Exact:
         self._own_program = folder.model_type in PROGRAMS
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
+        templates = (self._plain, self._tooled)
+        self._system_first = any(one is None or wants_system_first(one.text) for one in templates)
+        self._unthinking = effort_for_none(self._plain, self._keywords)
 
     def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
@@ -53,63 +60,50 @@ class Exact:
             raise Unlike("truncated by the engine")
         match endpoint.prompted:
             case Prompted.CHAT:
-                return self._chat(asked, len(body))
+                chat = chat_of(asked)
             case Prompted.RESPONSES:
-                return self._chat(chat_of_responses(asked), len(body))
+                chat = chat_of_responses(asked)
             case Prompted.MESSAGES:
-                return self._chat(chat_of_messages(asked), len(body))
+                chat = chat_of_messages(
+                    asked, system_first=self._system_first, unthinking=self._unthinking
+                )
             case Prompted.COMPLETION:
                 return self._plain_text(asked, "prompt")
             case Prompted.INPUT:
                 return self._plain_text(asked, "input")
             case Prompted.NOTHING:
                 raise Unlike("no prompt")
+        return self._chat(chat, len(body))
 
-    def _chat(self, asked: Body, size: int) -> bytes:
-        given = asked.get("kv_transfer_params")
-        if isinstance(given, dict) and given.get("prompt_token_ids") is not None:
-            return _packed(given["prompt_token_ids"])
+    def _chat(self, chat: Chat, size: int) -> bytes:
+        if chat.ids is not None:
+            return _packed(chat.ids)
         if self._own_program:
             raise Unlike("no chat template")
-        if asked.get("chat_template") is not None:
-            raise Unlike("a template of its own")
-        tooled = tools(asked.get("tools"))
-        template = self._plain if tooled is None else self._tooled
+        template = self._plain if chat.tools is None else self._tooled
         if template is None:
             raise Unlike("no chat template")
         text = template.render(
-            conversation(asked.get("messages"), parts=template.wants_parts),
-            tools=tooled,
-            documents=_documents(asked),
-            add_generation_prompt=_flag(asked, "add_generation_prompt", default=True),
-            continue_final_message=_flag(asked, "continue_final_message", default=False),
-            more=self._more(asked),
+            conversation(chat.messages, parts=template.wants_parts),
+            tools=chat.tools,
+            documents=chat.documents,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            more={**self._keywords, **_more(chat)},
             limit=_GROWTH * size + _MARGIN,
         )
-        return self._encode(text, special=_flag(asked, "add_special_tokens", default=False))
-
-    def _more(self, asked: Body) -> dict[str, Any]:
-        """Return keywords for the template: the engine's, the request's, and what it implies."""
-        own = asked.get("chat_template_kwargs") or {}
-        effort = asked.get("reasoning_effort")
-        if not isinstance(own, dict) or not isinstance(effort, str | None):
-            raise Unlike("odd template keywords")
-        more = dict(own)
-        if effort is not None:
-            more["reasoning_effort"] = effort
-            more.setdefault("enable_thinking", effort != "none")
-        # Engines take these two for "not set" (vLLM renderers/params.py, `merge_kwargs`).
-        more = {name: value for name, value in more.items() if value not in (None, "auto")}
-        return {**self._keywords, **more}
+        return self._encode(text, special=chat.special)
 
     def _plain_text(self, asked: Body, field: str) -> bytes:
         if asked.get("prompt_embeds") is not None:
             raise Unlike("embeddings")
+        if asked.get("suffix") is not None:
+            raise Unlike("a suffix")
         prompt = asked.get(field)
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str):
-            return self._encode(prompt, special=_flag(asked, "add_special_tokens", default=True))
+            return self._encode(prompt, special=flag(asked, "add_special_tokens", default=True))
         return _packed(prompt)
 
     def _encode(self, text: str, *, special: bool) -> bytes:
@@ -129,24 +123,20 @@ def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
         raise BadFolder(f"the chat template in {folder.path} is not valid: {error}") from None
 
 
-def _flag(asked: Body, name: str, *, default: bool) -> bool:
-    value = asked.get(name, default)
-    if not isinstance(value, bool):
-        raise Unlike("odd flags")
-    return value
+def _more(chat: Chat) -> dict[str, Any]:
+    """Return keywords for the template: the request's, and what it implies."""
+    more = dict(chat.keywords)
+    if chat.effort is not None:
+        more["reasoning_effort"] = chat.effort
+        more.setdefault("enable_thinking", chat.effort != "none")
+    # Engines take these two for "not set" (vLLM renderers/params.py, `merge_kwargs`).
+    return {name: value for name, value in more.items() if value not in (None, "auto")}
 
 
-def _documents(asked: Body) -> list[dict[str, Any]] | None:
-    found = asked.get("documents")
-    if found is not None and not (
-        isinstance(found, list) and all(isinstance(one, dict) for one in found)
-    ):
-        raise Unlike("odd documents")
-    return found
-
-
-def _packed(ids: Any) -> bytes:
+def _packed(ids: Json) -> bytes:
+    if not isinstance(ids, list) or bool in set(map(type, ids)):
+        raise Unlike("odd token ids")
     try:
-        return array("I", ids if isinstance(ids, list) else None).tobytes()
+        return array("I", ids).tobytes()
     except (TypeError, OverflowError):
         raise Unlike("odd token ids") from None

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from router.identity.decoded import Json
+
 TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _MODEL = "config.json"
@@ -112,7 +114,7 @@ def _special_tokens(path: Path, config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> Json:
     if not path.is_file():
         return {}
     try:

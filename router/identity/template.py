@@ -2,9 +2,8 @@
 
 Templates are programs. They come from the model folders that the operator named, never from a
 request, and run in Jinja's immutable sandbox: no attributes that lead out, no changing of what they
-are given, `range` bounded. A rendering has a bound in characters, and one in seconds that is looked
-at whenever the template writes something. The environment is the one of Transformers
-(utils/chat_template_utils.py, `_compile_jinja_template`), so that the text is the same.
+are given, `range` bounded; `bounds` limits what they may cost. The environment is the one of
+Transformers (utils/chat_template_utils.py, `_compile_jinja_template`), so that the text is the same.
 """
 
 import json
@@ -18,17 +17,46 @@ from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from router.identity.bounds import WATCH, Bounded, Watch, bounded
 from router.identity.content_format import wants_parts
+from router.identity.continuing import cut, to_continue
+from router.identity.developers import without_developers
 from router.identity.unlike import Unlike
 
 #: Seconds that one rendering may take.
 PATIENCE_S = 2.0
-#: Stands where the text of the last message ends, while that is to be continued.
-_END = "CONTINUE_FINAL_MESSAGE_TAG "
-#: Keywords that are fields of a request too; engines let the one or the other win.
-_FIELDS = frozenset(("conversation", "messages", "tools", "documents", "chat_template", "tokenize"))
+#: Keywords that lead elsewhere than into the template: engines refuse them, or take them for
+#: something that only they can know.
+_REFUSED = frozenset(
+    (
+        "chat_template",
+        "conversation",
+        "conversations",
+        "documents",
+        "messages",
+        "model_config",
+        "return_assistant_tokens_mask",
+        "self",
+        "tokenize",
+        "tokenizer",
+        "tools",
+        WATCH,
+    )
+)
+#: Keywords that engines take for themselves: templates never see them.
+_SWALLOWED = frozenset(
+    (
+        "add_generation_prompt",
+        "continue_final_message",
+        "max_length",
+        "padding",
+        "return_dict",
+        "return_tensors",
+        "tokenizer_kwargs",
+        "truncation",
+    )
+)
 
 
 class _Generation(Extension):
@@ -50,15 +78,19 @@ class ChatTemplate:
     """One compiled template. Raises jinja2.TemplateError if it cannot be compiled."""
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
+        self.text = text
         environment = _environment()
         tree = environment.parse(text)
-        self._template = environment.from_string(text)
-        self._special_tokens = dict(special_tokens)
-        self._variables = meta.find_undeclared_variables(environment.parse(text))
-        self._knows_developer = '"developer"' in text or "'developer'" in text
-        self._continues = "content" in text
         self.wants_parts = wants_parts(tree)
         """Contents are lists of parts, not texts."""
+        # What can be said of a template is said of it as it was written, before it is bounded.
+        self._variables = meta.find_undeclared_variables(environment.parse(text))
+        code = environment.compile(bounded(tree, environment), "chat template", "chat template")
+        self._template = environment.template_class.from_code(
+            environment, code, environment.make_globals(None)
+        )
+        self._special_tokens = dict(special_tokens)
+        self._knows_developer = '"developer"' in text or "'developer'" in text
 
     def render(
         self,
@@ -80,33 +112,43 @@ class ChatTemplate:
             raise Unlike("continues and begins a message")
         if not messages:
             raise Unlike("no messages")
-        if more and not _FIELDS.isdisjoint(more):
-            raise Unlike("odd template keywords")
-        conversation = messages if self._knows_developer else _without_developers(messages)
+        conversation = messages if self._knows_developer else without_developers(messages)
+        last = ""
         if continue_final_message:
-            conversation, last = self._to_continue(conversation)
+            if "content" not in self.text:
+                raise Unlike("nothing to continue")
+            conversation, last = to_continue(conversation)
         keywords = {
             **self._special_tokens,
-            **{name: value for name, value in (more or {}).items() if name in self._variables},
+            **self._named(more or {}),
             "messages": conversation,
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._run(keywords, limit, clock)
-        return _cut(text, last) if continue_final_message else text
+        return cut(text, last) if continue_final_message else text
+
+    def _named(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the keywords that reach the template."""
+        if not _REFUSED.isdisjoint(more):
+            raise Unlike("odd template keywords")
+        return {
+            name: value
+            for name, value in more.items()
+            if name in self._variables and name not in _SWALLOWED
+        }
 
     def _run(self, keywords: Mapping[str, Any], limit: int, clock: Callable[[], float]) -> str:
+        watch = Watch(limit, PATIENCE_S, clock)
         pieces: list[str] = []
-        length, deadline = 0, clock() + PATIENCE_S
+        length = 0
         try:
-            for piece in self._template.generate(**keywords):
+            for piece in self._template.generate({**keywords, WATCH: watch}):
                 pieces.append(piece)
                 length += len(piece)
-                if length > limit:
-                    raise Unlike("rendered too long")
-                if clock() > deadline:
-                    raise Unlike("rendered too slowly")
+                watch.measure(length)
+                watch.turn()
         except Unlike:
             raise
         except jinja2.TemplateError:
@@ -115,27 +157,9 @@ class ChatTemplate:
             raise Unlike("a fault of the template") from None
         return "".join(pieces)
 
-    def _to_continue(
-        self, messages: Sequence[Mapping[str, Any]]
-    ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Mark the end of the last message's text; return that text too."""
-        *before, message = messages
-        content = message.get("content")
-        if not self._continues or content is None:
-            raise Unlike("nothing to continue")
-        if isinstance(content, str):
-            return [*before, {**message, "content": content + _END}], content
-        parts = list(content)
-        for place in range(len(parts) - 1, -1, -1):
-            if "text" in parts[place]:
-                text: str = parts[place]["text"]
-                parts[place] = {**parts[place], "text": text + _END}
-                return [*before, {**message, "content": parts}], text
-        raise Unlike("nothing to continue")
 
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> Bounded:
+    environment = Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
@@ -166,40 +190,3 @@ def _refuse(message: str) -> None:
 
 def _now(form: str) -> str:
     return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as the engine takes it
-
-
-def _cut(text: str, last: str) -> str:
-    """Cut off all that follows the last message's text."""
-    tag = _END.strip()
-    if last.strip() not in text or tag not in text:
-        raise Unlike("nothing to continue")
-    at = text.rindex(tag)
-    if text[at : at + len(_END)] == _END:
-        return text[:at]
-    return text[:at].rstrip()  # the template trims, so the text did not end there either
-
-
-def _without_developers(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Make developers' messages the system's, all of these one and the first (vLLM
-    renderers/hf.py), for templates that know of no developer."""
-    if not any(message["role"] == "developer" for message in messages):
-        return messages
-    changed: list[Mapping[str, Any]] = []
-    for message in messages:
-        if message["role"] == "developer":
-            kept = {name: value for name, value in message.items() if name != "tools"}
-            changed.append({**kept, "role": "system"})
-        else:
-            changed.append(message)
-    systems = [place for place, message in enumerate(changed) if message["role"] == "system"]
-    if systems == [0]:
-        return changed
-    texts = [_text(changed[place].get("content", "")) for place in systems]
-    merged = {"role": "system", "content": "\n\n".join(text for text in texts if text)}
-    return [merged, *(message for message in changed if message["role"] != "system")]
-
-
-def _text(content: Any) -> str:
-    if not isinstance(content, list):
-        return content or ""
-    return "\n".join(part["text"] for part in content if "text" in part)

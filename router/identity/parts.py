@@ -1,0 +1,97 @@
+"""The parts of a message's content that are text."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from router.identity.decoded import Json
+from router.identity.unlike import Unlike
+
+#: Parts that are text, and where they keep it.
+_TEXTS = {
+    "text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+    "input_text": "text",
+    "output_text": "text",
+}
+#: Kinds for which engines have a model.
+_MODELLED = frozenset(("text", "refusal", "thinking"))
+#: Kinds that say nothing where their text is null.
+_NULLABLE = frozenset(("text", "refusal"))
+#: Fields that engines know, of parts of any kind; others reach the template.
+_KNOWN = frozenset(
+    ("closed", "data", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type")
+)
+#: Fields that may turn a part into something else than text.
+_ELSE = frozenset(
+    (
+        "audio_embeds",
+        "audio_url",
+        "file",
+        "image_embeds",
+        "image_pil",
+        "image_url",
+        "input_audio",
+        "uuid",
+        "video_embeds",
+        "video_url",
+    )
+)
+#: The kind of a part that is no more than a string.
+BARE = "a string"
+
+
+class Part(NamedTuple):
+    """One text of a message's content."""
+
+    kind: str
+    text: str | None
+    """None if it is to be passed over."""
+    more: Mapping[str, Any] = {}
+    """Fields that engines do not know."""
+
+
+def read_parts(content: Json) -> tuple[list[Part], int]:
+    """Return the texts of a content, and how many of their fields are counted. Raises Unlike."""
+    if content is None:
+        return [], 0
+    if isinstance(content, str):
+        return [Part("text", content)], 0
+    if not isinstance(content, list):
+        raise Unlike("odd contents")
+    parts, known = [], 0
+    for one in content:
+        part, fields = (Part(BARE, one), 0) if isinstance(one, str) else _part(one)
+        parts.append(part)
+        known += fields
+    return parts, known
+
+
+def _part(one: Json) -> tuple[Part, int]:
+    kind = one.get("type") if isinstance(one, dict) else None
+    field = _TEXTS.get(kind) if isinstance(kind, str) else None
+    if kind is None or field is None or not _ELSE.isdisjoint(one):
+        raise Unlike("parts that are not text")
+    text = one.get(field)
+    if text is None and kind in _NULLABLE:
+        return Part(kind, None), 0
+    if not isinstance(text, str) or not isinstance(one.get("closed", False), bool):
+        raise Unlike("odd parts")
+    known = 0
+    if kind in _MODELLED:
+        known = 2 + (kind == "thinking" and "closed" in one) + (kind == "text" and _marked(one))
+    return Part(kind, text, {name: one[name] for name in one if name not in _KNOWN}), known
+
+
+def _marked(one: Mapping[str, Any]) -> int:
+    """How many fields a mark for caching adds."""
+    if "prompt_cache_breakpoint" not in one:
+        return 0
+    mark = one["prompt_cache_breakpoint"]
+    if not isinstance(mark, dict) or mark.get("mode") != "explicit":
+        raise Unlike("odd parts")
+    if "ttl" not in mark:
+        return 2
+    if mark["ttl"] not in {"30m", "12h"}:
+        raise Unlike("odd parts")
+    return 3

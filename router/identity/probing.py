@@ -1,0 +1,50 @@
+"""What engines find out of a chat template by rendering it, for the Messages API.
+
+vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
+`_probe_disabled_thinking_effort`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2.ext import loopcontrols
+
+from router.identity.bounds import Bounded
+from router.identity.template import ChatTemplate
+from router.identity.unlike import Unlike
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+def wants_system_first(text: str) -> bool:
+    """Whether a template refuses system messages after the first; then they are made one.
+
+    Asked in an environment that lacks most of what templates are else given; so one that needs
+    that refuses, too.
+    """
+    said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    try:
+        environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.from_string(text).render(messages=said, add_generation_prompt=False)
+    except Exception:  # noqa: BLE001 - of others than Jinja's an engine would not even start
+        return True
+    return False
+
+
+def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
+    """Return the effort that stands for "do not think": `low` where `none` says nothing of its own."""
+    nothing = _said(template, keywords, "none")
+    if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
+        return "low"
+    return "none"
+
+
+def _said(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
+    if template is None:
+        return None
+    content = [{"type": "text", "text": "Hi"}] if template.wants_parts else "Hi"
+    more = {**keywords, "reasoning_effort": effort, "enable_thinking": effort != "none"}
+    try:
+        return template.render([{"role": "user", "content": content}], more=more)
+    except Unlike:
+        return None

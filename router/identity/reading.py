@@ -1,0 +1,166 @@
+"""How engines read the messages of a chat request: what they take, and in what order its fields.
+
+vLLM has two models of a message: OpenAI's for its role, and one of its own that takes any role. It
+takes the one that knows more of the message's fields, those of parts and tool calls included, and
+OpenAI's where both know as many; that one knows fewer kinds of parts. Fields that a model knows come
+first, in its order, then the others. (Its renderers/chat_utils.py, `ChatCompletionMessageParam`; the
+choice is pydantic's, of a union.)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.identity.decoded import Json
+from router.identity.parts import read_parts
+from router.identity.tools import Tool, ordered
+from router.identity.unlike import Unlike
+
+_SPOKEN = frozenset(("role", "content", "name"))
+#: The fields of OpenAI's models, by role.
+_THEIRS = {
+    "developer": _SPOKEN,
+    "system": _SPOKEN,
+    "user": _SPOKEN,
+    "assistant": _SPOKEN | {"audio", "function_call", "refusal", "tool_calls"},
+    "tool": frozenset(("role", "content", "tool_call_id")),
+    "function": _SPOKEN,
+}
+_OWN = _SPOKEN | {"tool_call_id", "tool_calls", "reasoning", "tools", "task"}
+#: Kinds of parts that OpenAI's models know.
+_KINDS = {"assistant": frozenset(("text", "refusal"))}
+_TEXT = frozenset(("text",))
+#: Fields that are strings, or null.
+_NULLABLE = ("tool_call_id", "reasoning", "refusal")
+#: Fields that are strings if they are there.
+_STRINGS = ("name", "task")
+#: Objects in an assistant's message, and what they need.
+_INNER = {"audio": ("id",), "function_call": ("arguments", "name")}
+#: Fields of a tool call, and of its function, that are counted.
+_IN_CALL = 5
+
+Message = dict[str, Any]
+
+
+def read(messages: Json) -> list[Message]:
+    """Return what an engine reads of decoded messages, which are not changed. Raises Unlike.
+
+    `content` is a list of `Part`; of other fields only those are there that were given.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise Unlike("no messages")
+    return [_message(message) for message in messages]
+
+
+def _message(given: Json) -> Message:
+    if not isinstance(given, dict) or "author" in given:
+        raise Unlike("odd messages")
+    message = _renamed(given)
+    role = message.get("role")
+    if (
+        not isinstance(role, str)
+        or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
+        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE)
+    ):
+        raise Unlike("odd messages")
+    parts, in_parts = read_parts(message.get("content"))
+    calls = _calls(message.get("tool_calls"))
+    tools, in_tools = _tools(message.get("tools"))
+    if calls and role != "assistant":
+        raise Unlike("odd tool calls")
+    theirs = _known_to_openai(role, message)
+    own = None
+    if message.get("content", "") is not None:
+        own = len(_OWN & message.keys()) + in_parts + in_tools + _IN_CALL * len(calls or ())
+    if theirs is not None and (own is None or theirs >= own):
+        kinds = _KINDS.get(role, _TEXT)
+        if any(part.kind not in kinds or part.text is None for part in parts):
+            raise Unlike("odd contents")
+    elif own is None:
+        raise Unlike("odd messages")
+    found = {"tool_calls": calls, "tools": tools}
+    return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
+
+
+def _renamed(given: Message) -> Message:
+    """`reasoning_content` is an older name of `reasoning`."""
+    if "reasoning_content" not in given:
+        return given
+    message = dict(given)
+    older = message.pop("reasoning_content")
+    if older is not None and message.get("reasoning") is None:
+        message["reasoning"] = older
+    return message
+
+
+def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
+    """How many fields OpenAI's model knows; None if it does not take the message."""
+    fields = _THEIRS.get(role)
+    if fields is None or not _taken_by_openai(role, message):
+        return None
+    known = len(fields & message.keys())
+    if role == "assistant":
+        for name, needed in _INNER.items():
+            value = message.get(name)
+            if value is not None:
+                if not isinstance(value, dict) or not all(
+                    isinstance(value.get(one), str) for one in needed
+                ):
+                    return None
+                known += len(needed)
+    return known
+
+
+def _taken_by_openai(role: str, message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    match role:
+        case "assistant":
+            return message.get("tool_calls", ()) is not None
+        case "function":
+            return {"content", "name"} <= message.keys() and isinstance(content, str | None)
+        case "tool":
+            return content is not None and isinstance(message.get("tool_call_id"), str)
+    return content is not None
+
+
+def _calls(given: Json) -> list[Message] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list):
+        raise Unlike("odd tool calls")
+    return [_call(one) for one in given]
+
+
+def _call(given: Json) -> Message:
+    function = given.get("function") if isinstance(given, dict) else None
+    if (
+        not isinstance(function, dict)
+        or given.get("type") != "function"
+        or not isinstance(given.get("id"), str)
+        or not isinstance(function.get("name"), str)
+        or not isinstance(function.get("arguments"), str)
+    ):
+        raise Unlike("odd tool calls")
+    inner = ordered(function, ("arguments", "name"))
+    return ordered({**given, "function": inner}, ("id", "function", "type"))
+
+
+def _tools(given: Json) -> tuple[list[Tool] | None, int]:
+    """The tools of a developer's message, and how many of their fields are known."""
+    if given is None:
+        return None, 0
+    if not isinstance(given, list):
+        raise Unlike("odd tools")
+    kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
+    tools, known = [], 0
+    for one in given:
+        function = one.get("function") if isinstance(one, dict) else None
+        if not isinstance(function, dict) or one.get("type") != "function":
+            raise Unlike("odd tools")
+        if "name" not in function or not all(
+            isinstance(function[name], kind) for name, kind in kinds.items() if name in function
+        ):
+            raise Unlike("odd tools")
+        inner = ordered(function, tuple(kinds))
+        tools.append(ordered({**one, "function": inner}, ("function", "type")))
+        known += 2 + len(kinds.keys() & function.keys())
+    return tools, known
