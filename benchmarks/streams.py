@@ -207,11 +207,11 @@ def _levels(
                 broken=sum(one.broken for one in seen),
                 due=begun * plan.rate,
                 delivered=delivered,
-                delay_p50_ms=_quantile(delays, 0.5),
-                delay_p99_ms=_quantile(delays, 0.99),
-                idle_p99_ms=_quantile(sorted(idle.delays), 0.99),
-                probe_p50_ms=_quantile(sorted(probe.delays), 0.5),
-                probe_p99_ms=_quantile(sorted(probe.delays), 0.99),
+                delay_p50_ms=quantile(delays, 0.5),
+                delay_p99_ms=quantile(delays, 0.99),
+                idle_p99_ms=quantile(sorted(idle.delays), 0.99),
+                probe_p50_ms=quantile(sorted(probe.delays), 0.5),
+                probe_p99_ms=quantile(sorted(probe.delays), 0.99),
                 proxy_share=sum(own),
                 event_us=sum(own) / max(delivered, 1.0) * 1e6,
                 stream_kb=memory / max(begun, 1) / 1e3,
@@ -234,8 +234,8 @@ def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
     return (machine_seconds() - machine) / wall, used
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Milliseconds."""
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Milliseconds, from seconds in order."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1e3 if ordered else 0.0
 
 

@@ -45,6 +45,8 @@ class StubSettings:
     """Seconds between two events of one stream."""
     phases: int = 1
     """Parts of a step among which streams are spread, so that not all have their event at once."""
+    tokenizes: bool = True
+    """Whether it has `/tokenize`; what that answers is no model's."""
 
 
 def _plain(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
@@ -177,6 +179,11 @@ class Engine:
         """Events of a stream that carry a token."""
         return self._settings.events
 
+    @property
+    def tokenizes(self) -> bool:
+        """Whether it answers `/tokenize`."""
+        return self._settings.tokenizes
+
 
 class Worker(asyncio.Protocol):
     """One connection from a proxy."""
@@ -232,7 +239,7 @@ class Worker(asyncio.Protocol):
                     self._slot = self._engine.add(self)
             else:
                 self._transport.write(_chat_answer(len(body)))
-        elif self._path == b"/tokenize":
+        elif self._path == b"/tokenize" and self._engine.tokenizes:
             self._transport.write(_tokenized(body))
         else:
             self._transport.write(_ANSWERS.get(self._path, _MISSING))

@@ -1,0 +1,189 @@
+"""What long prompts do to everybody else: `python -m benchmarks.lag`.
+
+Holds streams through a router while prompts of 128,000 tokens that it has never seen come in, ten a
+second, and tells how late the streams' events are and how long the router takes to say that it
+lives; without the long prompts, with them keyed by their text, and with them tokenized, at several
+switch intervals of the interpreter (how long a thread may keep it while another wants it).
+
+The workers are stubs that answer at once. Everything runs on this machine: the streams' clients,
+the workers and whoever sends the long prompts too.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.lag_load import Long, Sent, send_long
+from benchmarks.processes import cpu_seconds, machine_seconds
+from benchmarks.prompts_model import model_folder
+from benchmarks.proxies import PROXIES, Launch, Place, Proxy
+from benchmarks.streams import ENDLESS, PHASES, Watchers, quantile
+from benchmarks.stub import StubSettings
+
+_SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
+#: Milliseconds; Python's own first.
+INTERVALS = (5.0, 1.0, 0.5)
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Times in milliseconds, shares of one core."""
+
+    mode: str
+    """How prompts are keyed, and the switch interval in ms."""
+    rate: float
+    """Long prompts a second."""
+    delay_p50_ms: float
+    delay_p99_ms: float
+    delay_worst_ms: float
+    probe_p50_ms: float
+    probe_p99_ms: float
+    probe_worst_ms: float
+    long_p50_ms: float
+    long_p99_ms: float
+    failed: int
+    router_share: float
+    machine_share: float
+    """Of everything that runs, the router included."""
+
+
+def main(
+    *,
+    streams: Annotated[int, typer.Option(help="Streams held meanwhile.")] = 100,
+    events: Annotated[float, typer.Option(help="Events a second of each stream.")] = 20.0,
+    rate: Annotated[float, typer.Option(help="Long prompts a second.")] = 10.0,
+    tokens: Annotated[int, typer.Option(help="Tokens of a long prompt.")] = 128_000,
+    seconds: Annotated[float, typer.Option(help="How long to look.")] = 10.0,
+    interval: Annotated[
+        list[float] | None, typer.Option(help="Switch interval, ms; repeat. Default: 5, 1, 0.5.")
+    ] = None,
+    template: Annotated[str, typer.Option(help="The model's chat template.")] = "headers",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Measure and print the table."""
+    with _err.status("making the model's folder, if it is not there"):
+        folder = model_folder(template)
+    intervals = interval or INTERVALS
+    cases = [(False, intervals[0]), *((True, one) for one in intervals)]
+    settings = StubSettings(events=ENDLESS, step_s=1 / events, phases=PHASES, tokenizes=False)
+    rows: list[Row] = []
+    # Enough that no router gets one twice.
+    count = int(rate * (seconds + 1)) + 1
+    try:
+        with (
+            Bench(2, settings) as bench,
+            Watchers(1) as watchers,
+            child(send_long, folder, tokens, count) as (sender, _),
+        ):
+            with _err.status("making the long prompts"):
+                size = sender.recv()
+            look = _Look(watchers, sender, streams, seconds)
+            for tokenized, pause in cases:
+                proxy = _proxy(folder if tokenized else None, pause)
+                with bench.running(proxy, [sys.executable]) as standing:
+                    for wanted in (0.0, rate):
+                        with _err.status(f"{proxy.mode}: {wanted:g} long prompts a second"):
+                            rows.append(look.at(proxy, standing, wanted))
+    except (Stopped, NotReady) as error:
+        _err.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    title = f"{streams} streams of {events:g} events a second; long prompts of {size:,} bytes"
+    Console(width=130).print(_table(title, rows))
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def _proxy(folder: Path | None, interval_ms: float) -> Proxy:
+    """Our router, with a tokenizer or without, at a switch interval."""
+
+    def launch(program: Sequence[str], _mode: str, place: Place) -> Launch:
+        settings = place.folder / "warmroute.yaml"
+        workers = "".join(f"  - {url}\n" for url in place.urls)
+        settings.write_text(
+            f"listen: 127.0.0.1:{place.port}\nstrategy: prefixaware\nworkers:\n{workers}"
+            f"tokenizer: {folder or 'bytes'}\n"
+        )
+        code = _SERVE.format(interval_ms / 1e3)
+        return Launch([*program, "-c", code, "serve", "--config", str(settings)])
+
+    mode = f"{'tokens' if folder else 'bytes'} {interval_ms:g} ms"
+    own = next(proxy for proxy in PROXIES if proxy.program == "warmroute")
+    return replace(own, mode=mode, launch=launch)
+
+
+class _Look:
+    """Holds streams, sends long prompts, and looks."""
+
+    def __init__(
+        self, watchers: Watchers, sender: "Connection[Any, Any]", streams: int, seconds: float
+    ) -> None:
+        self._watchers = watchers
+        self._sender = sender
+        self._streams = streams
+        self._seconds = seconds
+
+    def at(self, proxy: Proxy, standing: Standing, rate: float) -> Row:
+        """Return what is seen at so many long prompts a second."""
+        self._watchers.hold(standing.port, self._streams)
+        # A moment longer than anybody looks.
+        self._sender.send(Long(standing.port, rate, self._seconds + 1))
+        self._watchers.look(proxy, standing.port, self._seconds)
+        began, machine = time.perf_counter(), machine_seconds()
+        used = sum(map(cpu_seconds, standing.pids))
+        time.sleep(self._seconds)
+        wall = time.perf_counter() - began
+        machine, used = machine_seconds() - machine, sum(map(cpu_seconds, standing.pids)) - used
+        probe, seen = self._watchers.seen()
+        sent: Sent = self._sender.recv()
+        delays = sorted(delay for one in seen for delay in one.delays)
+        alive, took = sorted(probe.delays), sorted(sent.took)
+        return Row(
+            mode=proxy.mode,
+            rate=rate,
+            delay_p50_ms=quantile(delays, 0.5),
+            delay_p99_ms=quantile(delays, 0.99),
+            delay_worst_ms=quantile(delays, 1.0),
+            probe_p50_ms=quantile(alive, 0.5),
+            probe_p99_ms=quantile(alive, 0.99),
+            probe_worst_ms=quantile(alive, 1.0),
+            long_p50_ms=quantile(took, 0.5),
+            long_p99_ms=quantile(took, 0.99),
+            failed=sent.failed,
+            router_share=used / wall,
+            machine_share=machine / wall,
+        )
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=f"{title}; times in ms, CPU in cores", title_justify="left")
+    for heading in (
+        *("keyed by, switch interval", "long/s", "delay p50", "p99", "worst"),
+        *("alive p50", "p99", "worst", "long p50", "p99", "failed", "router", "machine"),
+    ):
+        table.add_column(heading, justify="left" if "," in heading else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(row.mode, f"{row.rate:g}"),
+            *(f"{row.delay_p50_ms:.1f}", f"{row.delay_p99_ms:.1f}", f"{row.delay_worst_ms:.1f}"),
+            *(f"{row.probe_p50_ms:.1f}", f"{row.probe_p99_ms:.1f}", f"{row.probe_worst_ms:.1f}"),
+            *(f"{row.long_p50_ms:.0f}", f"{row.long_p99_ms:.0f}", f"{row.failed}"),
+            *(f"{row.router_share:.2f}", f"{row.machine_share:.2f}"),
+            end_section=row.rate > 0,
+        )
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""The two ways from a request's body to the keys of its blocks: the router's, and the plain one."""
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import NamedTuple
+
+import jinja2
+import msgspec
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from benchmarks.prompts_texts import MODEL
+from router.identity.conversation import conversation
+from router.identity.exact import Exact
+from router.identity.folder import read_folder
+from router.identity.reading import read
+from router.identity.template import ChatTemplate
+from router.identity.tokenizer import load
+from router.openai import ENDPOINTS, parse
+from router.prompts import Known, Prompts
+from strategies.base import Prompt
+from strategies.blocks import chain
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+#: Tokens of a block for those who hash block by block, as engines have it by default.
+BLOCK = 16
+_decode = msgspec.json.Decoder().decode
+
+
+class Cost(NamedTuple):
+    """Microseconds a request."""
+
+    cpu: float
+    """Of all threads."""
+    wall: float
+
+
+def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
+    """Return the mean over all bodies, each taken once. As in the router, what was there before is
+    set aside from the garbage collector."""
+    gc.collect()
+    gc.freeze()
+    wall, cpu = perf_counter(), process_time()
+    for one in bodies:
+        work(one)
+    cpu, wall = process_time() - cpu, perf_counter() - wall
+    gc.unfreeze()
+    return Cost(cpu / len(bodies) * 1e6, wall / len(bodies) * 1e6)
+
+
+class Router:
+    """As the router does it."""
+
+    def __init__(self, path: Path) -> None:
+        folder = read_folder(path)
+        self.tokenizer, self.why = load(path)
+        self._template = ChatTemplate(folder.template(tools=False) or "", folder.special_tokens)
+        self._prompts = Prompts()
+        self._prompts.known = {MODEL: Known(MODEL, Exact(folder, self.tokenizer))}
+
+    def prompt(self, body: bytes) -> Prompt:
+        """Do all of it."""
+        return self._prompts.prompt(CHAT, parse(CHAT, body, b""), body)
+
+    def steps(self, body: bytes) -> dict[str, float]:
+        """Do it step by step; return CPU microseconds of each."""
+        marks = [process_time()]
+        parse(CHAT, body, b"")
+        marks.append(process_time())
+        asked = _decode(body)
+        marks.append(process_time())
+        messages = conversation(read(asked["messages"]), parts=self._template.wants_parts)
+        text = self._template.render(messages)
+        marks.append(process_time())
+        ids = self.tokenizer.encode(text, special=False)
+        marks.append(process_time())
+        chain(1, ids)
+        marks.append(process_time())
+        names = ("fields for routing", "whole body", "template", "tokens", "keys")
+        spans = pairwise(marks)
+        return {name: (end - start) * 1e6 for name, (start, end) in zip(names, spans, strict=True)}
+
+
+class Plain:
+    """As it is done without much thought: json, Jinja, tokenizers, and a hash a block in Python."""
+
+    def __init__(self, path: Path) -> None:
+        folder = read_folder(path)
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        self._template: jinja2.Template = environment.from_string(
+            folder.template(tools=False) or ""
+        )
+        self._special_tokens = folder.special_tokens
+        self.tokenizer: Tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+
+    def ids(self, body: bytes) -> list[int]:
+        """Do all but the hashing."""
+        text = self._template.render(
+            messages=json.loads(body)["messages"],
+            add_generation_prompt=True,
+            **self._special_tokens,
+        )
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def keys(self, body: bytes) -> list[int]:
+        """Do all of it."""
+        return hashed(self.ids(body))
+
+
+def hashed(ids: Sequence[int]) -> list[int]:
+    """Return a chained hash of every full block."""
+    key, keys = 0, []
+    for start in range(0, len(ids) - BLOCK + 1, BLOCK):
+        key = hash((key, *ids[start : start + BLOCK]))
+        keys.append(key)
+    return keys
