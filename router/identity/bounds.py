@@ -7,11 +7,12 @@ the same.
 """
 
 from collections.abc import Callable, Sized
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import nodes, pass_context
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from router.identity.unlike import Unlike
@@ -57,7 +58,7 @@ class Bounded(ImmutableSandboxedEnvironment):
     #: Of a repeated text, and of the bits of a number.
     largest = 1 << 25
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as Jinja has it
         """Apply the operator. Raises SecurityError."""
         if operator == "*":
             for one, other in ((left, right), (right, left)):
@@ -125,5 +126,5 @@ def _look(line: int) -> nodes.ExprStmt:
     return nodes.ExprStmt(_filtered(nodes.Const(None), _TURN, line), lineno=line)
 
 
-def _filtered(node: nodes.Expr, name: str, line: int) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=line)
+def _filtered(node: nodes.Node, name: str, line: int) -> nodes.Filter:
+    return nodes.Filter(cast("nodes.Expr", node), name, [], [], None, None, lineno=line)

@@ -6,7 +6,8 @@ be what is found there, down to where they give up: where a loop or an assignmen
 not a plain name as its target.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from jinja2 import nodes
 
@@ -24,7 +25,7 @@ def wants_parts(tree: nodes.Template) -> bool:
         return False
 
 
-def _loops_over_content(tree: nodes.Template, messages: Set[str]) -> Iterator[bool]:
+def _loops_over_content(tree: nodes.Template, messages: AbstractSet[str]) -> Iterator[bool]:
     given = _given_contents(tree, messages)
     in_macros = {id(loop) for macro in tree.find_all(nodes.Macro) for loop in _loops(macro)}
     for loop in _loops(tree):
@@ -57,7 +58,7 @@ def _same_as(tree: nodes.Template, name: str) -> list[str]:
     return names
 
 
-def _given_contents(tree: nodes.Template, messages: Set[str]) -> dict[int, set[str]]:
+def _given_contents(tree: nodes.Template, messages: AbstractSet[str]) -> dict[int, set[str]]:
     """The loops inside of macros, by identity → the parameters that are given a content."""
     found: dict[int, set[str]] = {}
     calls = list(tree.find_all(nodes.Call))

@@ -33,7 +33,7 @@ def _message(message: Mapping[str, Any], *, parts: bool) -> Message:
     if parts and role != "tool":
         made["content"] = [{"type": "text", "text": part.text, **part.more} for part in given]
     else:
-        made["content"] = "\n".join(part.text for part in given if part.text or parts)
+        made["content"] = "\n".join(part.text or "" for part in given if part.text or parts)
     if role == "assistant":
         _assistant(message, made)
     elif role == "tool" and "tool_call_id" in message:

@@ -5,6 +5,7 @@ or removes tools on the way, raises Unlike.
 """
 
 import json
+from collections.abc import Iterable
 
 from router.identity.chat import Body, Chat, effort, forwarded, keywords
 from router.identity.conversation import BILLING
@@ -12,6 +13,14 @@ from router.identity.decoded import Json
 from router.identity.reading import Message, read
 from router.identity.tools import Tool, definition
 from router.identity.unlike import Unlike
+
+#: Blocks that engines pass over.
+_SAY_NOTHING = ("redacted_thinking", "tool_reference")
+#: Blocks that are followed here, by role.
+_FOLLOWED = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+}
 
 
 def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
@@ -49,7 +58,7 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
 
 
 def _system_texts(content: Json, *, whole: bool) -> list[str]:
-    """The texts of a system prompt, without billing lines; one text is looked at later if `whole`."""
+    """The texts of a system prompt, without billing lines; a single one keeps its, if `whole`."""
     if isinstance(content, str):
         return [content] if content and (whole or not content.startswith(BILLING)) else []
     texts = [_text(block) for block in _blocks(content) if block.get("type") == "text"]
@@ -60,32 +69,24 @@ def _messages(role: str, content: Json) -> list[Message]:
     """The results of tools that a message begins with, and what it says itself."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    results: list[Message] = []
-    parts: list[Message] = []
-    calls: list[Message] = []
-    thoughts: list[str] = []
-    for block in _blocks(content):
-        match block.get("type"):
-            case "text":
-                parts += [{"type": "text", "text": text} for text in [_text(block)] if text]
-            case "thinking":
-                thoughts.append(_text(block, "thinking"))
-            case "redacted_thinking" | "tool_reference":
-                pass
-            case "tool_use":
-                calls.append(_call(block))
-            case "tool_result" if role == "user":
-                results.append(_result(block))
-            case _:
-                raise Unlike("parts that are not text")
+    blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
+    if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
+        raise Unlike("parts that are not text")
+    texts = [text for block in _of(blocks, "text") if (text := _text(block))]
     said: Message = {"role": role}
-    if thoughts:
+    if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
         said["reasoning"] = "".join(thoughts)
-    if calls:
+    if calls := [_call(block) for block in _of(blocks, "tool_use")]:
         said["tool_calls"] = calls
-    if parts:
-        said["content"] = parts[0]["text"] if len(parts) == 1 else parts
-    return results if role == "user" and not parts else [*results, said]
+    if texts:
+        parts = [{"type": "text", "text": text} for text in texts]
+        said["content"] = texts[0] if len(texts) == 1 else parts
+    results = [_result(block) for block in _of(blocks, "tool_result")]
+    return results if role == "user" and not texts else [*results, said]
+
+
+def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
+    return [block for block in blocks if block.get("type") == kind]
 
 
 def _blocks(content: Json) -> list[Message]:

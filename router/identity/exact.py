@@ -20,8 +20,6 @@ from router.identity.unlike import Unlike
 from router.openai import Endpoint, Prompted
 
 _decode = msgspec.json.Decoder().decode
-#: Models whose prompts engines build by a program of their own, not by a chat template.
-PROGRAMS = frozenset(("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"))
 #: Characters that a template may make of one character of the request, at most, and some more.
 _GROWTH, _MARGIN = 4, 1 << 20
 
@@ -41,7 +39,7 @@ class Exact:
         """`keywords` are those that the engine gives every template. Raises BadFolder."""
         self._tokenizer = tokenizer
         self._keywords = dict(keywords or {})
-        self._own_program = folder.model_type in PROGRAMS
+        self._own_program = folder.own_program
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
         templates = (self._plain, self._tooled)

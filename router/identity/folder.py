@@ -17,8 +17,31 @@ _CONFIG = "tokenizer_config.json"
 _MODEL = "config.json"
 _TEMPLATE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
-#: A template of a processor, for models that see or hear; engines take it first.
-_PROCESSOR = ("chat_template.json", "processor_config.json")
+#: What models that see or hear have more, and their template's older file.
+_PROCESSORS = ("processor_config.json", "preprocessor_config.json")
+_OLDER_TEMPLATE = "chat_template.json"
+#: Models by type or architecture whose prompts engines build by a program of their own
+#: (vLLM config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
+_PROGRAMS = frozenset(
+    (
+        "gpt_oss",
+        "deepseek_v32",
+        "deepseek_v4",
+        "deepseek_v41",
+        "kimi_k3",
+        "inkling",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4ForConditionalGeneration",
+        "DeepseekV41ForCausalLM",
+        "KimiK3ForConditionalGeneration",
+        "MoonshotKimiaForCausalLM",
+        "InklingForCausalLM",
+        "InklingForConditionalGeneration",
+    )
+)
+#: Special tokens without a name of their own; the second is the older spelling.
+_UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: What may be fetched of a model's repository.
 PATTERNS = (
     TOKENIZER,
@@ -26,14 +49,15 @@ PATTERNS = (
     "special_tokens_map.json",
     _TEMPLATE,
     f"{_MORE_TEMPLATES}/*.jinja",
-    *_PROCESSOR,
+    *_PROCESSORS,
+    _OLDER_TEMPLATE,
     "tekken.json",
     "tiktoken.model",
     "tokenizer.model",
     _MODEL,
 )
 #: Those that templates are given (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
-_SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 #: Bytes of the largest file that is read.
 LARGEST = 256 << 20
 
@@ -52,14 +76,18 @@ class ModelFolder:
     special_tokens: dict[str, str] = field(default_factory=dict)
     """By attribute, `bos_token` say."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The whole of `tokenizer_config.json`."""
-    model_type: str = ""
-    """What `config.json` calls the model's architecture."""
+    """The whole of `tokenizer_config.json`, and of the special tokens in their older file."""
+    own_program: bool = False
+    """Engines build the prompts of chats by a program of their own, not by a template."""
+    processor: str | None = None
+    """The template of a model that sees or hears: taken first where there are no tools."""
 
     def template(self, *, tools: bool) -> str | None:
         """Return the template for requests with or without tools."""
         if tools and "tool_use" in self.templates:
             return self.templates["tool_use"]
+        if not tools and self.processor is not None:
+            return self.processor
         return self.templates.get("default")
 
 
@@ -70,15 +98,29 @@ def read_folder(path: Path) -> ModelFolder:
     config = _json(path / _CONFIG)
     if not isinstance(config, dict):
         raise BadFolder(f"{path / _CONFIG} is not a JSON object")
-    model = _json(path / _MODEL)
-    kind = model.get("model_type") if isinstance(model, dict) else None
+    config = _with_older(path, config)
+    templates = _templates(path, config)
     return ModelFolder(
         path,
-        _templates(path, config),
-        _special_tokens(path, config),
+        templates,
+        _special_tokens(config),
         config,
-        kind if isinstance(kind, str) else "",
+        own_program=_has_own_program(path),
+        processor=_processor_template(path, config),
     )
+
+
+def _has_own_program(path: Path) -> bool:
+    model = _json(path / _MODEL)
+    if isinstance(model, dict):
+        kinds = model.get("architectures")
+        if model.get("model_type") in _PROGRAMS or (
+            isinstance(kinds, list) and any(kind in _PROGRAMS for kind in kinds)
+        ):
+            return True
+    # Mistral's own format, of which engines use Mistral's own tokenizer.
+    mistral = (path / "tekken.json").is_file() or any(path.glob("tokenizer.model.v*"))
+    return mistral and not any(path.glob("model*.safetensors*"))
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -94,19 +136,35 @@ def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
         found[more.stem] = _text(more)
     if (path / _TEMPLATE).is_file():
         found["default"] = _text(path / _TEMPLATE)
-    for name in _PROCESSOR:
-        processor = _json(path / name)
-        if isinstance(processor, dict) and isinstance(processor.get("chat_template"), str):
-            found.setdefault("default", processor["chat_template"])
     return found
 
 
-def _special_tokens(path: Path, config: dict[str, Any]) -> dict[str, str]:
+def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
+    """The template of the model's processor, if it has one (Transformers, processing_utils.py)."""
+    own = [_json(path / name) for name in _PROCESSORS]
+    found = own[0].get("chat_template") if isinstance(own[0], dict) else None
+    if found is None:
+        older = _json(path / _OLDER_TEMPLATE)
+        found = older.get("chat_template") if isinstance(older, dict) else None
+    named = any(isinstance(one, dict) and "processor_class" in one for one in (*own, config))
+    return found if named and isinstance(found, str) else None
+
+
+def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration, with `special_tokens_map.json` where that still counts."""
+    if "added_tokens_decoder" in config:
+        return config
     older = _json(path / "special_tokens_map.json")
-    merged = {**(older if isinstance(older, dict) else {}), **config}
+    if not isinstance(older, dict):
+        return config
+    named = {name: older[name] for name in older if name in SPECIAL or name in _UNNAMED}
+    return {**config, **named}
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     found = {}
-    for name in _SPECIAL:
-        token = merged.get(name)
+    for name in SPECIAL:
+        token = config.get(name)
         if isinstance(token, dict):  # an AddedToken, with flags
             token = token.get("content")
         if isinstance(token, str):

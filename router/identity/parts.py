@@ -49,6 +49,8 @@ class Part(NamedTuple):
     """None if it is to be passed over."""
     more: Mapping[str, Any] = {}
     """Fields that engines do not know."""
+    proper: bool = True
+    """There is a model for parts of its kind, and it takes this one."""
 
 
 def read_parts(content: Json) -> tuple[list[Part], int]:
@@ -61,7 +63,7 @@ def read_parts(content: Json) -> tuple[list[Part], int]:
         raise Unlike("odd contents")
     parts, known = [], 0
     for one in content:
-        part, fields = (Part(BARE, one), 0) if isinstance(one, str) else _part(one)
+        part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
         parts.append(part)
         known += fields
     return parts, known
@@ -74,24 +76,23 @@ def _part(one: Json) -> tuple[Part, int]:
         raise Unlike("parts that are not text")
     text = one.get(field)
     if text is None and kind in _NULLABLE:
-        return Part(kind, None), 0
+        return Part(kind, None, proper=False), 0
     if not isinstance(text, str) or not isinstance(one.get("closed", False), bool):
         raise Unlike("odd parts")
-    known = 0
-    if kind in _MODELLED:
-        known = 2 + (kind == "thinking" and "closed" in one) + (kind == "text" and _marked(one))
-    return Part(kind, text, {name: one[name] for name in one if name not in _KNOWN}), known
+    marked = _marked(one) if kind == "text" else int(kind == "thinking" and "closed" in one)
+    more = {name: one[name] for name in one if name not in _KNOWN}
+    if kind not in _MODELLED or marked is None:
+        return Part(kind, text, more, proper=False), 0
+    return Part(kind, text, more), 2 + marked
 
 
-def _marked(one: Mapping[str, Any]) -> int:
-    """How many fields a mark for caching adds."""
+def _marked(one: Mapping[str, Any]) -> int | None:
+    """How many fields a mark for caching adds; None if it is none."""
     if "prompt_cache_breakpoint" not in one:
         return 0
     mark = one["prompt_cache_breakpoint"]
     if not isinstance(mark, dict) or mark.get("mode") != "explicit":
-        raise Unlike("odd parts")
+        return None
     if "ttl" not in mark:
         return 2
-    if mark["ttl"] not in {"30m", "12h"}:
-        raise Unlike("odd parts")
-    return 3
+    return 3 if mark["ttl"] in ("30m", "12h") else None

@@ -32,7 +32,7 @@ def wants_system_first(text: str) -> bool:
 
 
 def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
-    """Return the effort that stands for "do not think": `low` where `none` says nothing of its own."""
+    """Return the effort that stands for "do not think": `low` where `none` changes nothing."""
     nothing = _said(template, keywords, "none")
     if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
         return "low"

@@ -2,9 +2,9 @@
 
 vLLM has two models of a message: OpenAI's for its role, and one of its own that takes any role. It
 takes the one that knows more of the message's fields, those of parts and tool calls included, and
-OpenAI's where both know as many; that one knows fewer kinds of parts. Fields that a model knows come
-first, in its order, then the others. (Its renderers/chat_utils.py, `ChatCompletionMessageParam`; the
-choice is pydantic's, of a union.)
+OpenAI's where both know as many; that one knows fewer kinds of parts. Fields that a model knows
+come first, in its order, then the others. (Its renderers/chat_utils.py,
+`ChatCompletionMessageParam`; the choice is pydantic's, of a union.)
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def _message(given: Json) -> Message:
         own = len(_OWN & message.keys()) + in_parts + in_tools + _IN_CALL * len(calls or ())
     if theirs is not None and (own is None or theirs >= own):
         kinds = _KINDS.get(role, _TEXT)
-        if any(part.kind not in kinds or part.text is None for part in parts):
+        if any(part.kind not in kinds or not part.proper for part in parts):
             raise Unlike("odd contents")
     elif own is None:
         raise Unlike("odd messages")

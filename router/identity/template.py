@@ -2,8 +2,8 @@
 
 Templates are programs. They come from the model folders that the operator named, never from a
 request, and run in Jinja's immutable sandbox: no attributes that lead out, no changing of what they
-are given, `range` bounded; `bounds` limits what they may cost. The environment is the one of
-Transformers (utils/chat_template_utils.py, `_compile_jinja_template`), so that the text is the same.
+are given, `range` bounded; `bounds` limits what they may cost. Else the environment is the one of
+Transformers (utils/chat_template_utils.py, `_compile_jinja_template`), and so is the text.
 """
 
 import json

@@ -6,17 +6,22 @@ everything that has been known to differ.
 """
 
 from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-import fastokens
+import fastokens  # type: ignore[import-untyped]
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.identity.folder import TOKENIZER, BadFolder
+from router.identity.added import add
+from router.identity.folder import TOKENIZER, BadFolder, read_folder
 from router.identity.samples import SAMPLES
 
 #: Bytes of text and ids that fastokens may remember between special tokens.
 SEGMENTS = 64 << 20
+#: Added tokens of a model that are tried.
+ADDED = 256
 
 
 class Tokenizer(Protocol):
@@ -57,19 +62,29 @@ class Fast:
 
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
-        return self._tokenizer.encode_batch_flat([text], add_special_tokens=special)[0]
+        found: list[bytes] = self._tokenizer.encode_batch_flat([text], add_special_tokens=special)
+        return found[0]
 
 
 def load(path: Path, memory: int = SEGMENTS) -> tuple[Tokenizer, str]:
     """Return the faster tokenizer that can be trusted, and why it is the one. Raises BadFolder."""
-    file = path / TOKENIZER
+    file, config = path / TOKENIZER, read_folder(path).config
     try:
-        reference = Reference(HuggingFaceTokenizer.from_file(str(file)))
+        tokenizer = HuggingFaceTokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
         raise BadFolder(f"{file} cannot be read: {error}") from None
+    changed = add(tokenizer, config)
+    reference = Reference(tokenizer)
+    if config.get("split_special_tokens"):
+        tokenizer.encode_special_tokens = True
+        return reference, "special tokens are split, which fastokens does not do"
     try:
-        fast = Fast(fastokens.Tokenizer.from_file(str(file)), memory)
-        sample = _first_difference(fast, reference)
+        if changed:
+            other = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
+        else:
+            other = fastokens.Tokenizer.from_file(str(file))
+        fast = Fast(other, memory)
+        sample = _first_difference(fast, reference, _samples(tokenizer))
     except Exception as error:  # noqa: BLE001 - so does this one
         return reference, f"fastokens does not take it ({error})"
     if sample is not None:
@@ -77,9 +92,19 @@ def load(path: Path, memory: int = SEGMENTS) -> tuple[Tokenizer, str]:
     return fast, "fastokens and tokenizers agree"
 
 
-def _first_difference(one: Tokenizer, other: Tokenizer) -> str | None:
+def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
+    """What has been known to differ, and the tokenizer's own special tokens in odd places."""
+    yield from SAMPLES
+    yield "".join(SAMPLES)
+    added = tokenizer.get_added_tokens_decoder().values()
+    for token in islice(added, ADDED):
+        mark = token.content
+        yield f"a {mark} b{mark}{mark}\n{mark}  \t{mark.upper()} x{mark}y {mark[:-1]}"
+
+
+def _first_difference(one: Tokenizer, other: Tokenizer, samples: Iterable[str]) -> str | None:
     """Return the first sample of which they make different ids; each twice, for the memory."""
-    for sample in (*SAMPLES, "".join(SAMPLES)):
+    for sample in samples:
         for special in (False, True, False):
             if one.encode(sample, special=special) != other.encode(sample, special=special):
                 return sample

@@ -13,7 +13,7 @@ CORPUS = (
     "You are a helpful assistant. What is the capital of France? It is Paris, of course. ",
     '{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}',
     "system user assistant tool developer\n\nCutting Knowledge Date: December 2023\nToday Date: ",
-    "def main(argv: list[str]) -> int:\n    return 0 if argv else 1\n\n# Zürich, 東京, привет, 👍\n",
+    "def main(argv: list[str]) -> int:\n    return 0 if argv else 1\n\n# Zürich, 東京, 👍\n",
 )
 
 CHATML = """\
@@ -274,13 +274,16 @@ QWEN = """\
             {%- set reasoning_content = message.reasoning_content %}
         {%- else %}
             {%- if '</think>' in content %}
-                {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+                {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n') %}
+                {%- set reasoning_content = reasoning_content.split('<think>')[-1].lstrip('\\n') %}
                 {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
             {%- endif %}
         {%- endif %}
         {%- if loop.index0 > ns.last_query_index %}
             {%- if loop.last or (not loop.last and reasoning_content) %}
-                {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+                {{- '<|im_start|>' + message.role + '\\n<think>\\n' }}
+                {{- reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
+                {{- content.lstrip('\\n') }}
             {%- else %}
                 {{- '<|im_start|>' + message.role + '\\n' + content }}
             {%- endif %}
@@ -374,7 +377,8 @@ GEMMA = """\
 WITNESS = """\
 {{ bos_token }}[{% if tools %}{{ tools | tojson }}{% endif %}|\
 {% if documents %}{{ documents | tojson(indent=1) }}{% endif %}|{{ reasoning_effort }}|\
-{{ enable_thinking }}|{{ (style if style is defined else 0) | tojson }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}]
+{{ enable_thinking }}|{{ (style if style is defined else 0) | tojson }}|\
+{{ eos_token }}|{{ pad_token }}|{{ unk_token }}]
 {% for message in messages %}
 {% if message.role == 'skip' %}{% continue %}{% endif %}
 <|im_start|>{{ message | tojson }}
@@ -419,7 +423,8 @@ FAMILIES: Mapping[str, Family] = {
     "chatml": Family(CHATML, _CHATML_TOKENS, eos="<|im_end|>", pad="<|endoftext|>"),
     "llama": Family(
         LLAMA,
-        ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+         "<|eot_id|>"),
         bos="<|begin_of_text|>",
         eos="<|eot_id|>",
         prepends=True,
@@ -437,7 +442,8 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(
         GEMMA,
-        ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>"),
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>",
+         "<start_of_image>"),
         bos="<bos>",
         eos="<eos>",
         pad="<pad>",

@@ -1,0 +1,56 @@
+"""Tokens that a model's configuration adds to its tokenizer, or gives other flags.
+
+As Transformers adds them (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
+those of `added_tokens_decoder`, then the special ones that neither this nor the tokenizer itself
+has among its added tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from router.identity.decoded import Json
+from router.identity.folder import SPECIAL, BadFolder
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def add(tokenizer: Tokenizer, config: Mapping[str, Any]) -> bool:
+    """Add them; return whether that changed anything. Raises BadFolder."""
+    before = tokenizer.to_str() if config else ""
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    told = _told(config)
+    known.update(token.content for token in told)
+    for name in SPECIAL:
+        special = config.get(name)
+        if isinstance(special, str) and special not in known:
+            told.append(AddedToken(special, special=True))
+            known.add(special)
+    for one in _more(config):
+        if isinstance(one, str) and one not in known:
+            told.append(AddedToken(one, special=True))
+            known.add(one)
+    if not told:
+        return False
+    tokenizer.add_tokens(told)
+    return tokenizer.to_str() != before
+
+
+def _told(config: Mapping[str, Any]) -> list[AddedToken]:
+    given = config.get("added_tokens_decoder") or {}
+    try:
+        return [_token(given[place]) for place in sorted(given, key=int)]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BadFolder("added_tokens_decoder of tokenizer_config.json is not valid") from None
+
+
+def _token(given: Json) -> AddedToken:
+    flags = {name: bool(given[name]) for name in _FLAGS if name in given}
+    return AddedToken(given["content"], **flags)
+
+
+def _more(config: Mapping[str, Any]) -> list[Json]:
+    """Special tokens without a name of their own; the second is the older spelling."""
+    found = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+    return found if isinstance(found, list) else []
