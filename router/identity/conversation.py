@@ -26,7 +26,7 @@ def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
 
 def _message(message: Mapping[str, Any], *, parts: bool) -> Message:
     role = message["role"]
-    given: Sequence[Part] = [part for part in message["content"] if part.text is not None]
+    given: Sequence[Part] = [part for part in message["content"] or () if part.text is not None]
     if role == "system":
         given = [kept for part in given if (kept := _without_billing(part)) is not None]
     made: Message = {"role": role}

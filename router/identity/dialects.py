@@ -38,7 +38,7 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
         role = message.get("role") if isinstance(message, dict) else None
         if role == "system":
             text = "".join(_system_texts(message.get("content"), whole=False))
-            if system_first:
+            if text and system_first:
                 system.append(text)
             elif text:
                 messages.append({"role": "system", "content": text})

@@ -98,7 +98,9 @@ class Exact:
         if asked.get("suffix") is not None:
             raise Unlike("a suffix")
         prompt = asked.get(field)
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if not prompt:
+            raise Unlike("no prompt")
+        if isinstance(prompt, list) and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str):
             return self._encode(prompt, special=flag(asked, "add_special_tokens", default=True))

@@ -16,7 +16,9 @@ from router.identity.unlike import Unlike
 #: Fields that only the engine can follow, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
 _ROLES = frozenset(("user", "assistant", "system", "developer"))
-_DONE = (None, "completed")
+#: How far an item came; the last one, if it is a message that is not done, is continued.
+_OPEN = ("in_progress", "incomplete")
+_STATES = (None, "completed", *_OPEN)
 
 
 def chat_of_responses(asked: Body) -> Chat:
@@ -45,9 +47,11 @@ def _messages(given: Json) -> list[Message]:
         return [_said("user", given)]
     if not isinstance(given, list):
         raise Unlike("odd input")
+    if given and isinstance(given[-1], dict) and given[-1].get("status") in _OPEN:
+        raise Unlike("continues a message")
     messages: list[Message] = []
     for item in given:
-        if not isinstance(item, dict) or item.get("status") not in _DONE:
+        if not isinstance(item, dict) or item.get("status") not in _STATES:
             raise Unlike("odd input")
         before = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
         if (new := _message(item, before)) is not None:
@@ -84,7 +88,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
         raise Unlike("odd input")
     if role != "assistant":
         return {"role": role, "content": parts}
-    if not parts or "type" not in item:
+    if not parts or (isinstance(content, list) and "type" not in item):
         raise Unlike("odd input")
     return _into(before, "content", parts[:1])  # of several texts engines take the first
 
