@@ -154,7 +154,7 @@ def steps(strategy: str, size: int) -> dict[str, float]:
         "rank two workers": _cpu(lambda: pool.strategy.rank(prompt, pool.workers, 1.0)),
         "book, place and settle": _cpu(book),
         "write the head for the worker": _cpu(
-            lambda: upstream_head(b"/v1/chat/completions", exchange, b"10.0.0.1:8000", None)
+            lambda: upstream_head(b"/v1/chat/completions", exchange, b"10.0.0.1:8000", None, 400)
         ),
         "read the worker's answer": answer,
         "write the answer for the client": max(0.0, _cpu(relay) - answer),

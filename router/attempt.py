@@ -28,6 +28,8 @@ class Plea(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
+    ids: bytes
+    """Token ids to be sent along, or none."""
     workers: Sequence[Worker]
     """Those that could answer when it came."""
     started: float
@@ -40,6 +42,8 @@ class Job(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
+    ids: bytes
+    """Token ids to be sent along, or none."""
     decision: Decision
     started: float
     metrics: PoolMetrics

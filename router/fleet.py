@@ -69,6 +69,8 @@ class Worker:
         self.ready = False
         """It can be sent requests."""
 
+        self.takes_ids = False
+        """It can be sent a chat's token ids along, and counts as we do."""
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
 
@@ -244,6 +246,10 @@ class Fleet:
             for name, description in worker.models.items()
             if self._pool(name) is pool
         }
+
+    def answers_for(self, model: str, pool: Pool) -> bool:
+        """Whether requests for that model go to that pool."""
+        return self._pool(model) is pool
 
     def _pool(self, model: str) -> Pool | None:
         """Return the pool of the longest pattern that fits."""

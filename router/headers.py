@@ -90,8 +90,10 @@ class Incoming(Protocol):
         """Header lines that pass on to a worker."""
 
 
-def upstream_head(path: bytes, request: Incoming, host: bytes, key: bytes | None) -> bytes:
-    """Write the request line and header fields for a worker.
+def upstream_head(
+    path: bytes, request: Incoming, host: bytes, key: bytes | None, length: int
+) -> bytes:
+    """Write the request line and header fields for a worker, with a body of `length` bytes.
 
     `key` is the worker's own; an empty one stands for none, and the client's is kept back too.
     With None the client's credentials pass.
@@ -104,7 +106,7 @@ def upstream_head(path: bytes, request: Incoming, host: bytes, key: bytes | None
         request.query,
         host,
         request.identity,
-        len(request.body),
+        length,
         b"authorization: Bearer %b\r\n" % key if key else b"",
         request.passing(keyed=key is not None),
     )

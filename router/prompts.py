@@ -39,6 +39,18 @@ class Known(NamedTuple):
     identity: str
     """The same for all names of one model, another one for each of its adapters."""
     exact: Exact
+    forward: bool = False
+    """Its workers may be sent the ids along with a chat."""
+
+
+class Made(NamedTuple):
+    """A prompt, and what else came of making it."""
+
+    prompt: Prompt
+    reason: str = ""
+    """Why it is not keyed by tokens; empty if it is."""
+    ids: bytes = b""
+    """Token ids to be sent along, 32 bits each, lowest byte first."""
 
 
 class Prompts:
@@ -60,40 +72,41 @@ class Prompts:
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
         """Turn a request into what a strategy may know of it."""
+        return self.made(endpoint, request, body).prompt
+
+    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+        """The same, with all that came of it."""
         if not self.keyed:
-            return self._measured(endpoint, request)
-        prompt, reason = self.make(endpoint, request, body)
-        self.by_reason[reason] += 1
-        return prompt
+            return Made(self._measured(endpoint, request))
+        made = self.make(endpoint, request, body)
+        self.by_reason[made.reason] += 1
+        return made
 
-    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> tuple[Prompt, str]:
-        """The same without counting; the other value is why it is not keyed by tokens, or empty.
-
-        May run in any thread.
-        """
+    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+        """The same without counting. May run in any thread."""
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
             try:
-                return self._tokenized(endpoint, request, known, body), ""
+                return self._tokenized(endpoint, request, known, body)
             except Unlike as unlike:
                 reason = unlike.reason
-        return self._by_text(endpoint, request, known), reason
+        return Made(self._by_text(endpoint, request, known), reason)
 
-    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Prompt:
+    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
         """Key a prompt by its text, for a reason."""
         self.by_reason[reason] += 1
-        return self._by_text(endpoint, request, self.known.get(request.model or ""))
+        return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
 
     def count(self, reason: str) -> None:
         """Count a prompt that was made elsewhere."""
         self.by_reason[reason] += 1
 
-    def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
+    def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
         keys = chain(root_key("tokens", known.identity, _salt(request)), ids)
-        return Prompt(
+        prompt = Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
             keys=keys,
@@ -103,6 +116,8 @@ class Prompts:
             counted=True,
             stream=request.stream is True,
         )
+        along = known.forward and endpoint.prompted is Prompted.CHAT
+        return Made(prompt, ids=ids if along else b"")
 
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)

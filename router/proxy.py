@@ -19,6 +19,7 @@ from router.events import error_event
 from router.exchange import Exchange
 from router.fleet import Fleet, Worker
 from router.headers import header, upstream_head
+from router.identity.forward import with_ids
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, parse
@@ -105,11 +106,11 @@ class Proxy:
         self._limits.check(endpoint, request)
         pool, request.model, workers = self._fleet.route(request.model)
         if self._tokenizing.is_short(pool.prompts, body):
-            prompt = pool.prompts.prompt(endpoint, request, body)
+            made = pool.prompts.made(endpoint, request, body)
         else:
-            prompt = await self._tokenizing.prompt(pool.prompts, endpoint, request, body)
+            made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
             pool, _, workers = self._fleet.route(request.model)  # as it is by now
-        return Plea(endpoint, exchange, pool, prompt, workers, started)
+        return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:
         """Rank those with room; all of them if a reserved place was just taken by another."""
@@ -120,7 +121,16 @@ class Proxy:
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
         self._metrics.overhead.observe(monotonic() - plea.started)
-        return Job(plea.endpoint, plea.exchange, pool, plea.prompt, decision, plea.started, metrics)
+        return Job(
+            plea.endpoint,
+            plea.exchange,
+            pool,
+            plea.prompt,
+            plea.ids,
+            decision,
+            plea.started,
+            metrics,
+        )
 
     async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
@@ -167,10 +177,14 @@ class Proxy:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
-        head = upstream_head(job.endpoint.path.encode(), exchange, worker.host, worker.api_key)
+        body = exchange.body
+        if job.ids and worker.takes_ids:
+            body = with_ids(body, job.ids)
+        path, key = job.endpoint.path.encode(), worker.api_key
+        head = upstream_head(path, exchange, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
-            connection = await upstream.ask(head, exchange.body)
+            connection = await upstream.ask(head, body)
             try:
                 status = connection.head.status
                 if status == FULL and not is_last:

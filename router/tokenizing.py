@@ -8,8 +8,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from router.openai import Endpoint, Request
-from router.prompts import Prompts
-from strategies.base import Prompt
+from router.prompts import Made, Prompts
 
 #: Bytes of a request whose prompt is made at once: a millisecond's work when all of it is new.
 SHORT = 32 << 10
@@ -34,22 +33,22 @@ class Tokenizing:
         """Whether the prompt may be made on the loop."""
         return len(body) <= SHORT or not prompts.known or not prompts.keyed
 
-    async def prompt(
+    async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
-    ) -> Prompt:
+    ) -> Made:
         """Turn a long request into what a strategy may know of it."""
         if self.pending >= self._most:
             return prompts.by_text(endpoint, request, BUSY)
         loop = asyncio.get_running_loop()
         self.pending += 1
         try:
-            prompt, reason = await loop.run_in_executor(
+            made = await loop.run_in_executor(
                 self._threads, prompts.make, endpoint, request, body
             )
         finally:
             self.pending -= 1
-        prompts.count(reason)
-        return prompt
+        prompts.count(made.reason)
+        return made
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -25,7 +25,7 @@ class Letters:
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
         if "?" in text:
             raise Unlike("a question")
-        return array("I", text.encode()).tobytes()
+        return array("I", list(text.encode())).tobytes()
 
 
 def knowing(**identities: str) -> Prompts:

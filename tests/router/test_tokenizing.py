@@ -50,7 +50,8 @@ def request() -> bytes:
 async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
     """Have a prompt made."""
     body = request()
-    return await tokenizing.prompt(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
+    made = await tokenizing.make(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
+    return made.prompt
 
 
 def knowing(gate: Gate) -> Prompts:
