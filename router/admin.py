@@ -14,6 +14,7 @@ from router import __version__
 from router.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
+from router.identity.status import TokenizerStatus
 from router.openapi import add_docs, describe
 from router.view import View, WorkerStatus
 
@@ -55,11 +56,6 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
             response.status_code = 503
         return Readiness(status=status, pools=ready)
 
-    @app.get("/workers")
-    async def workers() -> list[WorkerStatus]:
-        """List every worker: its state and what is booked on it."""
-        return await view.workers()
-
     @app.get(MODELS)
     async def models() -> dict[str, Any]:
         """List the models of all workers as they describe them, sorted by name."""
@@ -73,12 +69,27 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
             raise UnknownModel(unquote(name))
         return found
 
+    _add_views(app, view)
+    return app
+
+
+def _add_views(app: FastAPI, view: View) -> None:
+    """What operators look at."""
+
+    @app.get("/workers")
+    async def workers() -> list[WorkerStatus]:
+        """List every worker: its state and what is booked on it."""
+        return await view.workers()
+
+    @app.get("/tokenizers")
+    async def tokenizers() -> list[TokenizerStatus]:
+        """List where tokenizers come from, and whether workers make the same tokens."""
+        return await view.tokenizers()
+
     @app.get("/metrics", response_class=Response)
     async def scrape() -> Response:
         """Serve Prometheus' text format."""
         return Response(await view.metrics(), media_type=CONTENT_TYPE_LATEST)
-
-    return app
 
 
 def operator_paths(app: FastAPI) -> frozenset[str]:

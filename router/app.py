@@ -10,6 +10,8 @@ from router.exchange import Exchange, date_line
 from router.fleet import Fleet, Worker
 from router.gate import admin_gate, for_clients, main_gate
 from router.health import Health
+from router.identity.keeper import Keeper
+from router.inquiry import Inquiries
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
 from router.protocol import Client
@@ -32,12 +34,14 @@ class Door:
         self._settings = settings
         self._contexts = contexts
         self.fleet = fleet
-        self.metrics = Metrics(fleet)
+        self._inquiries = Inquiries()
+        self.keeper = Keeper(fleet, settings, self._inquiries)
+        self.metrics = Metrics(fleet, lambda: self.keeper.cases)
         self.clients: set[Client] = set()
         self.stopping = False
         """Told to stop: not ready any more, and every answer is the last on its connection."""
-        self._health = Health(fleet, settings.health)
-        self.view = View(fleet, self.metrics)
+        self._health = Health(fleet, settings.health, self._inquiries, self.keeper.notice)
+        self.view = View(fleet, self.metrics, lambda: self.keeper.cases)
         app = admin(fleet, self.view, lambda: self.stopping)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
@@ -76,6 +80,7 @@ class Door:
             await self._health.meet(plan.joining)
             left = plan.carry_out()
             self._settings = settings
+            self.keeper.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._rule(settings)
@@ -93,10 +98,18 @@ class Door:
     async def start(self) -> None:
         """Look at every worker once, and go on looking."""
         await self._health.start()
+        self.keeper.start()
+
+    async def look(self) -> None:
+        """Look at everything once: every worker, and every tokenizer."""
+        await self._health.start()
+        await self.keeper.settle()
 
     async def stop(self) -> None:
         """Let go of the workers."""
+        await self.keeper.stop()
         await self._health.stop()
+        await self._inquiries.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
         await asyncio.sleep(0)  # closing takes a turn of the loop

@@ -91,6 +91,8 @@ class Child:
                 return self._view.own_metrics()
             case "workers":
                 return self._view.own_workers()
+            case "tokenizers":
+                return self._view.own_tokenizers()
         return b""
 
     async def _change(self, sealed: bytes) -> None:

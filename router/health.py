@@ -6,18 +6,16 @@ succeeded and its models are known.
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.fleet import Fleet, State, Worker
+from router.inquiry import Inquiries, NoAnswer
 from router.settings import HealthSettings
-from router.tls import explain
 
 log = logging.getLogger("warmroute.health")
 
@@ -27,25 +25,25 @@ REDISCOVER_S = 30.0
 
 #: Tokens that no KV cache holds.
 LARGEST_CACHE = 1 << 40
-#: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
-LARGEST = 8 << 20
+
+#: Told of a ready worker whose models were just asked for; and whether it was not ready before.
+Notice = Callable[[Worker, bool], None]
 
 
 class _Models(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-class _Unwell(Exception):
-    """What is wrong with a worker, in words."""
-
-
 class Health:
     """Probes a fleet from `start` to `stop`."""
 
-    def __init__(self, fleet: Fleet, settings: HealthSettings) -> None:
+    def __init__(
+        self, fleet: Fleet, settings: HealthSettings, inquiries: Inquiries, notice: Notice
+    ) -> None:
         self._fleet = fleet
         self._settings = settings
-        self._clients: dict[ssl.SSLContext | None, httpx.AsyncClient] = {}
+        self._inquiries = inquiries
+        self._notice = notice
         self._watches: dict[Worker, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -68,12 +66,7 @@ class Health:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        used = {worker.upstream.tls for worker in self._fleet.workers}
-        unused = [self._clients.pop(tls) for tls in set(self._clients).difference(used)]
-        if unused:
-            await asyncio.sleep(self._settings.timeout)  # a probe may be under way
-        for client in unused:
-            await client.aclose()
+        await self._inquiries.keep(self._fleet.workers, after=self._settings.timeout)
 
     def change(self, settings: HealthSettings) -> None:
         """Other settings, from the next probe of each worker on."""
@@ -89,8 +82,6 @@ class Health:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for client in self._clients.values():
-            await client.aclose()
 
     async def _watch(self, worker: Worker, probed: asyncio.Event) -> None:
         try:
@@ -103,16 +94,20 @@ class Health:
         good = bad = 0
         while True:
             worker.attention.clear()
+            was_ready, asked = worker.ready, False
             try:
                 await self._get(worker, "/health")
                 if not worker.ready or loop.time() - worker.discovered_at >= REDISCOVER_S:
                     await self._discover(worker)
                     worker.discovered_at = loop.time()
+                    asked = True
                 problem = None
-            except _Unwell as unwell:
-                problem = str(unwell)
+            except NoAnswer as lacking:
+                problem = str(lacking)
             good, bad = (good + 1, 0) if problem is None else (0, bad + 1)
             self._judge(worker, good, bad, problem)
+            if asked and worker.ready:
+                self._notice(worker, not was_ready)
             probed.set()
             worker.upstream.expire()
             with suppress(TimeoutError):
@@ -136,71 +131,28 @@ class Health:
             worker.become(State.DOWN, problem)
 
     async def _discover(self, worker: Worker) -> None:
-        """Learn its models and the size of its cache. Raises _Unwell."""
+        """Learn its models and the size of its cache. Raises NoAnswer."""
         if not worker.fixed_models:
             worker.models = _models(await self._get(worker, "/v1/models"))
         if not worker.fixed_kv_tokens:
-            with suppress(_Unwell):  # routing does without
+            with suppress(NoAnswer):  # routing does without
                 worker.kv_tokens = _kv_tokens(await self._get(worker, "/metrics"))
 
-    def _client(self, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
-        """Return the client for all workers that are spoken to with this."""
-        if tls not in self._clients:
-            self._clients[tls] = httpx.AsyncClient(
-                timeout=None,  # noqa: S113 - a probe has one for all of it
-                limits=httpx.Limits(max_connections=None),  # or dead workers would block others
-                trust_env=False,
-                verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            )
-        return self._clients[tls]
-
     async def _get(self, worker: Worker, path: str) -> bytes:
-        """Fetch a small document, all of it within the probe's timeout. Raises _Unwell."""
-        headers = {b"authorization": b"Bearer " + worker.api_key} if worker.api_key else {}
-        # Ended by the probe's own timeout in the middle of a handshake, a connection would stay
-        # open until it is collected as garbage.
-        connecting = httpx.Timeout(None, connect=0.9 * self._settings.timeout)
-        body = b""
-        try:
-            async with (
-                asyncio.timeout(self._settings.timeout),
-                self._client(worker.upstream.tls).stream(
-                    "GET", worker.url + path, headers=headers, timeout=connecting
-                ) as answer,
-            ):
-                async for chunk in answer.aiter_bytes():
-                    body += chunk
-                    if len(body) > LARGEST:
-                        raise _Unwell(f"{path} answered more than {LARGEST} bytes")
-        except (TimeoutError, httpx.TimeoutException):
-            raise _Unwell(f"{path} did not answer in time") from None
-        except _Unwell:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it was, the next probe must come
-            reason = _why(error, secure=worker.upstream.tls is not None)
-            raise _Unwell(f"{path}: {reason}") from None
-        if not answer.is_success:
-            raise _Unwell(f"{path} answered {answer.status_code}")
-        return body
-
-
-def _why(error: Exception, *, secure: bool) -> str:
-    """Say what went wrong between us and a worker."""
-    reason = explain(error) or str(error) or type(error).__name__
-    if secure and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-        # In TLS 1.3 we have shaken hands before it looks at what we show, and many servers close
-        # without saying what they missed.
-        reason += " (it may ask for a certificate that it does not get)"
-    return reason
+        """Fetch a small document, all of it within the probe's timeout. Raises NoAnswer."""
+        answer = await self._inquiries.ask(worker, path, patience=self._settings.timeout)
+        if not answer.good:
+            raise NoAnswer(f"{path} answered {answer.status}")
+        return answer.body
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
-    """Read a list of models, by name. Raises _Unwell."""
+    """Read a list of models, by name. Raises NoAnswer."""
     try:
         models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
         msgspec.convert(list(models), list[str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
-        raise _Unwell("/v1/models answered something else than a list of models") from None
+        raise NoAnswer("/v1/models answered something else than a list of models") from None
     return models
 
 

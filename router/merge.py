@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 #: Gauges of which the least counts: what one process cannot reach is not up for all.
 _LEAST = frozenset(("warmroute_worker_up",))
 #: Gauges of which the most counts: what one process has left out is out for some.
-_MOST = frozenset(("warmroute_worker_ejected",))
+_MOST = frozenset(("warmroute_worker_ejected", "warmroute_tokenizer_workers"))
 #: Gauges that each process learns for itself, of the same thing.
 _MEAN = frozenset(("warmroute_pace_factor",))
 #: What only grows: it stays when its process is gone.
@@ -75,6 +75,20 @@ def merged_workers(said: Iterable[bytes]) -> bytes:
         for worker in msgspec.json.decode(one):
             found.setdefault((worker["pool"], worker["name"]), []).append(worker)
     return msgspec.json.encode([_merge_worker(same) for same in found.values()])
+
+
+def merged_tokenizers(said: Iterable[bytes]) -> bytes:
+    """Make one list of tokenizers of several, all in JSON.
+
+    Each process looks for itself. Where they differ, one that does not trust a tokenizer counts.
+    """
+    found: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for one in said:
+        for tokenizer in msgspec.json.decode(one):
+            key = (tokenizer["pool"], tuple(tokenizer["models"]))
+            if key not in found or tokenizer["keyed"] == "text":
+                found[key] = tokenizer
+    return msgspec.json.encode(list(found.values()))
 
 
 def _merge_worker(same: Sequence[dict[str, Any]]) -> dict[str, Any]:

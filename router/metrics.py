@@ -1,7 +1,8 @@
 """What Prometheus scrapes. Labels come from the configuration only, never from a request."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -13,6 +14,8 @@ from prometheus_client.registry import Collector
 
 from router.admission import Admission
 from router.fleet import Fleet, Pool, State
+from router.identity import agreement
+from router.identity.case import Case
 from router.retries import Budget
 from router.series import Counter, Histogram
 
@@ -78,8 +81,10 @@ class PoolMetrics:
 class Metrics(Collector):
     """All series of one router, in a registry of their own."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
+        """`cases` tells what is known of tokenizers."""
         self._fleet = fleet
+        self._cases = cases
         self._counters = {
             name: Counter(f"warmroute_{name}", says, labels)
             for name, (says, labels) in _COUNTERS.items()
@@ -120,6 +125,8 @@ class Metrics(Collector):
         yield from self._histograms()
         yield from self._waiting()
         yield from _gauges(self._fleet.pools)
+        yield from _prompts(self._fleet.pools)
+        yield from _tokenizers(self._fleet.pools, self._cases())
 
     def _waiting(self) -> Iterator[Metric]:
         if self._admission is None or self._budget is None:
@@ -197,6 +204,46 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
                 )
             sizes[name].add_metric((pool.name,), value)
     yield from (up, flying, booked, pace, out, ejections, *sizes.values())
+
+
+def _prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
+    keyed = CounterMetricFamily(
+        "warmroute_prompts", "Prompts by what they are keyed by.", labels=("pool", "keyed")
+    )
+    by_text = CounterMetricFamily(
+        "warmroute_prompts_by_text",
+        "Prompts keyed by their text, by why not by tokens.",
+        labels=("pool", "reason"),
+    )
+    miscounted = CounterMetricFamily(
+        "warmroute_prompts_miscounted",
+        "Prompts of which a worker counted other tokens than were computed.",
+        labels=("pool",),
+    )
+    for pool in pools:
+        reasons = pool.prompts.by_reason
+        keyed.add_metric((pool.name, "tokens"), reasons[""])
+        keyed.add_metric((pool.name, "text"), reasons.total() - reasons[""])
+        miscounted.add_metric((pool.name,), pool.prompts.miscounted)
+        for reason, count in reasons.items():
+            if reason:
+                by_text.add_metric((pool.name, reason), count)
+    yield from (keyed, by_text, miscounted)
+
+
+def _tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]:
+    found: dict[str, Tally[agreement.State]] = {pool.name: Tally() for pool in pools}
+    for case in cases:
+        found.setdefault(case.pool, Tally()).update(case.counts())
+    workers = GaugeMetricFamily(
+        "warmroute_tokenizer_workers",
+        "Workers by whether they make the same tokens, once for each tokenizer.",
+        labels=("pool", "state"),
+    )
+    for pool, counts in found.items():
+        for state in agreement.State:
+            workers.add_metric((pool, state.value), counts[state])
+    yield workers
 
 
 def _sizes(pool: Pool) -> Mapping[str, float]:

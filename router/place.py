@@ -131,6 +131,10 @@ class Place:
         """Tell how the one that runs sees the workers."""
         return await self._ask("workers")
 
+    async def tokenizers(self) -> bytes | None:
+        """Tell what the one that runs knows of tokenizers."""
+        return await self._ask("tokenizers")
+
     async def _ask(self, what: str) -> bytes | None:
         if self._channel is None or not self.ready.is_set():
             return None

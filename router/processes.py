@@ -13,7 +13,7 @@ from functools import partial
 from router import logs
 from router.channel import Refusal
 from router.child import Order
-from router.merge import merged, merged_workers, text
+from router.merge import merged, merged_tokenizers, merged_workers, text
 from router.place import Place
 from router.rebuild import CannotBuild
 from router.sealed import seal
@@ -99,6 +99,9 @@ class Processes:
         if what == "workers":
             said = await asyncio.gather(*(place.workers() for place in self._places))
             return merged_workers(one for one in said if one is not None)
+        if what == "tokenizers":
+            said = await asyncio.gather(*(place.tokenizers() for place in self._places))
+            return merged_tokenizers(one for one in said if one is not None)
         raise Refusal(f"nobody knows {what}")
 
     def _kill(self) -> None:

@@ -18,6 +18,7 @@ from router.settings_checks import contradictions
 from router.settings_errors import refuse
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings, HealthSettings
+from router.settings_identity import TokenizerSettings
 from router.settings_limits import ClientSettings, LimitSettings, ShutdownSettings, TimeoutSettings
 from router.settings_security import (
     AdminSettings,
@@ -54,6 +55,7 @@ __all__ = [
     "ShutdownSettings",
     "TimeoutSettings",
     "TlsSettings",
+    "TokenizerSettings",
     "WorkerSettings",
     "WorkerTlsSettings",
 ]
@@ -102,6 +104,8 @@ class PoolSettings(Model):
     """Models routed here: exact names, or beginnings followed by `*`. Default: `["*"]`."""
     strategy: StrategySettings = StrategySettings("prefixaware")
     """How a worker is chosen. Default: the strategy at the top of the file."""
+    tokenizer: TokenizerSettings | None = None
+    """How prompts become tokens, as at the top. Default: the tokenizer at the top of the file."""
     workers: Some[WorkerSettings]
     """The vLLM servers, at least one. Required."""
 
@@ -124,8 +128,8 @@ class Settings(Model):
     """Host and port clients connect to; IPv6 as `"[::1]:8080"`. Default: 127.0.0.1:8080."""
     strategy: StrategySettings = StrategySettings("prefixaware")
     """How a worker is chosen: a name, or a mapping of `name` and options. Default: prefixaware."""
-    tokenizer: Literal["bytes"] = "bytes"
-    """What prompts are compared by: `bytes`, the text as sent. Default: bytes."""
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    """How prompts become the tokens that the engine will see: a source, or a mapping."""
     workers: Some[WorkerSettings] = ()
     """The vLLM servers, as URLs or mappings; instead of `pools`. Default: none."""
     pools: Some[PoolSettings] = ()
@@ -157,7 +161,14 @@ class Settings(Model):
         """Every pool; top-level workers are the pool `default`, which serves all models."""
         if self.pools:
             return self.pools
-        return (PoolSettings(name="default", strategy=self.strategy, workers=self.workers),)
+        return (
+            PoolSettings(
+                name="default",
+                strategy=self.strategy,
+                tokenizer=self.tokenizer,
+                workers=self.workers,
+            ),
+        )
 
     @property
     def door_keys(self) -> tuple[KeySettings, ...]:
@@ -180,12 +191,9 @@ class Settings(Model):
     def _inherit(
         cls, pools: tuple[PoolSettings, ...], info: ValidationInfo
     ) -> tuple[PoolSettings, ...]:
-        """Give pools without a strategy the one at the top of the file."""
-        inherited = info.data.get("strategy")
-        return tuple(
-            pool if "strategy" in pool.model_fields_set else _with_default(pool, inherited)
-            for pool in pools
-        )
+        """Give pools without a strategy or a tokenizer the one at the top of the file."""
+        above = {name: info.data.get(name) for name in ("strategy", "tokenizer")}
+        return tuple(_with_defaults(pool, above) for pool in pools)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -201,10 +209,11 @@ class Settings(Model):
         return settings
 
 
-def _with_default(pool: PoolSettings, strategy: StrategySettings | None) -> PoolSettings:
-    """Change what a field defaults to; it still counts as not set."""
-    copy = pool.model_copy(update={"strategy": strategy})
-    copy.model_fields_set.discard("strategy")
+def _with_defaults(pool: PoolSettings, above: Mapping[str, object]) -> PoolSettings:
+    """Change what fields default to; they still count as not set."""
+    lacking = above.keys() - pool.model_fields_set
+    copy = pool.model_copy(update={name: above[name] for name in lacking})
+    copy.model_fields_set.difference_update(lacking)
     return copy
 
 

@@ -1,5 +1,6 @@
 """Every value that would be used, for `warmroute check`."""
 
+import json
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -15,6 +16,7 @@ _LEFT_OUT = {
     ".admin.listen": "as listen",
     ".admin.keys": "as auth",
     ".auth": "everyone on this machine",
+    ".chat_template": "the model's own",
 }
 
 
@@ -71,4 +73,6 @@ def _text(written: object) -> str:
         return str(written).lower()
     if isinstance(written, list):
         return ", ".join(map(_text, written)) or "none"
+    if isinstance(written, dict):
+        return json.dumps(written, ensure_ascii=False) if written else "none"
     return "none" if written is None else str(written)

@@ -11,7 +11,7 @@ from router.settings_describe import describe
 RESTART = ("listen", "admin.listen", "tls.client_ca")
 """Settings that only a new start can change. A listening socket keeps its address, whether it
 speaks TLS, and whom it asks for a certificate; certificates themselves are read again."""
-_BY_NAME = ("strategy", "workers", "pools", "auth", "admin.keys")
+_BY_NAME = ("strategy", "tokenizer", "workers", "pools", "auth", "admin.keys")
 """Compared by name instead, or as what they mean to each pool."""
 
 

@@ -8,7 +8,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from router.settings import AuthSettings, KeySettings, PoolSettings, Settings, WorkerSettings
+from router.settings import (
+    AuthSettings,
+    KeySettings,
+    PoolSettings,
+    Settings,
+    TokenizerSettings,
+    WorkerSettings,
+)
 from router.settings_strategy import StrategySettings, options_model
 from router.settings_types import URL_PATTERN
 from router.units import (
@@ -35,6 +42,7 @@ _SHORT_FORMS: dict[type[BaseModel], JsonSchemaValue] = {
     WorkerSettings: {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."},
     KeySettings: {"type": "string", "pattern": SECRET_PATTERN, "description": "The key alone."},
     AuthSettings: {"const": "none", "description": "Everyone may come in."},
+    TokenizerSettings: {"type": "string", "minLength": 1, "description": "The source alone."},
 }
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -95,6 +103,8 @@ class _Generator(GenerateJsonSchema):
 
     def encode_default(self, dft: object) -> object:
         """Write everything else as the file would."""
+        if isinstance(dft, TokenizerSettings):
+            return dft.source
         if isinstance(dft, BaseModel):
             written = dft.model_dump(mode="json").items()
             return {key: value for key, value in written if value not in (None, [])}

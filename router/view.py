@@ -1,7 +1,7 @@
 """What operators are shown: of this process, or of all where there are several."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from prometheus_client.exposition import generate_latest
@@ -10,6 +10,8 @@ from pydantic import BaseModel, TypeAdapter
 from router.channel import Lost, Refusal
 from router.errors import NoWorker
 from router.fleet import Fleet, Worker
+from router.identity.case import Case
+from router.identity.status import TokenizerStatus
 from router.merge import families
 from router.metrics import Metrics
 
@@ -39,14 +41,19 @@ class WorkerStatus(BaseModel):
 
 
 _statuses = TypeAdapter(list[WorkerStatus])
+_tokenizers = TypeAdapter(list[TokenizerStatus])
 
 
 class View:
-    """Metrics and workers."""
+    """Metrics, workers and tokenizers."""
 
-    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(
+        self, fleet: Fleet, metrics: Metrics, cases: Callable[[], Sequence[Case]] = tuple
+    ) -> None:
+        """`cases` tells what is known of tokenizers."""
         self._fleet = fleet
         self._metrics = metrics
+        self._cases = cases
         self.ask: Ask | None = None
         """Asks what all processes say together; None where this is the only one."""
 
@@ -62,6 +69,12 @@ class View:
             return self._own()
         return _statuses.validate_json(await _together(self.ask, "workers"))
 
+    async def tokenizers(self) -> list[TokenizerStatus]:
+        """Return every source of tokenizers, and what workers say of it."""
+        if self.ask is None:
+            return self._own_tokenizers()
+        return _tokenizers.validate_json(await _together(self.ask, "tokenizers"))
+
     # What this process says to the others.
 
     def own_metrics(self) -> bytes:
@@ -71,6 +84,13 @@ class View:
     def own_workers(self) -> bytes:
         """Return what this process knows of the workers, for `merge`."""
         return _statuses.dump_json(self._own())
+
+    def own_tokenizers(self) -> bytes:
+        """Return what this process knows of tokenizers, for `merge`."""
+        return _tokenizers.dump_json(self._own_tokenizers())
+
+    def _own_tokenizers(self) -> list[TokenizerStatus]:
+        return [TokenizerStatus.of(case) for case in self._cases()]
 
     def _own(self) -> list[WorkerStatus]:
         return [_status(pool.name, one) for pool in self._fleet.pools for one in pool.workers]

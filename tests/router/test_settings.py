@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from router.settings import PoolSettings, Settings, WorkerSettings
+from router.settings import PoolSettings, Settings, TokenizerSettings, WorkerSettings
 from router.settings_file import describe, loads
 from router.settings_strategy import StrategySettings
 from router.units import Address
@@ -63,7 +63,8 @@ def test_everything_but_the_workers_has_a_default() -> None:
     """The documented ones, in seconds and bytes."""
     settings = loads("workers: [http://10.0.0.11:8000/]")
     assert settings.listen == Address("127.0.0.1", 8080)
-    assert settings.tokenizer == "bytes"
+    assert settings.tokenizer == TokenizerSettings()
+    assert settings.tokenizer.source == "auto"
     assert settings.strategy == StrategySettings("prefixaware")
     assert settings.workers == (WorkerSettings(url="http://10.0.0.11:8000"),)
     worker = settings.workers[0]
@@ -140,7 +141,10 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("listen", "127.0.0.1:8080", "default"),
         ("strategy", "prefixaware", "default"),
         ("strategy.memory", "64MiB", "default"),
-        ("tokenizer", "bytes", "default"),
+        ("tokenizer.source", "auto", "default"),
+        ("tokenizer.chat_template", "the model's own", "default"),
+        ("tokenizer.keywords", "none", "default"),
+        ("tokenizer.forward_token_ids", "false", "default"),
         ("workers[0].url", "http://a:1", "set"),
         ("workers[0].name", "a:1", "default"),
         ("workers[0].models", "as the worker reports", "default"),

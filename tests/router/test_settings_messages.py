@@ -58,7 +58,6 @@ def wrong(text: str) -> list[str]:
             "listen: 8080 is not an address: write host:port,"
             ' such as 127.0.0.1:8080 or "[::1]:8080"',
         ),
-        ("tokenizer: auto", "tokenizer: must be bytes"),
         ("timeouts: 5s", "timeouts: must be a mapping"),
         ("timeouts: [5s]", "timeouts: must be a mapping"),
         ("timeouts: {connect: 5}", f"timeouts.connect: 5 {DURATION}"),

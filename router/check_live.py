@@ -1,0 +1,42 @@
+"""`warmroute check FILE --live`: every worker is asked once, by the settings of a file."""
+
+from collections.abc import Iterator
+
+from router.app import create_app
+from router.fleet import Fleet
+from router.identity.agreement import State
+from router.identity.case import Case
+from router.settings import Settings
+
+
+async def check_live(settings: Settings) -> tuple[list[str], bool]:
+    """Ask everyone; return lines for people, and whether all is well. Raises CannotBuild."""
+    door = create_app(settings)
+    try:
+        await door.look()
+        cases = door.keeper.cases
+        lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        well = all(worker.ready for worker in door.fleet.workers)
+        return lines, well and not any(map(_is_wrong, cases))
+    finally:
+        await door.stop()
+
+
+def _workers(fleet: Fleet) -> Iterator[str]:
+    for pool in fleet.pools:
+        for worker in pool.workers:
+            said = ", ".join(sorted(worker.models)) if worker.ready else worker.reason
+            yield f"pool {pool.name}: worker {worker.name}: {worker.state.value}: {said}"
+
+
+def _tokenizer(case: Case) -> Iterator[str]:
+    yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}"
+    for name, asked in sorted(case.asked.items()):
+        yield f"  worker {name}: {asked.verdict.state}: {asked.verdict.why}"
+
+
+def _is_wrong(case: Case) -> bool:
+    """A worker makes other tokens, or there are none though the settings name a tokenizer."""
+    if any(one.verdict.state is State.DIFFERS for one in case.asked.values()):
+        return True
+    return case.origin.told and not case.trusted

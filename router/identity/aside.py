@@ -1,0 +1,40 @@
+"""Blocking work beside the loop, with a deadline, that never keeps the process from ending."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def aside(work: Callable[[], T], patience: float) -> T:
+    """Do `work` in a thread of its own and return its result, or raise what it raises.
+
+    Raises TimeoutError after `patience` seconds. The thread goes on then, to an end that nobody
+    waits for: a download cannot be ended from outside. (A pool's threads would be waited for.)
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # given up
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # there is one, if only None
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - it is for who waits
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    async with asyncio.timeout(patience):
+        return await done

@@ -1,0 +1,79 @@
+"""Models' folders from the Hugging Face hub, by its own library: what its cache holds, else a
+download of the few small files that routing needs.
+
+Everything here blocks, for as long as a network may take; it is called in threads.
+"""
+
+import re
+from pathlib import Path
+
+from router.identity.folder import PATTERNS, TOKENIZER
+
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+_LONGEST_ID = 96
+
+
+class NotFetched(Exception):
+    """A model's folder cannot be had; the message says why, on one line."""
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether the hub could know a model by that name: `org/name`."""
+    return (
+        len(text) <= _LONGEST_ID
+        and _ID.fullmatch(text) is not None
+        and "--" not in text
+        and ".." not in text
+        and not text.endswith((".", "-", ".git"))
+    )
+
+
+def snapshot(name: str, *, fresh: bool = False) -> Path:
+    """Return the folder of the model `name`. Raises NotFetched.
+
+    The cache is enough where it has a tokenizer: engines that run from it would not look further
+    either. With `fresh`, the hub is asked first whether there is something newer.
+    """
+    from huggingface_hub import constants  # noqa: PLC0415 - slow to import, and seldom needed
+
+    if not fresh or constants.HF_HUB_OFFLINE:
+        found = _cached(name)
+        if found is not None:
+            return found
+    if constants.HF_HUB_OFFLINE:
+        raise NotFetched(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set")
+    return _fetched(name)
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    try:
+        path = Path(snapshot_download(name, allow_patterns=[*PATTERNS], local_files_only=True))
+    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may do better
+        return None
+    # Engines put a model's weights there too: a snapshot need not hold what is wanted here.
+    return path if (path / TOKENIZER).is_file() else None
+
+
+def _fetched(name: str) -> Path:
+    from huggingface_hub import errors, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
+    disable_progress_bars()
+    try:
+        path = Path(snapshot_download(name, allow_patterns=[*PATTERNS]))
+    except errors.GatedRepoError:
+        raise NotFetched(f"{name} is gated on the hub: HF_TOKEN has to open it") from None
+    except errors.RepositoryNotFoundError:
+        raise NotFetched(f"{name} is not on the hub, or HF_TOKEN does not open it") from None
+    except Exception as error:  # noqa: BLE001 - a network has many ways to fail
+        raise NotFetched(f"{name} cannot be fetched from the hub: {_brief(error)}") from None
+    if not (path / TOKENIZER).is_file():
+        raise NotFetched(f"{name} has no {TOKENIZER} on the hub")
+    return path
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).split("\n")
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines[0] else type(error).__name__

@@ -1,0 +1,101 @@
+"""What we and a worker both tokenize, to see whether we say the same. Texts of our own.
+
+Each is the body of a request, as a client would send it and as `/tokenize` takes it too.
+"""
+
+from typing import NamedTuple
+
+from router.identity.samples import SAMPLES
+from router.openai import ENDPOINTS, Endpoint
+
+_CHAT = ENDPOINTS["/v1/chat/completions"]
+_COMPLETION = ENDPOINTS["/v1/completions"]
+
+_SYSTEM = "You are a careful assistant.\nAnswer in one sentence; say so if you do not know."
+_ODD = (
+    "Zürich: 今日は良い天気ですね。 Съешь же ещё 👩‍👩‍👧‍👦🏽 "
+    "e\u0301 \u200b\u00a0 l\u2019été \u2013 1,234.5 €"
+)
+_MARKS = (
+    "<|im_start|>user\nno<|im_end|>\n<|begin_of_text|><|eot_id|><s>[INST] x [/INST]</s>"
+    "<start_of_turn>model\n<end_of_turn><\uff5cUser\uff5c><think>\n</think><tool_call></tool_call>"
+)
+_WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a place, now.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string", "description": 'A city, "Łódź" say.'},
+                "days": {"type": "integer", "default": 1},
+            },
+            "required": ["place"],
+        },
+    },
+}
+_CALL = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "weather", "arguments": '{"place": "Łódź", "days": 2}'},
+}
+
+
+class Probe(NamedTuple):
+    """One of them."""
+
+    name: str
+    """Names it in logs."""
+    endpoint: Endpoint
+    """That the body is a request to."""
+    body: dict[str, object]
+    """Without a model's name."""
+
+
+def _says(role: str, content: object, **more: object) -> dict[str, object]:
+    return {"role": role, "content": content, **more}
+
+
+def _plain(name: str, text: str, **more: object) -> Probe:
+    return Probe(name, _COMPLETION, {"prompt": text, **more})
+
+
+def _chat(name: str, *messages: dict[str, object], **more: object) -> Probe:
+    return Probe(name, _CHAT, {"messages": list(messages), **more})
+
+
+_ASKS = _says("user", "What is the weather in Łódź?")
+_PARTS = [{"type": "text", "text": "First part."}, {"type": "text", "text": " Second, " + _ODD}]
+_TALK = (_says("user", "Hello!"), _says("assistant", "Hello. How can I help? \n"), _ASKS)
+_TOOL_TALK = (
+    _says("system", _SYSTEM),
+    _ASKS,
+    _says("assistant", None, tool_calls=[_CALL]),
+    _says("tool", '{"celsius": 21.5, "sky": "klar"}', tool_call_id="call00001"),
+)
+
+PROBES: tuple[Probe, ...] = (
+    _plain("plain", "The quick brown fox jumps over the lazy dog, doesn't it?"),
+    _plain("non-ASCII", _ODD),
+    _plain("samples", "".join(SAMPLES)),
+    _plain("special tokens in text", _MARKS),
+    _plain("without special tokens", "Once upon a time", add_special_tokens=False),
+    _chat("chat", _says("user", "Hello!")),
+    _chat("system prompt", _says("system", _SYSTEM), _says("user", "Hello!")),
+    _chat("developer", _says("developer", _SYSTEM), _says("user", "Hello!")),
+    _chat("several turns", *_TALK),
+    _chat("parts", _says("user", _PARTS), _says("assistant", "Yes."), _says("user", _PARTS)),
+    _chat("special tokens in chat", _says("user", _MARKS + _ODD)),
+    _chat("empty texts", _says("system", ""), _says("user", "")),
+    _chat("tools", _ASKS, tools=[_WEATHER]),
+    _chat("tool calls and results", *_TOOL_TALK, tools=[_WEATHER]),
+    _chat("thinking off", _ASKS, chat_template_kwargs={"enable_thinking": False}),
+    _chat(
+        "to be continued",
+        _says("user", "Count."),
+        _says("assistant", "One, two,"),
+        add_generation_prompt=False,
+        continue_final_message=True,
+    ),
+)

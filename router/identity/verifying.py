@@ -1,0 +1,98 @@
+"""Comparing a worker's tokens with ours, over the wire."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from router.fleet import Worker
+from router.identity import remote
+from router.identity.agreement import (
+    State,
+    Verdict,
+    answers,
+    difference,
+    first_difference,
+)
+from router.identity.aside import aside
+from router.identity.remote import NoTokenizer
+from router.identity.shelf import Volume
+from router.inquiry import Inquiries, NoAnswer
+
+#: Seconds that our own answers, or the description of a difference, may take.
+PATIENCE_S = 30.0
+#: Seconds that one worker may take for all its answers.
+ALL_S = 20.0
+
+
+class Reference:
+    """What workers are compared with: our own tokens, or those of one of them if we have none."""
+
+    def __init__(
+        self,
+        inquiries: Inquiries,
+        volume: Volume | None,
+        workers: Sequence[Worker],
+        models: Sequence[str],
+    ) -> None:
+        self.volume = volume
+        self.answers: Mapping[str, bytes] = {}
+        """By the probes' names."""
+        self._inquiries = inquiries
+        self._workers = workers
+        self._models = models
+
+    async def prepare(self) -> None:
+        """Find out what to compare with; nothing if nobody tells."""
+        if self.volume is not None:
+            exact = self.volume.exact
+            self.answers = await aside(lambda: answers(exact), PATIENCE_S)
+            return
+        for worker in self._workers:
+            model = next(name for name in self._models if name in worker.models)
+            try:
+                self.answers = await asked(self._inquiries, worker, model)
+            except (NoTokenizer, NoAnswer):
+                continue
+            return
+
+
+async def asked(
+    inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
+) -> dict[str, bytes]:
+    """Return a worker's answers. Raises NoTokenizer, NoAnswer; that too if all take too long."""
+    try:
+        async with asyncio.timeout(ALL_S):
+            return await remote.answers(inquiries, worker, model, names)
+    except TimeoutError:
+        raise NoAnswer(f"{remote.PATH} takes too long") from None
+
+
+async def verified(
+    reference: Reference, inquiries: Inquiries, worker: Worker, model: str
+) -> Verdict:
+    """Ask a worker, and compare."""
+    ours = reference.answers
+    if not ours:
+        return Verdict(State.UNVERIFIED, "there is nothing to compare with")
+    try:
+        theirs = await asked(inquiries, worker, model, list(ours))
+        found = first_difference(ours, theirs)
+        if found is not None:
+            # Templates may write the date: midnight could have been between the two.
+            await reference.prepare()
+            ours = reference.answers
+            theirs = await asked(inquiries, worker, model, list(ours))
+            found = first_difference(ours, theirs)
+    except (NoTokenizer, NoAnswer) as lacking:
+        return Verdict(State.UNVERIFIED, str(lacking))
+    except TimeoutError:
+        return Verdict(State.UNVERIFIED, "our own tokens take too long")
+    if found is not None:
+        probe, index = found
+        path = reference.volume.path if reference.volume else None
+        pair = ours[probe], theirs[probe]
+        said = await aside(lambda: difference(probe, index, *pair, path), PATIENCE_S)
+        return Verdict(State.DIFFERS, str(said), said)
+    same = len(theirs.keys() & ours.keys())
+    if not same:
+        return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
+    return Verdict(State.AGREES, f"the same tokens of {same} probes")

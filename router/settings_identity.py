@@ -1,0 +1,116 @@
+"""`tokenizer:` in the YAML: where a model's tokenizer comes from, and what engines do with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import jinja2
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    StrictBool,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from router.identity.folder import TOKENIZER
+from router.identity.hub import is_hub_id
+from router.identity.template import ChatTemplate
+from router.settings_errors import nearest, refusal, refuse
+from router.settings_files import ReadableFile
+from router.settings_types import Model
+from router.units import shown, shown_file
+
+#: Sources that are neither a folder nor on the hub.
+WORDS = ("auto", "bytes", "worker")
+#: What is of no use with a source, and why.
+_USELESS = {
+    "bytes": (("chat_template", "keywords", "forward_token_ids"), "nothing is tokenized"),
+    "worker": (("chat_template", "keywords"), "it is the worker that applies its template"),
+}
+
+
+def _source(value: object, info: ValidationInfo) -> str:
+    """Tell a word, a folder and a hub id apart; a folder that is there is never a hub id."""
+    text = value if isinstance(value, str) else ""
+    if text in WORDS:
+        return text
+    base = (info.context or {}).get("folder")
+    if text.startswith(("/", ".")) or (base is not None and text and _is_folder(base / text)):
+        return str(_folder(Path(base or "") / text))
+    if not is_hub_id(text):
+        message = f"{shown(value)} is not a tokenizer: write {', '.join(WORDS)},"
+        message += " a folder such as ./llama, or a hub id such as org/name"
+        raise refuse("tokenizer", [refusal((), message, nearest(text, WORDS))])
+    return text
+
+
+def _folder(path: Path) -> Path:
+    """Make it absolute: so it stays a folder, wherever the settings are read again."""
+    if not _is_folder(path):
+        raise ValueError(f"folder {shown(str(path), 400)} does not exist")
+    if not (path / TOKENIZER).is_file():
+        raise ValueError(f"folder {shown(str(path), 400)} holds no {TOKENIZER}")
+    return path.absolute()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _template(path: Path) -> Path:
+    """Read it as it will be read. Raises ValueError with a sentence."""
+    try:
+        ChatTemplate(path.read_text(encoding="utf-8"), {})
+    except UnicodeDecodeError:
+        raise ValueError(f"{shown_file(path)} is not UTF-8") from None
+    except jinja2.TemplateSyntaxError as error:
+        message = f"{shown_file(path)} is not a chat template: line {error.lineno}: {error.message}"
+        raise ValueError(message) from None
+    except jinja2.TemplateError as error:
+        raise ValueError(f"{shown_file(path)} is not a chat template: {error}") from None
+    return path
+
+
+Source = Annotated[
+    str, BeforeValidator(_source), WithJsonSchema({"type": "string", "minLength": 1})
+]
+"""One of `WORDS`, an absolute path, or a hub id."""
+
+
+class TokenizerSettings(Model):
+    """How prompts are turned into the tokens that the engine will see; a source alone stands for
+    one with defaults."""
+
+    source: Source = "auto"
+    """Where tokenizers come from: `auto`, as each worker's list of models tells; a folder; a hub
+    id, `org/name`; `worker`, which is asked for every prompt; or `bytes`: from nowhere, prompts
+    are compared by their text. Default: auto."""
+    chat_template: Annotated[ReadableFile, AfterValidator(_template)] | None = None
+    """File of the template that engines are given with `--chat-template`. Default: the model's
+    own."""
+    keywords: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    """Keywords that engines are given with `--default-chat-template-kwargs`. Default: `{}`."""
+    forward_token_ids: StrictBool = False
+    """Send the tokens along, so that the engine need not make them again. Default: false."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_source(cls, value: object) -> object:
+        return value if isinstance(value, Mapping | cls) else {"source": value}
+
+    @model_validator(mode="after")
+    def _of_use(self) -> Self:
+        names, why = _USELESS.get(self.source, ((), ""))
+        refusals = [
+            refusal((name,), f"is of no use with {self.source}: {why}")
+            for name in names
+            if getattr(self, name)
+        ]
+        if refusals:
+            raise refuse("tokenizer", refusals)
+        return self

@@ -1,0 +1,64 @@
+"""Engines with models of their own, and routers that are quick to notice things."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from router import health
+from tests.identity_live.engine import Engine
+from tests.identity_live.models import make_model
+from tests.support import MakeRouter, Router
+
+QUICK = {"interval": "20ms", "timeout": "5s", "fall": 1}
+
+
+class MakeEngine(Protocol):
+    """Start a worker with a model's folder, which serves these models."""
+
+    def __call__(
+        self, folder: Path | None, models: list[dict[str, Any]] | None = None
+    ) -> Engine: ...
+
+
+class Start(Protocol):
+    """Start a router in front of engines, with settings."""
+
+    def __call__(self, *engines: Engine, **settings: Any) -> Router: ...
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At models that change while a worker stays ready; and at what is due."""
+    monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
+    monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder."""
+    return make_model(tmp_path / "models" / "llama")
+
+
+@pytest.fixture
+def engine(stack: ExitStack) -> MakeEngine:
+    """Start workers."""
+
+    def make(folder: Path | None, models: list[dict[str, Any]] | None = None) -> Engine:
+        made = Engine(folder, models)
+        stack.callback(made.stop)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def start(route: MakeRouter) -> Start:
+    """Start routers."""
+
+    def make(*engines: Engine, **settings: Any) -> Router:
+        urls = [engine.url for engine in engines]
+        return route(*urls, **{"health": QUICK, **settings})
+
+    return make

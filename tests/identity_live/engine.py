@@ -1,0 +1,124 @@
+"""A worker that tokenizes with a model's folder, and can be made another one while it runs."""
+
+import json
+import threading
+from array import array
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from router.identity.shelf import Shelf
+from router.identity.unlike import Unlike
+from router.openai import ENDPOINTS
+
+_SHELF = Shelf()
+
+
+def card(name: str, root: object = None, parent: str | None = None) -> dict[str, Any]:
+    """What `/v1/models` says of a model."""
+    said = {"id": name, "object": "model", "created": 1, "owned_by": "vllm"}
+    return said | ({} if root is None else {"root": str(root), "parent": parent})
+
+
+class Engine:
+    """Answers on a port of its own until `stop`."""
+
+    def __init__(self, folder: Path | None, models: list[dict[str, Any]] | None = None) -> None:
+        """Without models it serves `m`, loaded from that folder."""
+        self.volume = _SHELF.open(folder) if folder else None
+        self.models = [card("m", folder)] if models is None else models
+        self.well = True
+        self.status = 200
+        """Of `/tokenize`."""
+        self.garbage: bytes | None = None
+        """What it says in place of tokens."""
+        self.hold = threading.Event()
+        """While not set, `/tokenize` does not answer."""
+        self.hold.set()
+        self.keywords: Mapping[str, Any] = {}
+        self.more_tokens = 0
+        """That it counts for a prompt beyond those there are."""
+        self.tokenized: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        """What it was shown with each."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.name = f"127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{self.name}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def loads(self, folder: Path, name: str = "m") -> None:
+        """It has another model from now on."""
+        self.volume = _SHELF.open(folder)
+        self.models = [card(name, folder)]
+
+    def stop(self) -> None:
+        """End."""
+        self.hold.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def ids(self, path: str, asked: dict[str, Any]) -> list[int] | None:
+        """The tokens of a request; None if it is refused."""
+        assert self.volume is not None
+        try:
+            return array(
+                "I", self.volume.exact.ids(ENDPOINTS[path], json.dumps(asked).encode())
+            ).tolist()
+        except Unlike:
+            return None
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Answer a probe."""
+        if path == "/health":
+            return (200 if self.well else 500), b""
+        if path == "/v1/models":
+            return 200, json.dumps({"object": "list", "data": self.models}).encode()
+        return 404, b"{}"
+
+    def post(self, path: str, asked: dict[str, Any], key: str | None) -> tuple[int, bytes]:
+        """Answer a request."""
+        chat = "/v1/chat/completions" if "messages" in asked else "/v1/completions"
+        if path == "/tokenize":
+            self.hold.wait(20)
+            self.tokenized.append(asked)
+            self.keys.append(key)
+            if self.status != 200 or self.garbage is not None:
+                return self.status, self.garbage or b"{}"
+            ids = self.ids(chat, asked)
+            if ids is None:
+                return 400, b"{}"
+            said = {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
+            return 200, json.dumps(said).encode()
+        ids = (self.ids(chat, asked) if self.volume else None) or []
+        usage = {"prompt_tokens": len(ids) + self.more_tokens, "completion_tokens": 1}
+        return 200, json.dumps({"id": "x", "choices": [], "usage": usage}).encode()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1
+
+            def do_GET(self) -> None:
+                self._say(*engine.get(self.path))
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                self._say(*engine.post(self.path, json.loads(body), self.headers["authorization"]))
+
+            def _say(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                """Say nothing."""
+
+        return Handler

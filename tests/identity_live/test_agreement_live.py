@@ -1,0 +1,305 @@
+"""Workers that make the same tokens, other ones, or do not tell."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.identity import case, keeper
+from tests.identity_live.asking import (
+    ask,
+    keyed,
+    knows,
+    states,
+    tokenizer,
+    until_asked,
+    until_known,
+    workers,
+)
+from tests.identity_live.conftest import MakeEngine, Start
+from tests.identity_live.engine import card
+from tests.identity_live.models import MERGES, OTHER, make_model
+from tests.reload.changing import change
+from tests.support import until
+
+
+@pytest.fixture(autouse=True)
+def _ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon."""
+    monkeypatch.setattr(case, "FIRST_S", 0.05)
+    monkeypatch.setattr(case, "LONGEST_S", 0.05)
+
+
+def test_a_worker_that_differs(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is named once with the first token; prompts are keyed by text until it agrees again."""
+    good, bad = engine(folder), engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
+    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
+        router = start(good, bad)
+        until_asked(router, good, bad)
+        until(lambda: len(bad.tokenized) > 100)
+        assert states(router) == {good.name: "agrees", bad.name: "differs"}
+        assert workers(router) == {"agrees": 1, "unverified": 0, "differs": 1}
+        assert not knows(router)
+        ask(router)
+        assert (keyed(router, "tokens"), keyed(router, "text")) == (0, 1)
+        bad.loads(folder)
+        until_known(router)
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    said = f'pool default: worker {bad.name} makes other tokens of m: probe "chat", token 11 '
+    assert warning.startswith(said)
+    assert """after 'er\\nHello!<|im_end|>': 201 '\\n' here, 1 '<|im_start|>' there""" in warning
+    assert warning.endswith("prompts are keyed by their text until all workers agree")
+    assert f"pool default: worker {bad.name} agrees on m again" in caplog.messages
+
+
+def test_the_first_difference_is_shown(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """Its place, both tokens, and the text before it."""
+    other = make_model(tmp_path / "other", merges=[*MERGES[:-1], ("o", "x")])
+    worker = engine(other, [card("m", folder)])
+    router = start(worker)
+    until_asked(router, worker)
+    found = tokenizer(router)
+    assert found["keyed"] == "text"
+    assert found["reason"] == "a worker makes other tokens"
+    difference = found["workers"][0]["difference"]
+    ours = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    assert difference["probe"] == "plain"
+    assert difference["ours"] == ours["o"]
+    assert difference["ours_text"] == "o"
+    assert difference["before"].endswith(" f")
+    assert difference["theirs"] == ours["er"]  # the same number, for something else
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 501, 500, 503])
+def test_a_worker_that_does_not_tell(
+    engine: MakeEngine, start: Start, folder: Path, status: int
+) -> None:
+    """It is unverified; that is no difference."""
+    good, silent = engine(folder), engine(folder)
+    silent.status = status
+    router = start(good, silent)
+    until_known(router)
+    assert states(router) == {good.name: "agrees", silent.name: "unverified"}
+    assert workers(router) == {"agrees": 1, "unverified": 1, "differs": 0}
+    why = {one["name"]: one["why"] for one in tokenizer(router)["workers"]}[silent.name]
+    assert why == f"/tokenize answered {status}"
+    silent.status = 200
+    until(lambda: states(router)[silent.name] == "agrees")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"tokens",
+        b"[]",
+        b'{"tokens": ["a"]}',
+        b'{"tokens": [-1]}',
+        b'{"tokens": [99999999999]}',
+        b"\xff",
+    ],
+)
+def test_a_worker_that_says_something_else(
+    engine: MakeEngine, start: Start, folder: Path, garbage: bytes
+) -> None:
+    """It is unverified too."""
+    worker = engine(folder)
+    worker.garbage = garbage or b" "
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "unverified"}
+
+
+def test_a_worker_that_does_not_answer(
+    engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for longer than its time."""
+    monkeypatch.setattr("router.identity.verifying.ALL_S", 0.1)
+    worker = engine(folder)
+    worker.hold.clear()
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "unverified"}
+    worker.hold.set()
+    until(lambda: states(router) == {worker.name: "agrees"})
+
+
+def test_a_worker_that_refuses_all(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """Then nothing could be compared."""
+    worker = engine(folder)
+    worker.status = 400
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "unverified"}
+
+
+def test_a_template_that_refuses_some(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
+    """What neither of us takes is no difference."""
+    refusing = "{{ raise_exception('no') if messages|length > 1 }}{{ messages[0].content }}"
+    folder = make_model(tmp_path / "m", refusing)
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "agrees"}
+
+
+def test_a_model_without_a_template(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
+    """Plain prompts are known, chats are not."""
+    worker = engine(make_model(tmp_path / "m", None))
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "agrees"}
+    ask(router)
+    assert router.http.post("/v1/completions", json={"model": "m", "prompt": "x"}).is_success
+    assert (keyed(router, "tokens"), keyed(router, "text")) == (1, 1)
+
+
+def test_a_worker_that_joins(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """It is asked then; that it differs ends all trust, that it leaves restores it."""
+    good, bad = engine(folder), engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
+    router = start(good)
+    until_known(router)
+    change(router, good.url, bad.url)
+    until(lambda: not knows(router))
+    change(router, good.url)
+    until_known(router)
+    assert states(router) == {good.name: "agrees"}
+    assert workers(router) == {"agrees": 1, "unverified": 0, "differs": 0}
+
+
+def test_a_worker_that_comes_back_as_another(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """It is asked again, though it says the same of its model."""
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    worker.well = False
+    until(lambda: not router.worker().ready)
+    worker.loads(make_model(tmp_path / "other", OTHER))
+    worker.models = [card("m", folder)]
+    worker.well = True
+    until(lambda: not knows(router))
+    assert tokenizer(router)["reason"] == "a worker makes other tokens"
+
+
+def test_a_model_that_changes(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """Under the same name: it is found out, and keys are others."""
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    before = router.door.fleet.pools[0].prompts.known["m"]
+    other = make_model(tmp_path / "other", OTHER)
+    worker.loads(other)
+
+    def is_another() -> bool:
+        known = router.door.fleet.pools[0].prompts.known.get("m")
+        return known is not None and known.identity == str(other) != before.identity
+
+    until(is_another)
+    assert router.door.fleet.pools[0].prompts.known["m"].exact is not before.exact
+    assert tokenizer(router)["name"] == str(other)
+
+
+def test_a_folder_that_changes(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """It is read again when a worker that runs from it comes back, or differs."""
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    before = router.door.fleet.pools[0].prompts.known["m"].exact
+    worker.volume = engine(make_model(tmp_path / "next", OTHER)).volume
+    make_model(folder, OTHER)
+    worker.well = False
+    until(lambda: not router.worker().ready)
+    worker.well = True
+
+    def is_new() -> bool:
+        known = router.door.fleet.pools[0].prompts.known.get("m")
+        return known is not None and known.exact is not before
+
+    until(is_new)
+    until(lambda: states(router) == {worker.name: "agrees"})
+
+
+def test_workers_that_count_other_tokens(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are asked again: what they do with a prompt may not be what they said."""
+    monkeypatch.setattr(keeper, "RECOUNT_S", 3600.0)
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    ask(router)
+    asked = len(worker.tokenized)
+    assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0
+    worker.more_tokens = 1
+    with caplog.at_level(logging.WARNING, "warmroute.tokenizers"):
+        ask(router)
+        until(lambda: len(worker.tokenized) == 2 * asked)
+        ask(router)
+    assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 2
+    (line,) = caplog.messages
+    assert "workers count other tokens than were computed, 1 times" in line
+
+
+def test_keywords_that_engines_are_given(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
+    """Without the same here they differ; with them they agree."""
+    template = "{{ (mood or 'no') if mood is defined else 'none' }}{{ messages[0].content }}"
+    folder = make_model(tmp_path / "m", template)
+    moody = make_model(tmp_path / "moody", "{{ 'glad' }}{{ messages[0].content }}")
+    worker = engine(moody, [card("m", folder)])
+    router = start(worker)
+    until_asked(router, worker)
+    assert states(router) == {worker.name: "differs"}
+    again = start(worker, tokenizer={"keywords": {"mood": "glad"}})
+    until_known(again)
+    assert states(again) == {worker.name: "agrees"}
+
+
+def test_keys_are_shown_to_workers(
+    engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to all their paths."""
+    monkeypatch.setenv("WORKER_KEY", "sk-of-this-worker")
+    worker = engine(folder)
+    given: dict[str, Any] = {"url": worker.url, "api_key": "${WORKER_KEY}"}
+    router = start(workers=[given])
+    until_known(router)
+    assert set(worker.keys) == {"Bearer sk-of-this-worker"}
+
+
+def test_nothing_of_a_prompt_is_told(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only texts of our own are, in logs, in metrics and to operators."""
+    worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
+    with caplog.at_level(logging.DEBUG):
+        router = start(worker)
+        until_asked(router, worker)
+        ask(router, "SECRET words")
+    told = router.http.get("/tokenizers").text + router.http.get("/metrics").text + caplog.text
+    assert "SECRET" not in told

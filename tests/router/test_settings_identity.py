@@ -1,0 +1,157 @@
+"""Where tokenizers come from, as an operator writes it."""
+
+from pathlib import Path
+
+import pytest
+
+from router.sealed import opened, seal
+from router.settings import Settings, TokenizerSettings
+from router.settings_diff import changes
+from router.settings_file import SettingsError, describe, loads
+
+WORKER = "workers: [http://a:1]\n"
+NOT_ONE = (
+    "is not a tokenizer: write auto, bytes, worker, a folder such as ./llama,"
+    " or a hub id such as org/name"
+)
+POOLS = """
+tokenizer: org/top
+pools:
+  - {name: p, models: ["x"], workers: [http://a:1]}
+  - {name: q, tokenizer: bytes, workers: [http://b:1]}
+  - {name: r, models: ["z"], tokenizer: {keywords: {a: 1}}, workers: [http://c:1]}
+"""
+
+
+def model(folder: Path) -> Path:
+    """A folder with something of that name in it."""
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def read(text: str, folder: Path | None = None) -> TokenizerSettings:
+    """What is read of a value."""
+    return loads(f"{WORKER}tokenizer: {text}\n", folder=folder).tokenizer
+
+
+def refused(text: str, folder: Path | None = None) -> str:
+    """The one sentence that a value gets."""
+    with pytest.raises(SettingsError) as caught:
+        loads(f"{WORKER}tokenizer: {text}\n", "f", folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["auto", "bytes", "worker", "org/name", "Org-1/na.me_2"])
+def test_words_and_hub_ids(source: str) -> None:
+    """As they are, alone or in a mapping."""
+    assert read(source).source == source
+    assert read(f"{{source: {source}}}").source == source
+
+
+def test_folders(tmp_path: Path) -> None:
+    """From the folder of the file, and absolute from then on; one that is there is no hub id."""
+    folder = model(tmp_path / "models" / "llama")
+    for text in ("./models/llama", "models/llama", str(folder), f"{folder}/"):
+        assert read(text, tmp_path).source == str(folder)
+    assert read("models/other", tmp_path).source == "models/other"
+
+
+def test_a_folder_stays_one_in_another_process(tmp_path: Path) -> None:
+    """Where the settings are read again, from wherever; a hub id stays that too."""
+    folder = model(tmp_path / "models" / "llama")
+    text = f"{WORKER}tokenizer: {{source: models/llama, keywords: {{a: [1, true, x]}}}}\n"
+    settings = loads(text, folder=tmp_path)
+    again = opened(seal(settings))
+    assert again.tokenizer == settings.tokenizer
+    assert again.tokenizer.source == str(folder)
+    assert opened(seal(loads(POOLS))).all_pools() == loads(POOLS).all_pools()
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    """With a template that is read at once, to see whether it is one."""
+    (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    found = read(
+        "{chat_template: chat.jinja, keywords: {thinking: false}, forward_token_ids: true}",
+        tmp_path,
+    )
+    assert found.source == "auto"
+    assert found.chat_template == tmp_path / "chat.jinja"
+    assert found.keywords == {"thinking": False}
+    assert found.forward_token_ids is True
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("byte", f'tokenizer: "byte" {NOT_ONE}; did you mean "bytes"?'),
+        ("Auto", f'tokenizer: "Auto" {NOT_ONE}; did you mean "auto"?'),
+        ("zebra", f'tokenizer: "zebra" {NOT_ONE}'),
+        ("5", f"tokenizer: 5 {NOT_ONE}"),
+        ("''", f'tokenizer: "" {NOT_ONE}'),
+        ("[auto]", f"tokenizer: a list {NOT_ONE}"),
+        ("a/b/c", f'tokenizer: "a/b/c" {NOT_ONE}'),
+        ("a/b--c", f'tokenizer: "a/b--c" {NOT_ONE}'),
+        ("a/../b", f'tokenizer: "a/../b" {NOT_ONE}'),
+        ("https://hub/a/b", f'tokenizer: "https://hub/a/b" {NOT_ONE}'),
+        ('"/a\\0b"', 'tokenizer: folder "/a\\u0000b" does not exist'),
+        ("/nowhere", 'tokenizer: folder "/nowhere" does not exist'),
+        ("{source: byte}", f'tokenizer.source: "byte" {NOT_ONE}; did you mean "bytes"?'),
+        ("{sorce: auto}", 'tokenizer.sorce: unknown key; did you mean "source"?'),
+        ("{keywords: 3}", "tokenizer.keywords: must be a mapping"),
+        ("{forward_token_ids: 1}", "tokenizer.forward_token_ids: must be true or false"),
+        (
+            "{source: bytes, keywords: {a: 1}}",
+            "tokenizer.keywords: is of no use with bytes: nothing is tokenized",
+        ),
+        (
+            "{source: worker, keywords: {a: 1}}",
+            "tokenizer.keywords: is of no use with worker: it is the worker that applies its"
+            " template",
+        ),
+    ],
+)
+def test_mistakes(text: str, said: str) -> None:
+    """Each with its line, its field and what was probably meant."""
+    assert refused(text) == f"f:2: {said}"
+
+
+def test_mistakes_in_files(tmp_path: Path) -> None:
+    """They are found when the settings are read."""
+    (tmp_path / "empty").mkdir()
+    assert refused("./empty", tmp_path).endswith('empty" holds no tokenizer.json')
+    assert refused("{chat_template: none}", tmp_path).endswith("or is not a plain file")
+    for text, said in (
+        ("{% for %}", "line 1: "),
+        ("{% nope %}", "line 1: "),
+        ("x\n{{", "line 2: "),
+    ):
+        (tmp_path / "chat.jinja").write_text(text)
+        assert f'chat.jinja" is not a chat template: {said}' in refused(
+            "{chat_template: chat.jinja}", tmp_path
+        )
+    (tmp_path / "chat.jinja").write_bytes(b"\xff")
+    assert refused("{chat_template: chat.jinja}", tmp_path).endswith('chat.jinja" is not UTF-8')
+
+
+def test_pools_inherit_it() -> None:
+    """As a whole, unless they have their own."""
+    settings = loads(POOLS)
+    found = [pool.tokenizer for pool in settings.all_pools()]
+    assert [one.source for one in found if one] == ["org/top", "bytes", "auto"]
+    assert [one.keywords for one in found if one] == [{}, {}, {"a": 1}]
+    rows = {row.path: (row.value, row.source) for row in describe(settings)}
+    assert rows["pools[0].tokenizer.source"] == ("org/top", "default")
+    assert rows["pools[1].tokenizer.source"] == ("bytes", "set")
+    assert rows["pools[2].tokenizer.keywords"] == ('{"a": 1}', "set")
+    (pool,) = Settings(workers=("http://a:1",), tokenizer="bytes").all_pools()  # type: ignore[arg-type]
+    assert pool.tokenizer == TokenizerSettings(source="bytes")
+
+
+def test_the_log_tells_changes() -> None:
+    """Pool by pool."""
+    before, after = loads(f"{WORKER}tokenizer: bytes"), loads(f"{WORKER}tokenizer: org/name")
+    assert changes(before, after) == ["pool default: tokenizer.source: bytes → org/name"]
+    assert changes(loads(POOLS), loads(POOLS.replace("org/top", "org/new"))) == [
+        "pool p: tokenizer.source: org/top → org/new"
+    ]
