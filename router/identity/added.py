@@ -11,8 +11,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from router.identity.decoded import Json
-from router.identity.folder import SPECIAL, BadFolder
+from router.identity.folder import SPECIAL, UNNAMED, BadFolder
 
+#: Whether special tokens that a user wrote are taken apart.
+SPLIT = "split_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -22,19 +24,21 @@ def add(tokenizer: Tokenizer, config: Mapping[str, Any]) -> bool:
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     told = _told(config)
     known.update(token.content for token in told)
-    for name in SPECIAL:
-        special = config.get(name)
-        if isinstance(special, str) and special not in known:
-            told.append(AddedToken(special, special=True))
-            known.add(special)
-    for one in _more(config):
-        if isinstance(one, str) and one not in known:
-            told.append(AddedToken(one, special=True))
-            known.add(one)
+    for special in (*map(config.get, SPECIAL), *_more(config)):
+        token = _special(special)
+        if token is not None and token.content not in known:
+            told.append(token)
+            known.add(token.content)
     if not told:
         return False
     tokenizer.add_tokens(told)
     return tokenizer.to_str() != before
+
+
+def that_count(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a configuration says which ids a tokenizer gives."""
+    names = ("added_tokens_decoder", *SPECIAL, *UNNAMED, SPLIT)
+    return {name: config[name] for name in names if name in config}
 
 
 def _told(config: Mapping[str, Any]) -> list[AddedToken]:
@@ -50,7 +54,13 @@ def _token(given: Json) -> AddedToken:
     return AddedToken(given["content"], **flags)
 
 
+def _special(given: Json) -> AddedToken | None:
+    if isinstance(given, dict) and isinstance(given.get("content"), str):
+        return _token({**given, "special": True})
+    return AddedToken(given, special=True) if isinstance(given, str) else None
+
+
 def _more(config: Mapping[str, Any]) -> list[Json]:
     """Special tokens without a name of their own; the second is the older spelling."""
-    found = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+    found = next((config[name] for name in UNNAMED if config.get(name)), None)
     return found if isinstance(found, list) else []

@@ -41,7 +41,7 @@ _PROGRAMS = frozenset(
     )
 )
 #: Special tokens without a name of their own; the second is the older spelling.
-_UNNAMED = ("extra_special_tokens", "additional_special_tokens")
+UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: What may be fetched of a model's repository.
 PATTERNS = (
     TOKENIZER,
@@ -124,19 +124,21 @@ def _has_own_program(path: Path) -> bool:
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
-    given = config.get("chat_template")
-    found: dict[str, str] = {}
-    if isinstance(given, str):
-        found["default"] = given
-    elif isinstance(given, list):
-        for one in given:
-            if isinstance(one, dict) and isinstance(one.get("template"), str):
-                found[str(one.get("name"))] = one["template"]
-    for more in sorted((path / _MORE_TEMPLATES).glob("*.jinja")):
-        found[more.stem] = _text(more)
+    """Those of files, if there are any; else those of the configuration."""
+    files = {more.stem: more for more in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))}
     if (path / _TEMPLATE).is_file():
-        found["default"] = _text(path / _TEMPLATE)
-    return found
+        files["default"] = path / _TEMPLATE
+    if files:
+        return {name: _text(file) for name, file in files.items()}
+    given = config.get("chat_template")
+    if isinstance(given, str):
+        return {"default": given}
+    found = given if isinstance(given, list) else []
+    return {
+        str(one.get("name")): one["template"]
+        for one in found
+        if isinstance(one, dict) and isinstance(one.get("template"), str)
+    }
 
 
 def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
@@ -157,7 +159,7 @@ def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     older = _json(path / "special_tokens_map.json")
     if not isinstance(older, dict):
         return config
-    named = {name: older[name] for name in older if name in SPECIAL or name in _UNNAMED}
+    named = {name: older[name] for name in older if name in SPECIAL or name in UNNAMED}
     return {**config, **named}
 
 

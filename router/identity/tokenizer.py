@@ -14,7 +14,7 @@ from typing import Protocol
 import fastokens  # type: ignore[import-untyped]
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.identity.added import add
+from router.identity.added import SPLIT, add
 from router.identity.folder import TOKENIZER, BadFolder, read_folder
 from router.identity.samples import SAMPLES
 
@@ -75,7 +75,7 @@ def load(path: Path, memory: int = SEGMENTS) -> tuple[Tokenizer, str]:
         raise BadFolder(f"{file} cannot be read: {error}") from None
     changed = add(tokenizer, config)
     reference = Reference(tokenizer)
-    if config.get("split_special_tokens"):
+    if config.get(SPLIT):
         tokenizer.encode_special_tokens = True
         return reference, "special tokens are split, which fastokens does not do"
     try:
