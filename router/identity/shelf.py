@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
+from router.identity.added import that_count
 from router.identity.exact import Exact
 from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, read_folder
 from router.identity.tokenizer import Tokenizer, load
@@ -77,7 +78,8 @@ class Shelf:
             return found
 
     def _tokenizer(self, path: Path, files: Mapping[str, str]) -> _Opened:
-        key = files.get(TOKENIZER) or json.dumps(files, sort_keys=True)
+        config = that_count(read_folder(path).config)
+        key = json.dumps([files.get(TOKENIZER) or files, config], sort_keys=True)
         found = self._opened.get(key)
         if found is None:
             found = self._opened[key] = _Opened(*load(path))
