@@ -47,6 +47,8 @@ class Case:
     """What was last said of it in the log."""
     differences: dict[str, Difference] = field(default_factory=dict)
     """Those that the log has told, by worker's name."""
+    taking: set[str] = field(default_factory=set)
+    """Workers that agree, and take a chat's token ids along."""
 
     def found(self, volume: Volume | None, why: str) -> None:
         """This is what the search brought; something else than before has to be verified anew."""
@@ -54,6 +56,7 @@ class Case:
         if volume is not self.volume:
             self.volume = volume
             self.asked.clear()
+            self.taking.clear()
             self.trusted = False
 
     @property
@@ -96,6 +99,7 @@ class Case:
             del self.asked[gone]
         for gone in set(self.differences).difference(names):
             del self.differences[gone]
+        self.taking &= names
         states = {name: one.verdict.state for name, one in self.asked.items()}
         if not self.can_be_known or State.DIFFERS in states.values():
             self.trusted = False

@@ -25,6 +25,7 @@ from router.identity.sources import (
     is_adapter,
     origin,
 )
+from router.identity.takes import takes_ids
 from router.identity.verifying import Reference, verified
 from router.inquiry import Inquiries
 from router.prompts import Known
@@ -102,7 +103,9 @@ class Keeper:
             self._described[worker.name] = described
             self._unsorted = True
         if back:
+            worker.takes_ids = False
             for case in self._cases.values():
+                case.taking.discard(worker.name)
                 if worker.name in case.asked:
                     case.doubt([worker.name])
                     if case.wanted.kind is Kind.FOLDER:  # what it has loaded may be another one
@@ -252,31 +255,45 @@ class Keeper:
     async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
         model = next(name for name in case.models if name in worker.models)
         async with self._turns:
+            takes = False
             try:
                 verdict = await verified(reference, self._inquiries, worker, model)
+                if verdict.state is State.AGREES and self._forwards(case):
+                    takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked
                 log.exception("a fault of the router's own, with worker %s", worker.name)
                 verdict = Verdict(State.UNVERIFIED, "a fault of the router's own")
         if case.volume is not reference.volume:
             return  # it was about something else
         case.judged(worker.name, verdict, monotonic())
+        (case.taking.add if takes else case.taking.discard)(worker.name)
         self._tell_of(case, worker.name)
         if verdict.state is State.DIFFERS and case.asked[worker.name].times == 1:
             self._finding.again(case.wanted, fresh=True)  # what we have may be old
+
+    def _forwards(self, case: Case) -> bool:
+        """Whether token ids are to be sent along, to workers that take them."""
+        settings = self._settings.get(case.pool)
+        return settings is not None and settings.forward_token_ids
 
     # What becomes of it.
 
     def _publish(self) -> None:
         for pool in self._fleet.pools:
             known: dict[str, Known] = {}
-            for case in self._of(pool):
+            cases = self._of(pool)
+            for case in cases:
                 case.decide(map(_name, _serving(case, pool)), map(_name, _ready(case, pool)))
                 if case.trusted and case.volume is not None:
-                    exact = case.volume.exact
-                    known |= {name: Known(said, exact) for name, said in case.models.items()}
+                    exact, forward = case.volume.exact, self._forwards(case)
+                    for name, said in case.models.items():
+                        known[name] = Known(said, exact, forward)
                 self._tell(case)
             if known != pool.prompts.known:
                 pool.prompts.known = known
+            for worker in pool.workers:  # of all its models: it is told so of the worker
+                mine = [case for case in cases if not case.models.keys().isdisjoint(worker.models)]
+                worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
 
     def _tell(self, case: Case) -> None:
         """Say which source was taken and why, when that is known or has changed."""

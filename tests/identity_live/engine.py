@@ -39,6 +39,9 @@ class Engine:
         self.keywords: Mapping[str, Any] = {}
         self.more_tokens = 0
         """That it counts for a prompt beyond those there are."""
+        self.takes_ids = True
+        """It knows `prompt_token_ids`."""
+        self.chats: list[dict[str, Any]] = []
         self.tokenized: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         """What it was shown with each."""
@@ -93,6 +96,12 @@ class Engine:
                 return 400, b"{}"
             said = {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
             return 200, json.dumps(said).encode()
+        self.chats.append(asked)
+        given = asked.get("kv_transfer_params", {}).get("prompt_token_ids")
+        if self.takes_ids and given == []:
+            error = {"message": "none", "type": "BadRequestError", "code": 400}
+            param = "kv_transfer_params.prompt_token_ids"
+            return 400, json.dumps({"error": {**error, "param": param}}).encode()
         ids = (self.ids(chat, asked) if self.volume else None) or []
         usage = {"prompt_tokens": len(ids) + self.more_tokens, "completion_tokens": 1}
         return 200, json.dumps({"id": "x", "choices": [], "usage": usage}).encode()
