@@ -1,5 +1,6 @@
 """Fixtures every test may use."""
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub
+
+#: Read when its library is imported: no test fetches anything, whatever its workers are called.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture

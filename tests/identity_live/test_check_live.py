@@ -1,0 +1,80 @@
+"""`warmroute check FILE --live`: what an operator is told of workers and tokenizers, once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.commands import run
+from tests.identity_live.conftest import MakeEngine
+from tests.identity_live.engine import Engine, card
+from tests.identity_live.models import OTHER, make_model
+
+
+def check(folder: Path, *engines: Engine | str, **settings: Any) -> tuple[int, list[str]]:
+    """The exit code, and what was printed."""
+    path = folder / "settings.yaml"
+    workers = [engine if isinstance(engine, str) else engine.url for engine in engines]
+    path.write_text(json.dumps({"workers": workers, **settings}))
+    done = run("check", path, "--live")
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_all_is_well(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
+    """0, a line for each worker, and what each says of each tokenizer."""
+    one, two = engine(folder), engine(folder, [card("m", folder), card("text")])
+    two.status = 404
+    code, lines = check(tmp_path, one, two)
+    assert code == 0
+    assert lines[:2] == [
+        f"pool default: worker {one.name}: ready: m",
+        f"pool default: worker {two.name}: ready: m, text",
+    ]
+    assert lines[2].startswith("pool default: m: tokens by ")
+    assert set(lines[3:5]) == {
+        f"  worker {one.name}: agrees: the same tokens of {len(one.tokenized)} probes",
+        f"  worker {two.name}: unverified: /tokenize answered 404",
+    }
+    why = "its workers do not tell where they have it from"
+    assert lines[5:] == [f"pool default: text: keyed by text: {why}"]
+
+
+def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
+    """1, with the first token."""
+    worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
+    code, lines = check(tmp_path, worker)
+    assert code == 1
+    assert lines[1] == "pool default: m: keyed by text: a worker makes other tokens"
+    assert lines[2].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
+
+
+def test_a_worker_that_is_away(
+    engine: MakeEngine, folder: Path, tmp_path: Path, dead_url: str
+) -> None:
+    """1; the others are asked all the same."""
+    worker = engine(folder)
+    code, lines = check(tmp_path, worker, dead_url)
+    assert code == 1
+    assert f"pool default: worker {dead_url[7:]}: down: /health: " in lines[1]
+    assert lines[3].startswith(f"  worker {worker.name}: agrees: ")
+
+
+def test_a_tokenizer_that_is_not_there(
+    engine: MakeEngine, folder: Path, tmp_path: Path
+) -> None:
+    """1 if the settings name it; where workers do, there is just none."""
+    worker = engine(folder, [card("m", "nobody/nothing")])
+    said = "nobody/nothing is not in the hub's cache, and HF_HUB_OFFLINE is set"
+    for settings, expected in (({"tokenizer": "nobody/nothing"}, 1), ({}, 0)):
+        code, lines = check(tmp_path, worker, **settings)
+        assert code == expected
+        assert lines[1] == f"pool default: m: keyed by text: {said}"
+
+
+def test_a_bad_file(tmp_path: Path) -> None:
+    """2, before anybody is asked."""
+    path = tmp_path / "settings.yaml"
+    path.write_text("workers: [http://a:1]\ntokenizer: byte\n")
+    done = run("check", path, "--live")
+    assert done.returncode == 2
+    assert 'did you mean "bytes"?' in done.stderr

@@ -1,0 +1,200 @@
+"""Models' folders by hub id, from a cache on disk."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+
+from router.identity import finding
+from router.identity.hub import NotFetched, is_hub_id, snapshot
+from tests.identity_live import hub_cache
+from tests.identity_live.asking import ask, knows, states, tokenizer, until_known
+from tests.identity_live.conftest import MakeEngine, Start
+from tests.identity_live.engine import card
+from tests.identity_live.models import make_model
+from tests.support import until
+
+NAME = "some-org/some.model_1"
+
+
+def test_tests_are_offline() -> None:
+    """None of them may fetch anything."""
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    assert constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize("text", ["a/b", NAME, "Org/Model-8B-v0.3", "_a/_b"])
+def test_hub_ids(text: str) -> None:
+    """What the hub could know."""
+    assert is_hub_id(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "a/b/c", "/a", "a/", "../a", "a/..", "a/b--c", "a/b.git", "a b/c", "ä/b", "a/b\n"]
+    + [f"a/{'b' * 95}", "https://x/y", "-a/b", "a/.b", "a/b-", "a/b."],
+)
+def test_no_hub_ids(text: str) -> None:
+    """They are never sent to it."""
+    assert not is_hub_id(text)
+
+
+def test_what_the_cache_holds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
+) -> None:
+    """Nobody is asked for it."""
+    hub_cache.use(monkeypatch, tmp_path / "cache")
+    there = hub_cache.put(tmp_path / "cache", NAME, folder)
+    assert snapshot(NAME) == snapshot(NAME, fresh=True) == there
+
+
+def test_what_it_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
+) -> None:
+    """At all, or not the tokenizer: that is not there, when nothing may be fetched."""
+    hub_cache.use(monkeypatch, tmp_path / "cache")
+    (folder / "tokenizer.json").unlink()
+    hub_cache.put(tmp_path / "cache", NAME, folder)
+    for name in (NAME, "other/model"):
+        with pytest.raises(NotFetched, match=f"^{name} is not in the hub's cache, and HF_HUB_OFF"):
+            snapshot(name)
+
+
+def failing(error: Exception) -> Callable[..., str]:
+    """A download that fails, from a cache that is empty."""
+
+    def download(name: str, **options: Any) -> str:
+        if options.get("local_files_only"):
+            raise errors.LocalEntryNotFoundError("not here")
+        raise error
+
+    return download
+
+
+def test_what_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is said why, on one line."""
+    hub_cache.use(monkeypatch, tmp_path, offline=False)
+    error = OSError("the cable is out\nand more")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(error))
+    with pytest.raises(NotFetched) as caught:
+        snapshot(NAME)
+    said = f"{NAME} cannot be fetched from the hub: OSError: the cable is out"
+    assert str(caught.value) == said
+
+
+def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
+    """Only of what counts; and one without a tokenizer is of no use."""
+    hub_cache.use(monkeypatch, tmp_path, offline=False)
+    asked: list[dict[str, Any]] = []
+
+    def download(name: str, **options: Any) -> str:
+        asked.append({"name": name, **options})
+        if options.get("local_files_only"):
+            raise errors.LocalEntryNotFoundError("not here")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert snapshot(NAME) == folder
+    assert [one["name"] for one in asked] == [NAME, NAME]
+    assert all("tokenizer.json" in one["allow_patterns"] for one in asked)
+    assert not any("safetensors" in pattern for pattern in asked[1]["allow_patterns"])
+    asked.clear()
+    assert snapshot(NAME, fresh=True) == folder
+    assert not any("local_files_only" in one for one in asked)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(NotFetched, match=r"has no tokenizer\.json on the hub$"):
+        snapshot(NAME)
+
+
+def test_a_worker_that_has_it_from_the_hub(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`auto` takes it from there too; it is looked for again while it is missing."""
+    hub_cache.use(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(finding, "FIRST_S", 0.02)
+    monkeypatch.setattr(finding, "LONGEST_S", 0.05)
+    worker = engine(folder, [card("m", NAME)])
+    router = start(worker)
+    until(lambda: "is not in the hub's cache" in tokenizer(router).get("reason", ""))
+    assert ask(router) == 200
+    hub_cache.put(tmp_path / "cache", NAME, folder)
+    until_known(router)
+    found = tokenizer(router)
+    assert (found["source"], found["name"], found["keyed"]) == ("hub", NAME, "tokens")
+    assert states(router) == {worker.name: "agrees"}
+    assert router.door.fleet.pools[0].prompts.known["m"].identity == NAME
+
+
+def test_a_hub_id_of_the_settings(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It serves a worker that tells nothing."""
+    hub_cache.use(monkeypatch, tmp_path / "cache")
+    hub_cache.put(tmp_path / "cache", NAME, folder)
+    router = start(engine(folder, [card("m")]), tokenizer=NAME)
+    until_known(router)
+    assert states(router).popitem()[1] == "agrees"
+
+
+def test_an_old_one_is_fetched_again(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When a worker makes other tokens: it may have a newer one."""
+    newer = make_model(tmp_path / "newer", "{{ messages[0].content }}")
+    hub_cache.use(monkeypatch, tmp_path, offline=False)
+
+    def download(name: str, **options: Any) -> str:
+        return str(folder if options.get("local_files_only") else newer)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    worker = engine(newer, [card("m", NAME)])
+    router = start(worker)
+    until_known(router)
+    assert states(router) == {worker.name: "agrees"}
+    assert router.door.fleet.pools[0].prompts.known["m"].exact is not None
+
+
+def test_a_download_that_never_ends(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is given up, holds up nobody else, and does not keep the router from ending."""
+    hub_cache.use(monkeypatch, tmp_path, offline=False)
+    monkeypatch.setattr(finding, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(finding, "AT_ONCE", 1)
+    stuck = tmp_path / "stuck"
+    os.mkfifo(stuck)
+
+    def download(name: str, **options: Any) -> str:
+        if options.get("local_files_only"):
+            raise errors.LocalEntryNotFoundError("not here")
+        return stuck.read_text()  # until somebody writes
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    worker = engine(folder, [card("m", NAME), card("n", folder)])
+    router = start(worker)
+    until(lambda: "was not there after 2s" in tokenizer(router).get("reason", ""))
+    until_known(router, "n")
+    assert not knows(router)
+    router.stop()
+    with stuck.open("w") as end:
+        end.write("x")
