@@ -10,6 +10,7 @@ the workers and whoever sends the long prompts too.
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +35,8 @@ from benchmarks.stub import StubSettings
 _SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
 #: Milliseconds; Python's own first.
 INTERVALS = (5.0, 1.0, 0.5)
+#: Until the tokenizer is loaded, at most; and so long prompts come before anybody looks.
+_LOAD_S, _WARM_S = 60.0, 2.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -54,6 +58,8 @@ class Row:
     long_p50_ms: float
     long_p99_ms: float
     failed: int
+    tokenized: int
+    """Long prompts that were keyed by their tokens; the others by their text."""
     router_share: float
     machine_share: float
     """Of everything that runs, the router included."""
@@ -80,7 +86,7 @@ def main(
     settings = StubSettings(events=ENDLESS, step_s=1 / events, phases=PHASES, tokenizes=False)
     rows: list[Row] = []
     # Enough that no router gets one twice.
-    count = int(rate * (seconds + 1)) + 1
+    count = int(rate * (_WARM_S + seconds + 1)) + 1
     try:
         with (
             Bench(2, settings) as bench,
@@ -93,6 +99,10 @@ def main(
             for tokenized, pause in cases:
                 proxy = _proxy(folder if tokenized else None, pause)
                 with bench.running(proxy, [sys.executable]) as standing:
+                    with _err.status(f"{proxy.mode}: getting warm"):
+                        _await_tokenizer(standing.port, wanted=tokenized)
+                        sender.send(Long(standing.port, rate, _WARM_S))
+                        sender.recv()
                     for wanted in (0.0, rate):
                         with _err.status(f"{proxy.mode}: {wanted:g} long prompts a second"):
                             rows.append(look.at(proxy, standing, wanted))
@@ -100,7 +110,7 @@ def main(
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
     title = f"{streams} streams of {events:g} events a second; long prompts of {size:,} bytes"
-    Console(width=130).print(_table(title, rows))
+    Console(width=140).print(_table(title, rows))
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
@@ -137,6 +147,7 @@ class _Look:
     def at(self, proxy: Proxy, standing: Standing, rate: float) -> Row:
         """Return what is seen at so many long prompts a second."""
         self._watchers.hold(standing.port, self._streams)
+        tokenized = _tokenized(standing.port)
         # A moment longer than anybody looks.
         self._sender.send(Long(standing.port, rate, self._seconds + 1))
         self._watchers.look(proxy, standing.port, self._seconds)
@@ -161,24 +172,47 @@ class _Look:
             long_p50_ms=quantile(took, 0.5),
             long_p99_ms=quantile(took, 0.99),
             failed=sent.failed,
+            tokenized=_tokenized(standing.port) - tokenized,
             router_share=used / wall,
             machine_share=machine / wall,
         )
 
 
+def _await_tokenizer(port: int, *, wanted: bool) -> None:
+    """It is loaded when there are workers that it can be compared with. Raises NotReady."""
+    deadline = time.monotonic() + _LOAD_S
+    while wanted and not _sum(port, "warmroute_tokenizer_workers"):
+        if time.monotonic() > deadline:
+            raise NotReady("no tokenizer was loaded")
+        time.sleep(0.1)
+
+
+def _tokenized(port: int) -> int:
+    """How many prompts were keyed by their tokens so far."""
+    return _sum(port, "warmroute_prompts_total", 'keyed="tokens"')
+
+
+def _sum(port: int, name: str, label: str = "") -> int:
+    """The sum of a metric of the router, of those with this label."""
+    told = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    found = re.findall(rf"^{name}{{.*{label}.*}} (\S+)$", told, re.MULTILINE)
+    return sum(int(float(one)) for one in found)
+
+
 def _table(title: str, rows: Sequence[Row]) -> Table:
     table = Table(title=f"{title}; times in ms, CPU in cores", title_justify="left")
     for heading in (
-        *("keyed by, switch interval", "long/s", "delay p50", "p99", "worst"),
-        *("alive p50", "p99", "worst", "long p50", "p99", "failed", "router", "machine"),
+        *("", "long/s", "delay p50", "p99", "worst", "alive p50", "p99", "worst"),
+        *("long p50", "p99", "failed", "by tokens", "router", "machine"),
     ):
-        table.add_column(heading, justify="left" if "," in heading else "right", no_wrap=True)
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in rows:
         table.add_row(
             *(row.mode, f"{row.rate:g}"),
             *(f"{row.delay_p50_ms:.1f}", f"{row.delay_p99_ms:.1f}", f"{row.delay_worst_ms:.1f}"),
             *(f"{row.probe_p50_ms:.1f}", f"{row.probe_p99_ms:.1f}", f"{row.probe_worst_ms:.1f}"),
             *(f"{row.long_p50_ms:.0f}", f"{row.long_p99_ms:.0f}", f"{row.failed}"),
+            f"{row.tokenized}",
             *(f"{row.router_share:.2f}", f"{row.machine_share:.2f}"),
             end_section=row.rate > 0,
         )

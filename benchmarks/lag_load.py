@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.load import HEADERS
 from benchmarks.prompts_texts import Texts, body
+from benchmarks.stub import MODEL
 
 #: Between sending a prompt and giving up on it.
 _PATIENCE_S = 20.0
@@ -47,7 +48,7 @@ def send_long(pipe: "Connection[Any, Any]", folder: Path, tokens: int, count: in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     texts = Texts(7, lambda text: len(tokenizer.encode(text).ids))
-    bodies = [body(texts.conversation(tokens)) for _ in range(count)]
+    bodies = [body(texts.conversation(tokens), MODEL) for _ in range(count)]
     pipe.send(len(bodies[0]))
     at = 0
     try:

@@ -55,7 +55,7 @@ class Texts:
         return "".join(pieces)[: max(wanted, 1)]
 
 
-def body(messages: list[Message]) -> bytes:
+def body(messages: list[Message], model: str = MODEL) -> bytes:
     """Return a chat request as a client writes it."""
-    asked = {"model": MODEL, "messages": messages, "temperature": 0.7, "max_tokens": 256}
+    asked = {"model": model, "messages": messages, "temperature": 0.7, "max_tokens": 256}
     return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()

@@ -74,13 +74,14 @@ class Router:
         asked = _decode(body)
         marks.append(process_time())
         messages = conversation(read(asked["messages"]), parts=self._template.wants_parts)
+        marks.append(process_time())
         text = self._template.render(messages)
         marks.append(process_time())
         ids = self.tokenizer.encode(text, special=False)
         marks.append(process_time())
         chain(1, ids)
         marks.append(process_time())
-        names = ("fields for routing", "whole body", "template", "tokens", "keys")
+        names = ("fields for routing", "whole body", "messages", "template", "tokens", "keys")
         spans = pairwise(marks)
         return {name: (end - start) * 1e6 for name, (start, end) in zip(names, spans, strict=True)}
 

@@ -1,0 +1,31 @@
+"""`benchmarks.lag` starts the router as it is meant to be started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lag import _proxy
+from benchmarks.proxies import Place
+from benchmarks.streams import quantile
+from router.settings_file import load
+from tests.simulator.folders import make_folder
+
+
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_the_settings_are_good(tmp_path: Path, tokenized: bool) -> None:
+    """With the folder, or without a tokenizer; and the interval is that of the command."""
+    folder = make_folder(tmp_path / "model") if tokenized else None
+    place = Place(tmp_path, 8080, 8081, ["127.0.0.1:9001"])
+    launch = _proxy(folder, 0.5).launch([sys.executable], "", place)
+    assert "setswitchinterval(0.0005)" in launch.command[2]
+    settings = load(tmp_path / "warmroute.yaml")
+    assert settings.tokenizer.source == (str(folder) if folder else "bytes")
+    assert settings.strategy.name == "prefixaware"
+
+
+def test_quantiles_are_milliseconds() -> None:
+    """Of nothing there is none."""
+    assert quantile([0.001, 0.002, 0.1], 0.5) == 2.0
+    assert quantile([0.001, 0.002, 0.1], 1.0) == 100.0
+    assert quantile([], 0.99) == 0.0
