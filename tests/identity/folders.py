@@ -1,0 +1,67 @@
+"""Models' folders and requests, as the tests of prompt identity use them."""
+
+import json
+from array import array
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from router.identity.exact import Exact
+from router.identity.folder import read_folder
+from router.identity.template import ChatTemplate
+from router.identity.tokenizer import Reference, load
+from router.openai import ENDPOINTS
+from tests.identity.families import FAMILIES, folder, train
+
+CHAT = "/v1/chat/completions"
+
+
+@cache
+def known(name: str) -> Exact:
+    """What is known of a model of that family."""
+    with TemporaryDirectory() as made:
+        path = folder(Path(made), FAMILIES[name])
+        return Exact(read_folder(path), load(path)[0])
+
+
+@cache
+def reference(name: str) -> Reference:
+    """That family's tokenizer."""
+    return Reference(train(FAMILIES[name]))
+
+
+def ids(name: str, path: str = CHAT, **asked: Any) -> list[int]:
+    """The ids of a request to a model of that family."""
+    body = json.dumps({"model": "m", **asked}).encode()
+    return array("I", known(name).ids(ENDPOINTS[path], body)).tolist()
+
+
+def text(name: str, path: str = CHAT, **asked: Any) -> str:
+    """The same as text, special tokens included."""
+    return train(FAMILIES[name]).decode(ids(name, path, **asked), skip_special_tokens=False)
+
+
+def says(role: str, content: Any = None, **more: Any) -> dict[str, Any]:
+    """A message."""
+    return {"role": role, "content": content, **more}
+
+
+def rendered(template: str, *messages: dict[str, Any], **more: Any) -> str:
+    """What a template makes of messages."""
+    return ChatTemplate(template, {}).render(messages or [says("user", "Hi")], **more)
+
+
+CALL = {
+    "id": "abcdefghi",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"place": "Zürich", "days": 2}'},
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "description": "The weather",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+    },
+}

@@ -1,0 +1,79 @@
+"""Requests and the prompts that engines make of them.
+
+Each text in `cases.json` is what vLLM 0.32.0 rendered, once, for a model with that family's
+template; where its ids decode to that text, and that text encodes to its ids.
+"""
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.openai import ENDPOINTS
+from tests.identity.families import FAMILIES
+from tests.identity.folders import CHAT, ids, known, reference, says, text
+
+CASES: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("cases.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_request_becomes_the_engines_prompt(case: dict[str, Any]) -> None:
+    """To the last character, and to the last token."""
+    family, path, asked = case["family"], case["path"], case["asked"]
+    assert text(family, path, **asked) == case["text"]
+    found = array("I", reference(family).encode(case["text"], special=False)).tolist()
+    assert ids(family, path, **asked) == found
+
+
+def test_every_family_is_among_them() -> None:
+    """And every endpoint whose prompts are known."""
+    assert {case["family"] for case in CASES} == set(FAMILIES)
+    assert {case["path"] for case in CASES} == {
+        CHAT,
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+    }
+
+
+def test_ids_are_those_of_the_vocabulary() -> None:
+    """Literally: special tokens first, then bytes, then what was merged."""
+    assert ids("chatml", messages=[says("system", "A"), says("user", "B")]) == [
+        1, 438, 201, 35, 2, 201, 1, 374, 201, 36, 2, 201, 1, 67, 85, 305, 318, 201,
+    ]  # fmt: skip
+
+
+def test_special_tokens_are_added_where_engines_add_them() -> None:
+    """To texts and to responses, unless told otherwise; to chats only if told."""
+    bos = 0
+    assert ids("llama", "/v1/completions", prompt="Hi")[0] == bos
+    assert ids("llama", "/v1/completions", prompt="Hi", add_special_tokens=False)[0] != bos
+    responses = ids("llama", "/v1/responses", input="Hi")
+    assert responses == [bos, *ids("llama", messages=[says("user", "Hi")])]
+    assert ids("llama", messages=[says("user", "Hi")], add_special_tokens=True) == responses
+
+
+def test_ids_may_be_the_prompt_itself() -> None:
+    """Of a completion, and of a chat whose ids another router has sent along."""
+    assert ids("llama", "/v1/completions", prompt=[5, 6, 7]) == [5, 6, 7]
+    assert ids("llama", "/v1/completions", prompt=[[5, 6], [7]]) == [5, 6]
+    sent = {"prompt_token_ids": [5, 6, 7]}
+    hi = [says("user", "Hi")]
+    assert ids("llama", messages=hi, kv_transfer_params=sent) == [5, 6, 7]
+    assert ids("llama", messages=hi, kv_transfer_params=sent, echo=True) == ids(
+        "llama", messages=hi
+    )
+    assert ids("llama", "/v1/responses", input="Hi", kv_transfer_params=sent) == [5, 6, 7]
+
+
+def test_spacing_of_the_json_does_not_matter() -> None:
+    """Only what it says."""
+    asked = {"messages": [says("user", "é 👍")], "model": "m"}
+    tight = json.dumps(asked, separators=(",", ":"), ensure_ascii=False).encode()
+    wide = json.dumps(asked, indent=4).encode()
+    exact = known("chatml")
+    assert exact.ids(ENDPOINTS[CHAT], tight) == exact.ids(ENDPOINTS[CHAT], wide)

@@ -1,0 +1,211 @@
+"""What is read of a model's folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.identity.exact import Exact
+from router.identity.folder import LARGEST, BadFolder, read_folder
+from router.identity.tokenizer import load
+from router.identity.unlike import Unlike
+from router.openai import ENDPOINTS
+from tests.identity.families import FAMILIES, folder
+from tests.identity.folders import CHAT, TOOL, says
+
+CONFIG = "tokenizer_config.json"
+TEMPLATES = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+
+
+def write(path: Path, **files: Any) -> Path:
+    """Write files into a folder; a name's `__` is a dot, and `_in_` a folder's slash."""
+    for name, content in files.items():
+        file = path / name.replace("__", ".").replace("_in_", "/")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "plain", "tooled"),
+    [
+        ({}, None, None),
+        ({"tokenizer_config__json": {"chat_template": "C"}}, "C", "C"),
+        ({"tokenizer_config__json": {"chat_template": None}}, None, None),
+        ({"tokenizer_config__json": {"chat_template": TEMPLATES}}, "D", "T"),
+        ({"tokenizer_config__json": {"chat_template": TEMPLATES[:1]}}, "D", "D"),
+        ({"tokenizer_config__json": {"chat_template": TEMPLATES[1:]}}, None, "T"),
+        ({"tokenizer_config__json": {"chat_template": "C"}, "chat_template__jinja": "J"}, "J", "J"),
+        (
+            {
+                "tokenizer_config__json": {"chat_template": TEMPLATES},
+                "chat_template__jinja": "J",
+            },
+            "J",
+            "J",
+        ),
+        (
+            {
+                "chat_template__jinja": "J",
+                "additional_chat_templates_in_tool_use__jinja": "U",
+                "additional_chat_templates_in_rag__jinja": "R",
+            },
+            "J",
+            "U",
+        ),
+        (
+            {
+                "tokenizer_config__json": {"chat_template": "C"},
+                "additional_chat_templates_in_tool_use__jinja": "U",
+            },
+            None,
+            "U",
+        ),
+        # Models that see or hear: their processor's template, but for tools.
+        (
+            {
+                "tokenizer_config__json": {"chat_template": "C"},
+                "processor_config__json": {"processor_class": "P", "chat_template": "S"},
+            },
+            "S",
+            "C",
+        ),
+        (
+            {
+                "tokenizer_config__json": {"chat_template": "C", "processor_class": "P"},
+                "chat_template__json": {"chat_template": "O"},
+            },
+            "O",
+            "C",
+        ),
+        (
+            {
+                "preprocessor_config__json": {"processor_class": "P"},
+                "chat_template__json": {"chat_template": "O"},
+            },
+            "O",
+            None,
+        ),
+        (
+            {
+                "tokenizer_config__json": {"chat_template": "C"},
+                "chat_template__json": {"chat_template": "O"},
+            },
+            "C",
+            "C",
+        ),
+    ],
+)
+def test_which_template(
+    tmp_path: Path, files: dict[str, Any], plain: str | None, tooled: str | None
+) -> None:
+    """Files before the configuration, and one of its own for tools."""
+    read = read_folder(write(tmp_path, **files))
+    assert (read.template(tools=False), read.template(tools=True)) == (plain, tooled)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"tokenizer_config__json": {"bos_token": "<s>", "eos_token": None}}, {"bos_token": "<s>"}),
+        (
+            {"tokenizer_config__json": {"eos_token": {"__type": "AddedToken", "content": "</s>"}}},
+            {"eos_token": "</s>"},
+        ),
+        (
+            {
+                "tokenizer_config__json": {"bos_token": "<s>", "unk_token": "<u>", "x_token": "x"},
+                "special_tokens_map__json": {"bos_token": {"content": "<b>"}, "pad_token": "<p>"},
+            },
+            {"bos_token": "<b>", "unk_token": "<u>", "pad_token": "<p>"},
+        ),
+        (
+            {
+                "tokenizer_config__json": {"bos_token": "<s>", "added_tokens_decoder": {}},
+                "special_tokens_map__json": {"bos_token": "<b>", "pad_token": "<p>"},
+            },
+            {"bos_token": "<s>"},
+        ),
+    ],
+)
+def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, str]) -> None:
+    """Of the configuration; of the older file where nothing newer is there."""
+    assert read_folder(write(tmp_path, **files)).special_tokens == found
+
+
+@pytest.mark.parametrize(
+    ("files", "own"),
+    [
+        ({}, False),
+        ({"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}}, False),
+        ({"config__json": {"model_type": "gpt_oss"}}, True),
+        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, True),
+        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, False),
+        ({"tekken__json": "{}"}, True),
+        ({"tokenizer__model__v3": ""}, True),
+        ({"tekken__json": "{}", "model__safetensors": ""}, False),
+    ],
+)
+def test_models_with_a_program_of_their_own(
+    tmp_path: Path, files: dict[str, Any], own: bool
+) -> None:
+    """Engines do not use their templates."""
+    assert read_folder(write(tmp_path, **files)).own_program is own
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"tokenizer_config__json": "{"}, "tokenizer_config.json is not JSON"),
+        ({"tokenizer_config__json": "[1]"}, "tokenizer_config.json is not a JSON object"),
+        ({"config__json": "nope"}, "config.json is not JSON"),
+        ({"special_tokens_map__json": "{'a'}"}, "special_tokens_map.json is not JSON"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+    """With what is wrong with them."""
+    with pytest.raises(BadFolder, match=said):
+        read_folder(write(tmp_path, **files))
+
+
+def test_bad_folders_are_named(tmp_path: Path) -> None:
+    """Those that are none, and those with files that cannot be read."""
+    with pytest.raises(BadFolder, match="nothing is not a folder"):
+        read_folder(tmp_path / "nothing")
+    (tmp_path / CONFIG).write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(BadFolder, match="cannot be read"):
+        read_folder(tmp_path)
+    with (tmp_path / CONFIG).open("wb") as file:
+        file.truncate(LARGEST + 1)  # a hole, that takes no room
+    with pytest.raises(BadFolder, match="is over 256 MiB"):
+        read_folder(tmp_path)
+
+
+def test_a_template_that_is_none(tmp_path: Path) -> None:
+    """It is said at once, and where."""
+    path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": "{% for %}"})
+    read, (tokenizer, _) = read_folder(path), load(path)
+    with pytest.raises(BadFolder, match=rf"the chat template in {tmp_path} is not valid: "):
+        Exact(read, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "tools"),
+    [
+        ({"chat_template": None}, {}, None),
+        ({"chat_template": TEMPLATES[1:]}, {}, None),
+        ({"chat_template": None}, {}, [TOOL]),
+        ({}, {"config__json": {"model_type": "gpt_oss"}}, None),
+    ],
+)
+def test_no_chat_without_a_template(
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], tools: object
+) -> None:
+    """Texts are known all the same."""
+    path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
+    exact = Exact(read_folder(path), load(path)[0])
+    body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
+    with pytest.raises(Unlike, match="no chat template"):
+        exact.ids(ENDPOINTS[CHAT], body)
+    assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "Hi"}')

@@ -1,0 +1,260 @@
+"""What engines read of messages, and which they refuse."""
+
+from typing import Any
+
+import pytest
+
+from router.identity.chat import chat_of
+from router.identity.dialects import chat_of_messages
+from router.identity.items import chat_of_responses
+from router.identity.reading import read
+from router.identity.unlike import Unlike
+from tests.identity.folders import CALL, TOOL, says
+
+HI = says("user", "Hi")
+PARTS = [{"type": "text", "text": "a"}]
+THOUGHT = [{"type": "thinking", "thinking": "a"}]
+NOTHING = {"refusal": None, "audio": None}
+
+
+def texts(message: dict[str, Any]) -> list[str | None]:
+    """What is read of a message's content."""
+    return [part.text for part in read([message])[0]["content"]]
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (says("user", "a"), ["a"]),
+        (says("user", ""), [""]),
+        (says("user", []), []),
+        ({"role": "user"}, []),
+        (says("assistant"), []),
+        # Strings as parts are only known to the engine's own model; it is taken where it knows
+        # more fields than OpenAI's, and where that does not take the message at all.
+        (says("user", ["a", *PARTS]), ["a", "a"]),
+        (says("user", ["a"], reasoning="r"), ["a"]),
+        (says("user", ["a"], reasoning=None), ["a"]),
+        (says("critic", ["a"]), ["a"]),
+        (says("tool", ["a"]), ["a"]),
+        (says("function", ["a"], name="f"), ["a"]),
+        # So it is with thoughts, where OpenAI's model knows more and more of the other fields.
+        (says("user", THOUGHT), ["a"]),
+        (says("assistant", THOUGHT, refusal=None), ["a"]),
+        (says("assistant", [*THOUGHT, *PARTS], **NOTHING, function_call=None), ["a", "a"]),
+        (says("assistant", THOUGHT, **NOTHING, reasoning="r"), ["a"]),
+        (says("assistant", THOUGHT, **NOTHING, tool_calls=[CALL]), ["a"]),
+        (says("assistant", [{"type": "refusal", "refusal": "a"}], **NOTHING), ["a"]),
+        (says("user", [*PARTS, {"type": "text", "text": None}]), ["a", None]),
+        (says("user", [{**PARTS[0], "prompt_cache_breakpoint": {"mode": "explicit"}}]), ["a"]),
+        (says("user", [*PARTS, {**PARTS[0], "prompt_cache_breakpoint": None}]), ["a", "a"]),
+        (says("developer", ["a"], tools=[TOOL]), ["a"]),
+    ],
+)
+def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> None:
+    """Where vLLM 0.32.0 reads them, too."""
+    assert texts(message) == found
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (says("user", ["a"]), "odd contents"),
+        (says("user", ["a"], zz=1), "odd contents"),
+        (says("tool", ["a"], tool_call_id="1"), "odd contents"),
+        (says("assistant", ["a"]), "odd contents"),
+        (says("assistant", THOUGHT, **NOTHING), "odd contents"),
+        (says("user", [{"type": "input_text", "text": "a"}]), "odd contents"),
+        (says("user", [{"type": "text", "text": None}]), "odd contents"),
+        (says("user", [{**PARTS[0], "prompt_cache_breakpoint": {"mode": "x"}}]), "odd contents"),
+        (says("user", {"type": "text", "text": "a"}), "odd contents"),
+        (says("user", 5), "odd contents"),
+        (says("user", [{"type": "text", "text": 5}]), "odd parts"),
+        (says("user", [{"type": "thinking", "thinking": "a", "closed": 1}]), "odd parts"),
+        (says("user", [5]), "parts that are not text"),
+        (says("user", [{"text": "a"}]), "parts that are not text"),
+        (says("user", [{"type": "image_url", "image_url": {"url": "x"}}]), "parts that are not text"),
+        (says("user", [{**PARTS[0], "uuid": "x", "image_url": "y"}]), "parts that are not text"),
+        (says("user", [{"type": ["text"], "text": "a"}]), "parts that are not text"),
+        (says("user"), "odd messages"),
+        (says("system"), "odd messages"),
+        (says("critic"), "odd messages"),
+        (says("assistant", tool_calls=None), "odd messages"),
+        (says("assistant", audio=5), "odd messages"),
+        (says("user", "a", name=None), "odd messages"),
+        (says("user", "a", name=5), "odd messages"),
+        (says("assistant", "a", reasoning=5), "odd messages"),
+        (says("user", "a", author={"role": "user"}), "odd messages"),
+        ({"role": None, "content": "a"}, "odd messages"),
+        ({"role": ["user"], "content": "a"}, "odd messages"),
+        ({"content": "a"}, "odd messages"),
+        ("user: a", "odd messages"),
+        (says("user", "a", tool_calls=[CALL]), "odd tool calls"),
+        (says("assistant", "a", tool_calls={"0": CALL}), "odd tool calls"),
+        (says("assistant", "a", tool_calls=[{**CALL, "type": "custom"}]), "odd tool calls"),
+        (says("assistant", "a", tool_calls=[{**CALL, "id": None}]), "odd tool calls"),
+        (
+            says("assistant", "a", tool_calls=[{**CALL, "function": {"name": "f"}}]),
+            "odd tool calls",
+        ),
+        (
+            says("assistant", tool_calls=[{**CALL, "function": {"name": "f", "arguments": {}}}]),
+            "odd tool calls",
+        ),
+        (says("developer", "a", tools=[{"type": "function"}]), "odd tools"),
+        (says("developer", "a", tools="f"), "odd tools"),
+    ],
+)
+def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
+    """Those that vLLM 0.32.0 refuses, and those of which only the engine can know."""
+    with pytest.raises(Unlike) as told:
+        read([HI, message])
+    assert told.value.reason == reason
+
+
+@pytest.mark.parametrize("messages", [None, [], "a", {"0": HI}, 5])
+def test_there_have_to_be_messages(messages: object) -> None:
+    """In a list."""
+    with pytest.raises(Unlike, match="no messages"):
+        read(messages)
+
+
+def test_what_was_given_is_not_changed() -> None:
+    """Neither by reading nor by renaming."""
+    message = says("assistant", None, reasoning_content="r", tool_calls=[CALL])
+    before = repr(message)
+    assert read([message])[0]["reasoning"] == "r"
+    assert repr(message) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"chat_template": "{{ 1 }}"}, "a template of its own"),
+        ({"tools": []}, "odd tools"),
+        ({"tools": {"0": TOOL}}, "odd tools"),
+        ({"tools": [{"type": "custom", "function": TOOL["function"]}]}, "odd tools"),
+        ({"tools": [{"type": "function"}]}, "odd tools"),
+        ({"tools": [{"function": {"name": 5}}]}, "odd tools"),
+        ({"tools": [{"function": {"name": "f", "description": 5}}]}, "odd tools"),
+        ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "odd tools"),
+        ({"tools": [{"function": {"name": "f", "strict": "yes"}}]}, "odd tools"),
+        ({"tools": [{"function": {"name": "f"}, "defer_loading": 1}]}, "odd tools"),
+        ({"documents": {"0": "x"}}, "odd documents"),
+        ({"documents": ["x"]}, "odd documents"),
+        ({"documents": [{"title": 5}]}, "odd documents"),
+        ({"chat_template_kwargs": [1]}, "odd template keywords"),
+        ({"reasoning_effort": "lots"}, "odd template keywords"),
+        ({"reasoning_effort": 5}, "odd template keywords"),
+        ({"add_generation_prompt": "yes"}, "odd flags"),
+        ({"add_generation_prompt": None}, "odd flags"),
+        ({"continue_final_message": 1}, "odd flags"),
+        ({"kv_transfer_params": {"prompt_token_ids": []}}, "odd token ids"),
+        ({"kv_transfer_params": {"prompt_token_ids": "5"}}, "odd token ids"),
+    ],
+)
+def test_chats_are_refused(more: dict[str, Any], reason: str) -> None:
+    """Those that engines refuse, or take in a way that only they know."""
+    with pytest.raises(Unlike) as told:
+        chat_of({"messages": [HI], **more})
+    assert told.value.reason == reason
+
+
+def test_null_is_as_good_as_nothing() -> None:
+    """Where engines take it so."""
+    names = ("chat_template", "tools", "documents", "chat_template_kwargs", "reasoning_effort")
+    given = {"messages": [HI], **dict.fromkeys((*names, "kv_transfer_params"))}
+    assert chat_of(given) == chat_of({"messages": [HI]})
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "odd input"),
+        ({"input": 5}, "odd input"),
+        ({"input": ["a"]}, "odd input"),
+        ({"input": [{"content": "a"}]}, "odd input"),
+        ({"input": [{"role": "critic", "content": "a"}]}, "odd input"),
+        ({"input": [{"role": "user", "content": None}]}, "odd input"),
+        ({"input": [{"role": "user", "content": "a", "status": "late"}]}, "odd input"),
+        ({"input": [{"role": "assistant", "type": "message", "content": []}]}, "odd input"),
+        ({"input": [{"type": "function_call_output", "call_id": "1"}]}, "odd input"),
+        ({"input": [{"type": "reasoning", "summary": None}]}, "odd input"),
+        ({"input": [{"type": "reasoning", "summary": [5]}]}, "odd input"),
+        ({"input": "a", "instructions": 5}, "odd input"),
+        ({"input": "a", "reasoning": "low"}, "odd input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "items that are not text"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "odd tool calls"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "parts that are not text",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "odd parts",
+        ),
+        (
+            {"input": [{"role": "user", "content": "a", "status": "incomplete"}]},
+            "continues a message",
+        ),
+        (
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
+            "what came before is with the engine",
+        ),
+        (
+            {"input": "a", "previous_response_id": "resp_1"},
+            "what came before is with the engine",
+        ),
+        ({"input": "a", "truncation": "auto"}, "truncated by the engine"),
+        ({"input": "a", "truncation": None}, "truncated by the engine"),
+        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools of the engine's own"),
+        ({"input": "a", "reasoning": {"effort": "lots"}}, "odd template keywords"),
+    ],
+)
+def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
+    """What is not text, and what the engine alone remembers."""
+    with pytest.raises(Unlike) as told:
+        chat_of_responses(asked)
+    assert told.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "odd messages"),
+        ({"messages": [says("tool", "a")]}, "odd messages"),
+        ({"messages": ["a"]}, "odd messages"),
+        ({"messages": [says("user", None)]}, "odd contents"),
+        ({"messages": [says("user", ["a"])]}, "odd contents"),
+        ({"messages": [HI], "system": 5}, "odd contents"),
+        ({"messages": [says("user", [{"type": "image"}])]}, "parts that are not text"),
+        (
+            {"messages": [says("user", [{"type": "tool_use", "id": "1", "name": "f"}])]},
+            "parts that are not text",
+        ),
+        (
+            {"messages": [says("user", [{"type": "tool_result", "content": [{"type": "image"}]}])]},
+            "parts that are not text",
+        ),
+        ({"messages": [says("user", [{"type": "text", "text": 5}])]}, "odd parts"),
+        ({"messages": [says("assistant", [{"type": "tool_use", "name": "f"}])]}, "odd tool calls"),
+        ({"messages": [HI], "tools": [{"type": "web_search_20250305"}]}, "odd tools"),
+        ({"messages": [HI], "tools": "f"}, "odd tools"),
+        ({"messages": [HI], "thinking": "no"}, "odd template keywords"),
+        ({"messages": [HI], "output_config": {"effort": "none"}}, "odd template keywords"),
+        ({"messages": [says("user", [])]}, "no messages"),
+    ],
+)
+def test_messages_of_the_other_api_are_refused(asked: dict[str, Any], reason: str) -> None:
+    """What is not text, and what engines refuse."""
+    with pytest.raises(Unlike) as told:
+        chat_of_messages(asked, system_first=False, unthinking="none")
+    assert told.value.reason == reason
+
+
+def test_thinking_switched_off() -> None:
+    """It wins over the effort that is asked for."""
+    asked = {"messages": [HI], "thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}
+    assert chat_of_messages(asked, system_first=False, unthinking="low").effort == "low"
+    asked["thinking"] = {"type": "adaptive"}
+    assert chat_of_messages(asked, system_first=False, unthinking="low").effort == "max"

@@ -1,0 +1,277 @@
+"""Chat templates: what they are given, and what they may not do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jinja2
+import pytest
+
+from router.identity.probing import effort_for_none, wants_system_first
+from router.identity.template import PATIENCE_S, ChatTemplate
+from router.identity.unlike import Unlike
+from tests.identity.families import CHATML, MISTRAL, QWEN
+from tests.identity.folders import rendered, says
+
+HI = says("user", "Hi")
+
+
+def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
+    """Why a template says nothing."""
+    with pytest.raises(Unlike) as told:
+        rendered(template, *messages, **more)
+    return told.value.reason
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% for m in messages %}\n  {% if 1 %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}\n", "user\n"),
+        ("a\n{# no #}\nb\n", "a\nb"),
+        ("{{ {'ä': '<>&\\''} | tojson }}", '{"ä": "<>&\'"}'),
+        ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
+        ("{{ {'b': 'ä', 'a': 1} | tojson(true, none, (',', ':'), true) }}", '{"a":1,"b":"\\u00e4"}'),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "Hi!"),
+        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13"),
+        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", "1"),
+        ("{{ messages[0]['nothing'] }}{{ nothing }}{{ nothing is defined }}", "False"),
+        ("{% set ns = namespace(n=0) %}{% for x in 'abc' %}{% set ns.n = loop.index %}{% endfor %}{{ ns.n }}", "3"),
+        ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m(y=1, x=2) }}", "ad21"),
+        ("{% set x %}a{{ 1 }}{% endset %}{{ x }}{{ x | length }}", "a12"),
+        ("{% set a, b = (1, 2) %}{{ b }}{{ a }}", "21"),
+        ("{{ '%s-%s' % ('a', 1) }}{{ '=' * 3 }}{{ 2 ** 3 }}{{ 7 % 4 }}{{ [0] * 2 }}", "a-1===83[0, 0]"),
+        ("{% for a in [[1, [2]], [3, []]] recursive %}{{ a[0] }}{% if a[1] %}{{ loop([[a[1][0], []]]) }}{% endif %}{% endfor %}", "123"),
+        ("{% for x in [] %}a{% else %}b{% endfor %}", "b"),
+        ("{% macro m() %}{{ caller(1) }}{% endmacro %}{% call(x) m() %}{{ x }}{% endcall %}", "1"),
+        ("{% filter upper %}a{% for x in 'b' %}{{ x }}{% endfor %}{% endfilter %}", "AB"),
+    ],
+)  # fmt: skip
+def test_templates_are_rendered(template: str, text: str) -> None:
+    """As Transformers renders them; that they are bounded does not show."""
+    assert rendered(template) == text
+
+
+def test_keywords_reach_the_template() -> None:
+    """Those that it names, and that are not the engine's own; they win over special tokens."""
+    template = ChatTemplate(
+        "{{ bos_token }}{{ a }}{{ b }}{{ padding }}{{ continue_final_message }}{{ tools }}"
+        "{{ documents }}{{ add_generation_prompt }}",
+        {"bos_token": "<s>"},
+    )
+    more = {"a": 1, "c": 3, "padding": 4, "continue_final_message": 5, "add_generation_prompt": 6}
+    assert template.render([HI], more=more) == "<s>1NoneNoneTrue"
+    assert template.render([HI], more={"bos_token": "<b>"})[:3] == "<b>"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self", "_watch"])
+def test_keywords_are_refused(name: str) -> None:
+    """Those that lead elsewhere."""
+    assert reason("{{ messages }}", more={name: 1}) == "odd template keywords"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(a=1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ (''|attr('__class__')).x }}",
+        "{{ messages.__init__.__globals__ }}",
+        "{{ strftime_now.__code__.co_consts }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ _watch._clock.x }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ '{0.__class__}'.format('').x.y }}",
+        "{% include 'x' %}",
+        "{% import 'x' as x %}",
+        "{{ nothing.at.all }}",
+        "{% for i in range(100001) %}{% endfor %}",
+        "{{ '=' * (2 ** 40) }}",
+        "{{ (2 ** 40) * 'a' }}",
+        "{{ [0] * (2 ** 40) }}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+    ],
+)
+def test_templates_do_not_get_out(template: str) -> None:
+    """Nor do they change what they are given, or make something huge of little."""
+    messages = [dict(HI)]
+    assert reason(template, *messages) in {"refused by the template", "a fault of the template"}
+    assert messages == [HI]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ ''['__class__'] }}", "{{ raise_exception.__globals__ }}", "{{ m.__class__ }}"]
+)
+def test_what_leads_out_is_nothing(template: str) -> None:
+    """Where it is not asked for more."""
+    assert rendered(template) == ""
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1 + 'a' }}", "{{ nothing + 1 }}", "{{ 1 / 0 }}", "{{ nothing | tojson }}"]
+    + ["{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"],
+)
+def test_faults_of_templates(template: str) -> None:
+    """Whatever Python raises: the prompt is not known."""
+    assert reason(template) in {"refused by the template", "a fault of the template"}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(999) %}{{ 'x' * 999 }}{% endfor %}",
+        "{% set s = 'x' * 99999 %}{% set s = s ~ s %}{{ s }}",
+        "{% set ns = namespace(s='x' * 9) %}"
+        "{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set l = [1] * 99999 %}{% set l = l + l %}",
+        "{% set x %}{% for a in range(999) %}{{ 'x' * 999 }}{% endfor %}{% endset %}{{ x }}",
+    ],
+)
+def test_what_grows_too_long(template: str) -> None:
+    """Whether it is said or kept."""
+    assert reason(template, limit=100_000) == "rendered too long"
+
+
+LOOP = "{% for a in range(99999) %}"
+SLOW = [
+    LOOP * 9 + "{% endfor %}" * 9,
+    "{% set x %}" + LOOP * 9 + "{% endfor %}" * 9 + "{% endset %}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "{% for a in messages %}" + "{% for a in messages * 999 %}" * 9 + "{% endfor %}" * 10,
+    LOOP * 9 + "a" + "{% endfor %}" * 9,
+]
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """A clock that goes on by so much whenever somebody looks."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += seconds
+        return now
+
+    return clock
+
+
+@pytest.mark.parametrize("template", SLOW)
+def test_what_takes_too_long(template: str) -> None:
+    """Also where nothing is said."""
+    assert reason(template, clock=ticking(PATIENCE_S / 50)) == "rendered too slowly"
+
+
+def test_a_slow_clock_does_no_harm() -> None:
+    """A rendering that is not long may take all its time."""
+    template = "{% for a in range(999) %}a{% endfor %}"
+    assert rendered(template, clock=ticking(PATIENCE_S / 100)) == "a" * 999
+
+
+@pytest.mark.parametrize("text", ["{% for %}", "{{ a", "{% endif %}", "{% nothing %}", "{{ a|nothing }}"])
+def test_templates_that_are_none(text: str) -> None:
+    """They are found out at once."""
+    with pytest.raises(jinja2.TemplateError):
+        ChatTemplate(text, {})
+
+
+def test_messages_there_must_be() -> None:
+    """Engines refuse to render nothing."""
+    with pytest.raises(Unlike, match="no messages"):
+        ChatTemplate("a", {}).render([])
+
+
+CONTENT = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "found"),
+    [
+        (CONTENT, "a b ", "[Hi][a b "),
+        (CONTENT, "", "[Hi]["),
+        (CONTENT.replace("content }", "content | trim }"), "a b ", "[Hi][a b"),
+        (CONTENT.replace("content }", "content | trim }"), " \n", "[Hi]["),
+        (CONTENT, "a CONTINUE_FINAL_MESSAGE_TAG b", "[Hi][a CONTINUE_FINAL_MESSAGE_TAG b"),
+        (CONTENT, [{"type": "text", "text": "a"}], "[Hi][[{'type': 'text', 'text': 'a"),
+        (CONTENT, [], None),
+        (CONTENT, [{"type": "image"}], None),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", "a", None),
+        ("{{ messages[0].content }}", "a", None),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "a", None),
+    ],
+)
+def test_a_message_is_continued(template: str, content: object, found: str | None) -> None:
+    """Up to where its text ends in what the template makes of it; or that cannot be known."""
+    more = {"add_generation_prompt": False, "continue_final_message": True}
+    last = says("assistant", content)
+    if found is None:
+        assert reason(template, HI, last, **more) == "nothing to continue"
+    else:
+        assert rendered(template, HI, last, **more) == found
+    assert last == says("assistant", content)
+
+
+def test_one_does_not_continue_and_begin() -> None:
+    """Engines refuse that."""
+    told = reason(CONTENT, HI, continue_final_message=True)
+    assert told == "continues and begins a message"
+
+
+SPOKEN = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
+DEV, SYSTEM = says("developer", "d", tools=None), says("system", "s")
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "found"),
+    [
+        (SPOKEN, [DEV, HI], "system=d;user=Hi;"),
+        (SPOKEN, [SYSTEM, HI, DEV], "system=s\n\nd;user=Hi;"),
+        (SPOKEN, [HI, DEV], "system=d;user=Hi;"),
+        (SPOKEN, [HI, SYSTEM], "user=Hi;system=s;"),
+        (SPOKEN, [says("system", ""), DEV, says("developer", "")], "system=d;"),
+        (SPOKEN, [DEV, says("system", [{"text": "a"}, {"text": "b"}])], "system=d\n\na\nb;"),
+        (SPOKEN + "{# 'developer' #}", [SYSTEM, DEV], "system=s;developer=d;"),
+        (SPOKEN + '{# "developer" #}', [SYSTEM, DEV], "system=s;developer=d;"),
+        (SPOKEN + "{# developer #}", [SYSTEM, DEV], "system=s\n\nd;"),
+    ],
+)
+def test_developers(template: str, messages: list[dict[str, Any]], found: str) -> None:
+    """They are the system, for templates that do not name them."""
+    assert rendered(template, *messages) == found
+
+
+@pytest.mark.parametrize(
+    ("template", "first"),
+    [
+        (CHATML, False),
+        (QWEN, False),
+        (MISTRAL, True),
+        (SPOKEN, False),
+        ("{{ nothing.at.all }}", True),
+        ("{{ strftime_now('%d') }}", True),
+        ("{% generation %}{% endgeneration %}", True),
+        ("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+         "{{ raise_exception('no') }}{% endif %}{% endfor %}", True),
+    ],
+)  # fmt: skip
+def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
+    """Templates are asked, in an environment where they find less than else."""
+    assert wants_system_first(template) is first
+
+
+@pytest.mark.parametrize(
+    ("template", "effort"),
+    [
+        (SPOKEN, "low"),
+        ("{{ reasoning_effort }}", "none"),
+        ("{{ enable_thinking }}", "none"),
+        ("{% if reasoning_effort == 'none' %}{{ raise_exception('no') }}{% endif %}", "low"),
+        ("{{ 'high' if reasoning_effort in ['none', 'high'] else '' }}", "low"),
+        ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+         "{{ enable_thinking }}", "none"),
+    ],
+)  # fmt: skip
+def test_how_thinking_is_switched_off(template: str, effort: str) -> None:
+    """By no effort, where that is another prompt than every effort."""
+    assert effort_for_none(ChatTemplate(template, {}), {}) == effort
