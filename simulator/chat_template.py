@@ -101,8 +101,11 @@ def _one_system(messages: list[Message]) -> list[Message]:
     if all(message["role"] != "developer" for message in messages):
         return messages
     systems = [one for one in messages if one["role"] in ("system", "developer")]
-    said = [text for one in systems if (text := _joined(one["content"]))]
     others = [one for one in messages if one["role"] not in ("system", "developer")]
+    if systems == messages[:1]:
+        first = {name: value for name, value in messages[0].items() if name != "tools"}
+        return [{**first, "role": "system"}, *others]
+    said = [text for one in systems if (text := _joined(one["content"]))]
     return [{"role": "system", "content": "\n\n".join(said)}, *others]
 
 

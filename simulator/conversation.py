@@ -103,7 +103,14 @@ def _call(call: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
         except ValueError:
             arguments = None
     known = arguments if isinstance(arguments, dict) else {}
-    return {**call, "function": {**function, "arguments": known}}
+    # Whatever the client's order was: engines have it from the models of OpenAI's own library.
+    inner = _ordered({**function, "arguments": known}, ("arguments", "name"))
+    return _ordered({**call, "function": inner}, ("id", "function", "type"))
+
+
+def _ordered(given: Message, first: Sequence[str]) -> Message:
+    """The same fields, those of `first` first."""
+    return {**{name: given[name] for name in first if name in given}, **given}
 
 
 def _tool(tool: Any) -> Message:  # noqa: ANN401 - whatever JSON has there

@@ -178,7 +178,7 @@ def test_tools_and_calls_come_as_engines_write_them(tmp_path: Path) -> None:
     text = rendered(tmp_path, template, [{"role": "assistant", "tool_calls": calls}], tools=[TOOL])
     made = {"name": "f", "description": None, "parameters": {"a": 1}}
     assert text.startswith(json.dumps([{"type": "function", "function": made}]))
-    assert text.count('"arguments": {"x": 1}') == 1
+    assert text.count('{"arguments": {"x": 1}, "name": "f"}') == 1
     assert text.count('"arguments": {}') == 1
 
 
@@ -198,6 +198,9 @@ def test_developers_speak_as_the_system(tmp_path: Path) -> None:
     said = [{"role": role, "content": role} for role in ("user", "developer", "system")]
     text = rendered(tmp_path, CHATML, said)
     assert text.startswith("<|im_start|>system\ndeveloper\n\nsystem<|im_end|>\n<|im_start|>user")
+    parts = CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }};{% endfor %}")
+    text = rendered(tmp_path, parts, [{"role": "developer", "content": ["a", "b"]}])
+    assert text == "<|im_start|>system\na;b;<|im_end|>\n"  # alone and first, it stays as it is
     knows = CHATML + "{% if messages[0].role == 'developer' %}{% endif %}"
     assert rendered(tmp_path, knows, said).startswith("<|im_start|>user")
 
