@@ -6,6 +6,7 @@ bytes make a token is learned from the `usage` that workers report.
 """
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from router.identity.exact import Exact
@@ -43,6 +44,14 @@ class Known(NamedTuple):
     """Its workers may be sent the ids along with a chat."""
 
 
+class Asked(NamedTuple):
+    """A model whose tokens are asked of its workers, for every prompt."""
+
+    identity: str
+    ids: Callable[[Endpoint, bytes], Awaitable[bytes]]
+    """Of a request's body, 32 bits each, lowest byte first. Raises Unlike."""
+
+
 class Made(NamedTuple):
     """A prompt, and what else came of making it."""
 
@@ -63,6 +72,8 @@ class Prompts:
         self.keyed = keyed
         self.known: dict[str, Known] = {}
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
+        self.asked: dict[str, Asked] = {}
+        """The same for models that are asked for; no model is in both."""
         self.bytes_per_token = BYTES_PER_TOKEN
         self.by_reason: Counter[str] = Counter()
         """Prompts made, by why they are not keyed by tokens; by an empty word if they are."""
@@ -93,6 +104,16 @@ class Prompts:
                 reason = unlike.reason
         return Made(self._by_text(endpoint, request, known), reason)
 
+    async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
+        """The same with tokens that are asked for."""
+        try:
+            ids = await asked.ids(endpoint, body)
+            made = Made(self._of_ids(endpoint, request, asked.identity, ids))
+        except Unlike as unlike:
+            made = Made(self._by_text(endpoint, request, None), unlike.reason)
+        self.by_reason[made.reason] += 1
+        return made
+
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
         """Key a prompt by its text, for a reason."""
         self.by_reason[reason] += 1
@@ -104,9 +125,14 @@ class Prompts:
 
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
+        prompt = self._of_ids(endpoint, request, known.identity, ids)
+        along = known.forward and endpoint.prompted is Prompted.CHAT
+        return Made(prompt, ids=ids if along else b"")
+
+    def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
-        keys = chain(root_key("tokens", known.identity, _salt(request)), ids)
-        prompt = Prompt(
+        keys = chain(root_key("tokens", identity, _salt(request)), ids)
+        return Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
             keys=keys,
@@ -116,8 +142,6 @@ class Prompts:
             counted=True,
             stream=request.stream is True,
         )
-        along = known.forward and endpoint.prompted is Prompted.CHAT
-        return Made(prompt, ids=ids if along else b"")
 
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)

@@ -31,20 +31,26 @@ class Tokenizing:
 
     def is_short(self, prompts: Prompts, body: bytes) -> bool:
         """Whether the prompt may be made on the loop."""
+        if prompts.asked:
+            return False
         return len(body) <= SHORT or not prompts.known or not prompts.keyed
 
     async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> Made:
-        """Turn a long request into what a strategy may know of it."""
+        """Turn a long request into what a strategy may know of it, or one whose tokens are asked
+        for."""
+        asked = prompts.asked.get(request.model or "")
+        if asked is None and len(body) <= SHORT:
+            return prompts.made(endpoint, request, body)
         if self.pending >= self._most:
             return prompts.by_text(endpoint, request, BUSY)
         loop = asyncio.get_running_loop()
         self.pending += 1
         try:
-            made = await loop.run_in_executor(
-                self._threads, prompts.make, endpoint, request, body
-            )
+            if asked is not None:
+                return await prompts.ask(endpoint, request, body, asked)
+            made = await loop.run_in_executor(self._threads, prompts.make, endpoint, request, body)
         finally:
             self.pending -= 1
         prompts.count(made.reason)

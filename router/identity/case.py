@@ -108,6 +108,11 @@ class Case:
         elif not self.trusted:
             self.trusted = bool(present) and present.issubset(states)
 
+    def agrees(self, worker: str) -> bool:
+        """It makes the same tokens, as far as is known."""
+        one = self.asked.get(worker)
+        return one is not None and one.verdict.state is State.AGREES
+
     def counts(self) -> Mapping[State, int]:
         """How many workers are in each state."""
         counts = dict.fromkeys(State, 0)

@@ -7,13 +7,15 @@ change, and looks by itself whether workers count other tokens than we do.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from router.fleet import Fleet, Pool, Worker
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
+from router.identity.elsewhere import Elsewhere
 from router.identity.finding import Finding, Missing, Wanted
 from router.identity.shelf import Volume
 from router.identity.sources import (
@@ -28,7 +30,7 @@ from router.identity.sources import (
 from router.identity.takes import takes_ids
 from router.identity.verifying import Reference, verified
 from router.inquiry import Inquiries
-from router.prompts import Known
+from router.prompts import Asked, Known
 from router.settings import Settings
 from router.settings_identity import TokenizerSettings
 
@@ -291,9 +293,28 @@ class Keeper:
                 self._tell(case)
             if known != pool.prompts.known:
                 pool.prompts.known = known
+            asked = {name: one for case in cases for name, one in self._asked(case, pool)}
+            if _identities(asked) != _identities(pool.prompts.asked):
+                pool.prompts.asked = asked
             for worker in pool.workers:  # of all its models: it is told so of the worker
                 mine = [case for case in cases if not case.models.keys().isdisjoint(worker.models)]
                 worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
+
+    def _asked(self, case: Case, pool: Pool) -> Iterator[tuple[str, Asked]]:
+        """Models whose tokens their workers are asked for."""
+        for name, said in case.models.items() if case.trusted and case.volume is None else ():
+            workers = partial(self._tokenizing, pool.name, name)
+            yield name, Asked(said, Elsewhere(self._inquiries, name, workers).ids)
+
+    def _tokenizing(self, pool: str, model: str) -> list[Worker]:
+        """Ready workers that serve a model and have `/tokenize`."""
+        return [
+            worker
+            for case in self._cases.values()
+            if case.pool == pool and model in case.models
+            for worker in self._fleet.workers
+            if worker.ready and model in worker.models and case.agrees(worker.name)
+        ]
 
     def _tell(self, case: Case) -> None:
         """Say which source was taken and why, when that is known or has changed."""
@@ -351,6 +372,10 @@ def _serving(case: Case, pool: Pool) -> list[Worker]:
 
 def _ready(case: Case, pool: Pool) -> list[Worker]:
     return [worker for worker in _serving(case, pool) if worker.ready]
+
+
+def _identities(asked: Mapping[str, Asked]) -> dict[str, str]:
+    return {name: one.identity for name, one in asked.items()}
 
 
 def _name(worker: Worker) -> str:

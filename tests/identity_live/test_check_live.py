@@ -59,9 +59,7 @@ def test_a_worker_that_is_away(
     assert lines[3].startswith(f"  worker {worker.name}: agrees: ")
 
 
-def test_a_tokenizer_that_is_not_there(
-    engine: MakeEngine, folder: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
     """1 if the settings name it; where workers do, there is just none."""
     worker = engine(folder, [card("m", "nobody/nothing")])
     said = "nobody/nothing is not in the hub's cache, and HF_HUB_OFFLINE is set"

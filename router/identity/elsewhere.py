@@ -1,0 +1,113 @@
+"""A model's tokens, asked of a worker for every prompt: where nothing better is known."""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from router.fleet import Worker
+from router.identity.chat import chat_of, flag
+from router.identity.remote import NoTokenizer, Refused, tokenize
+from router.identity.unlike import Unlike
+from router.inquiry import Inquiries, NoAnswer
+from router.openai import Endpoint, Prompted
+
+#: Seconds that a request waits for its tokens; keyed by its text, it would be on its way.
+PATIENCE_S = 1.0
+#: Seconds for which nobody is asked after nobody has answered.
+PAUSE_S = 5.0
+#: Fields of a chat that `/tokenize` reads as the chat itself would be.
+_CHAT = (
+    *("messages", "tools", "add_generation_prompt", "continue_final_message"),
+    "add_special_tokens",
+)
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Elsewhere:
+    """Asks the least busy of a model's workers. `workers` are those that are ready now."""
+
+    def __init__(
+        self, inquiries: Inquiries, model: str, workers: Callable[[], Sequence[Worker]]
+    ) -> None:
+        self._inquiries = inquiries
+        self._model = model
+        self._workers = workers
+        self._again = 0.0
+
+    async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
+        asked = _question(endpoint, body)
+        if isinstance(asked, bytes):
+            return asked
+        now = asyncio.get_running_loop().time()
+        workers = self._workers() if now >= self._again else ()
+        if not workers:
+            raise Unlike("no worker tokenizes")
+        worker = min(workers, key=lambda one: one.load.in_flight)
+        try:
+            return await tokenize(self._inquiries, worker, self._model, asked, PATIENCE_S)
+        except Refused:
+            raise Unlike("refused by a worker") from None
+        except (NoTokenizer, NoAnswer):
+            self._again = asyncio.get_running_loop().time() + PAUSE_S
+            raise Unlike("no worker tokenizes") from None
+
+
+def _question(endpoint: Endpoint, body: bytes) -> dict[str, Any] | bytes:
+    """Return what to ask; or the ids, where the request brings them along. Raises Unlike."""
+    try:
+        asked = _decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Unlike("not understood") from None
+    if not isinstance(asked, dict):
+        raise Unlike("not understood")
+    if asked.get("truncate_prompt_tokens") is not None:
+        raise Unlike("truncated by the engine")
+    match endpoint.prompted:
+        case Prompted.CHAT:
+            return _chat(asked)
+        case Prompted.COMPLETION:
+            return _plain(asked, "prompt")
+        case Prompted.INPUT:
+            return _plain(asked, "input")
+        case _:
+            raise Unlike("a dialect that workers do not tokenize")
+
+
+def _chat(asked: dict[str, Any]) -> dict[str, Any] | bytes:
+    chat = chat_of(asked)  # which refuses what is more than text
+    if chat.ids is not None:
+        return _packed(chat.ids)
+    if chat.documents is not None:
+        raise Unlike("documents")
+    keywords = dict(chat.keywords)
+    if chat.effort is not None:  # a field that `/tokenize` does not have
+        keywords["reasoning_effort"] = chat.effort
+        keywords.setdefault("enable_thinking", chat.effort != "none")
+    question = {name: asked[name] for name in _CHAT if name in asked}
+    return {**question, "chat_template_kwargs": keywords} if keywords else question
+
+
+def _plain(asked: dict[str, Any], field: str) -> dict[str, Any] | bytes:
+    if asked.get("prompt_embeds") is not None:
+        raise Unlike("embeddings")
+    prompt = asked.get(field)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        special = flag(asked, "add_special_tokens", default=True)
+        return {"prompt": prompt, "add_special_tokens": special}
+    return _packed(prompt)
+
+
+def _packed(ids: object) -> bytes:
+    if not isinstance(ids, list) or not ids or set(map(type, ids)) != {int}:
+        raise Unlike("odd token ids")
+    try:
+        return array("I", ids).tobytes()
+    except OverflowError:
+        raise Unlike("odd token ids") from None
