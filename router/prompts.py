@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+import msgspec
+
 from router.identity.exact import Exact
 from router.identity.text import canonical, measured
 from router.identity.unlike import Unlike
@@ -139,7 +141,7 @@ class Prompts:
             ends=TEXT_ENDS,
             unit_tokens=1.0 / ID_BYTES,
             answer_tokens=_answer(endpoint, request),
-            counted=True,
+            counted=not _several(endpoint, request),
             stream=request.stream is True,
         )
 
@@ -179,6 +181,12 @@ class Prompts:
         weight = max(LEARNING, 1 / self._seen)
         step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
+
+
+def _several(endpoint: Endpoint, request: Request) -> bool:
+    """Whether the request may hold several prompts, of which a worker reports the sum."""
+    raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
+    return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
 
 
 def _salt(request: Request) -> str:

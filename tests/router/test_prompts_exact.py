@@ -117,3 +117,14 @@ def test_nobody_looks() -> None:
     prompt = ask(prompts, "x" * 1000)
     assert not prompt.keys
     assert not prompts.by_reason
+
+
+def test_a_sum_is_not_compared() -> None:
+    """Of several prompts a worker reports all tokens together; only the first is computed."""
+    prompts = knowing(m="m")
+    body = json.dumps({"model": "m", "prompt": [1, 2]}).encode()
+    prompts.known["m"].exact.ids = lambda *_: b"\1\0\0\0"  # type: ignore[method-assign]
+    prompt = prompts.prompt(COMPLETION, parse(COMPLETION, body, b""), body)
+    assert not prompt.counted
+    prompts.learn(prompt, 500)
+    assert prompts.miscounted == 0
