@@ -20,6 +20,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 FOR_CLIENTS = [*ENDPOINTS, "/v1/models", "/v1/models/m"]
 FOR_OPERATORS = [
     "/workers",
+    "/tokenizers",
     "/metrics",
     "/docs",
     "/docs/swagger-ui-bundle.js",

@@ -12,7 +12,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.app import create_app
-from router.merge import Family, families, growing, merged, merged_workers, text
+from router.merge import (
+    Family,
+    families,
+    growing,
+    merged,
+    merged_tokenizers,
+    merged_workers,
+    text,
+)
 from router.metrics import Metrics
 from router.settings import Settings
 
@@ -145,3 +153,15 @@ def test_workers() -> None:
         worker("a", in_flight=5, pace_factor=1.5),
         worker("b", "down", in_flight=5),
     ]
+
+
+def test_tokenizers() -> None:
+    """One that a process does not trust is told as that one sees it."""
+
+    def told(*models: str, keyed: str = "tokens") -> dict[str, Any]:
+        return {"pool": "p", "models": list(models), "keyed": keyed}
+
+    one = [told("a", "b"), told("c", keyed="text")]
+    other = [told("a", "b", keyed="text"), told("c"), told("d")]
+    found = json.loads(merged_tokenizers([json.dumps(one).encode(), json.dumps(other).encode()]))
+    assert found == [told("a", "b", keyed="text"), told("c", keyed="text"), told("d")]
