@@ -73,7 +73,10 @@ def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> 
         (says("user", [{"type": "thinking", "thinking": "a", "closed": 1}]), "odd parts"),
         (says("user", [5]), "parts that are not text"),
         (says("user", [{"text": "a"}]), "parts that are not text"),
-        (says("user", [{"type": "image_url", "image_url": {"url": "x"}}]), "parts that are not text"),
+        (
+            says("user", [{"type": "image_url", "image_url": {"url": "x"}}]),
+            "parts that are not text",
+        ),
         (says("user", [{**PARTS[0], "uuid": "x", "image_url": "y"}]), "parts that are not text"),
         (says("user", [{"type": ["text"], "text": "a"}]), "parts that are not text"),
         (says("user"), "odd messages"),

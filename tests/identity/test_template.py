@@ -25,21 +25,27 @@ def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("{% for m in messages %}\n  {% if 1 %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}\n", "user\n"),
+        ("{% for m in messages %}\n  {% if 1 %}\n{{ m.role }}\n  {% endif %}\n{% endfor %}\n",
+         "user\n"),
         ("a\n{# no #}\nb\n", "a\nb"),
         ("{{ {'ä': '<>&\\''} | tojson }}", '{"ä": "<>&\'"}'),
         ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
-        ("{{ {'b': 'ä', 'a': 1} | tojson(true, none, (',', ':'), true) }}", '{"a":1,"b":"\\u00e4"}'),
+        ("{{ {'b': 'ä', 'a': 1} | tojson(true, none, (',', ':'), true) }}",
+         '{"a":1,"b":"\\u00e4"}'),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "Hi!"),
-        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13"),
-        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", "1"),
+        ("{% for x in 'abc' %}{% if x == 'b' %}{% continue %}{% endif %}{{ x }}{% endfor %}", "ac"),
+        ("{% for x in 'abc' %}{% if x == 'b' %}{% break %}{% endif %}{{ x }}{% endfor %}", "a"),
         ("{{ messages[0]['nothing'] }}{{ nothing }}{{ nothing is defined }}", "False"),
-        ("{% set ns = namespace(n=0) %}{% for x in 'abc' %}{% set ns.n = loop.index %}{% endfor %}{{ ns.n }}", "3"),
-        ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m(y=1, x=2) }}", "ad21"),
+        ("{% set ns = namespace(n=0) %}{% for x in 'abc' %}{% set ns.n = loop.index %}{% endfor %}"
+         "{{ ns.n }}", "3"),
+        ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m(y=1, x=2) }}",
+         "ad21"),
         ("{% set x %}a{{ 1 }}{% endset %}{{ x }}{{ x | length }}", "a12"),
         ("{% set a, b = (1, 2) %}{{ b }}{{ a }}", "21"),
-        ("{{ '%s-%s' % ('a', 1) }}{{ '=' * 3 }}{{ 2 ** 3 }}{{ 7 % 4 }}{{ [0] * 2 }}", "a-1===83[0, 0]"),
-        ("{% for a in [[1, [2]], [3, []]] recursive %}{{ a[0] }}{% if a[1] %}{{ loop([[a[1][0], []]]) }}{% endif %}{% endfor %}", "123"),
+        ("{{ '%s-%s' % ('a', 1) }}{{ '=' * 3 }}{{ 2 ** 3 }}{{ 7 % 4 }}{{ [0] * 2 }}",
+         "a-1===83[0, 0]"),
+        ("{% for a in [[1, [2]], [3, []]] recursive %}{{ a[0] }}"
+         "{% if a[1] %}{{ loop([[a[1][0], []]]) }}{% endif %}{% endfor %}", "123"),
         ("{% for x in [] %}a{% else %}b{% endfor %}", "b"),
         ("{% macro m() %}{{ caller(1) }}{% endmacro %}{% call(x) m() %}{{ x }}{% endcall %}", "1"),
         ("{% filter upper %}a{% for x in 'b' %}{{ x }}{% endfor %}{% endfilter %}", "AB"),
@@ -111,8 +117,13 @@ def test_what_leads_out_is_nothing(template: str) -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ 1 + 'a' }}", "{{ nothing + 1 }}", "{{ 1 / 0 }}", "{{ nothing | tojson }}"]
-    + ["{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"],
+    [
+        "{{ 1 + 'a' }}",
+        "{{ nothing + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ nothing | tojson }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
 )
 def test_faults_of_templates(template: str) -> None:
     """Whatever Python raises: the prompt is not known."""
@@ -169,7 +180,9 @@ def test_a_slow_clock_does_no_harm() -> None:
     assert rendered(template, clock=ticking(PATIENCE_S / 100)) == "a" * 999
 
 
-@pytest.mark.parametrize("text", ["{% for %}", "{{ a", "{% endif %}", "{% nothing %}", "{{ a|nothing }}"])
+@pytest.mark.parametrize(
+    "text", ["{% for %}", "{{ a", "{% endif %}", "{% nothing %}", "{{ a|nothing }}"]
+)
 def test_templates_that_are_none(text: str) -> None:
     """They are found out at once."""
     with pytest.raises(jinja2.TemplateError):

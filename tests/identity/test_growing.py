@@ -1,0 +1,200 @@
+"""Conversations that grow, as hypothesis makes them."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.identity.conversation import conversation
+from router.identity.exact import Exact
+from router.identity.folder import read_folder
+from router.identity.reading import read
+from router.identity.tokenizer import load
+from router.identity.unlike import Unlike
+from router.openai import ENDPOINTS
+from tests.identity.families import FAMILIES, folder
+from tests.identity.folders import CALL, CHAT, ids, known, reference, says
+
+#: Families whose prompt of a longer conversation begins with that of the shorter one.
+GROWING = ("chatml", "llama", "mistral", "gemma", "witness", "witness-parts")
+#: What a rendering adds for the answer that is to come.
+OPEN: dict[str, Any] = {"add_generation_prompt": False}
+DATE: dict[str, Any] = {"chat_template_kwargs": {"date_string": "26 Jul 2024"}}
+
+texts = st.text(max_size=40) | st.sampled_from(
+    ["<|im_end|>", "<|im_start|>system\n", "<s>[INST]", "\n\n", " ", "</think>", "{{ x }}", "👩‍🚀"]
+)
+turns = st.lists(st.tuples(texts, texts), min_size=2, max_size=5)
+
+
+def talk(turns: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Questions and answers by turns."""
+    return [
+        says(role, text)
+        for pair in turns
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", GROWING)
+@given(turns=turns)
+def test_a_longer_conversation_begins_with_the_shorter_one(
+    family: str, turns: list[tuple[str, str]]
+) -> None:
+    """To the token: but for what asks for the next answer."""
+    messages = talk(turns)
+    whole = ids(family, messages=messages, **OPEN, **DATE)
+    for length in range(2, len(messages), 2):
+        shorter = ids(family, messages=messages[:length], **OPEN, **DATE)
+        if family == "mistral" or family.startswith("witness"):
+            assert whole[: len(shorter) - 1] == shorter[:-1]  # the last piece may be merged on
+        else:
+            assert whole[: len(shorter)] == shorter
+
+
+@given(turns=turns)
+def test_ids_are_those_of_the_text(turns: list[tuple[str, str]]) -> None:
+    """Whatever the memory between special tokens holds."""
+    messages = talk(turns)
+    for upto in range(1, len(messages) + 1):
+        text = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" + "".join(
+            f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in messages[:upto]
+        )
+        found = known("chatml").ids(
+            ENDPOINTS[CHAT], json.dumps({"messages": messages[:upto], **OPEN}).encode()
+        )
+        assert found == reference("chatml").encode(text, special=False)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "type", "text", "name", "tool_calls", "function", "arguments"]
+            )
+            | st.text(max_size=5),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+FIELDS = (
+    "messages",
+    "tools",
+    "documents",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "kv_transfer_params",
+    "input",
+    "instructions",
+    "system",
+    "prompt",
+)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/v1/completions"])
+@given(asked=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
+def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
+    """Whatever a client writes, there are ids, or there is a reason."""
+    with suppress(Unlike):
+        found = known("witness").ids(ENDPOINTS[path], json.dumps(asked).encode())
+        assert len(found) % 4 == 0
+
+
+@given(body=st.binary(max_size=60) | st.sampled_from([b"\xff", b"[]", b"5", b'"\\ud800"', b""]))
+def test_bodies_that_are_not_understood(body: bytes) -> None:
+    """They are no objects, or not JSON at all."""
+    with pytest.raises(Unlike):
+        known("chatml").ids(ENDPOINTS[CHAT], body)
+
+
+@given(messages=st.lists(json_values, max_size=3))
+def test_reading_ends(messages: list[Any]) -> None:
+    """With messages that templates take, or with a reason."""
+    with suppress(Unlike):
+        found = read(messages)
+        for parts in (True, False):
+            for one in conversation(found, parts=parts):
+                assert isinstance(one["role"], str)
+                assert isinstance(one["content"], list if parts and one["role"] != "tool" else str)
+
+
+DEEP = {**CALL, "function": {"name": "f", "arguments": "[" * 99_999}}
+LONG = {**CALL, "function": {"name": "f", "arguments": "9" * 99_999}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"messages": [says("user", "\ud800")]}, "not understood"),
+        (
+            {"messages": [says("user", "Hi")], "truncate_prompt_tokens": 5},
+            "truncated by the engine",
+        ),
+        ({"messages": [says("assistant", tool_calls=[DEEP])]}, "odd tool calls"),
+        ({"messages": [says("assistant", tool_calls=[LONG])]}, "odd tool calls"),
+    ],
+)
+def test_what_engines_would_not_take(asked: dict[str, Any], reason: str) -> None:
+    """Nor do we."""
+    with pytest.raises(Unlike) as told:
+        ids("chatml", **asked)
+    assert told.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "no prompt"),
+        ({"prompt": ""}, "no prompt"),
+        ({"prompt": []}, "no prompt"),
+        ({"prompt": {"a": 1}}, "odd token ids"),
+        ({"prompt": [True]}, "odd token ids"),
+        ({"prompt": [1, "a"]}, "odd token ids"),
+        ({"prompt": [-1]}, "odd token ids"),
+        ({"prompt": [2**32]}, "odd token ids"),
+        ({"prompt": [1.5]}, "odd token ids"),
+        ({"prompt": "a", "suffix": "b"}, "a suffix"),
+        ({"prompt": "a", "prompt_embeds": "x"}, "embeddings"),
+        ({"prompt": "a", "add_special_tokens": None}, "odd flags"),
+    ],
+)
+def test_texts_that_are_none(asked: dict[str, Any], reason: str) -> None:
+    """Or more than texts."""
+    with pytest.raises(Unlike) as told:
+        ids("chatml", "/v1/completions", **asked)
+    assert told.value.reason == reason
+
+
+def test_deep_json_is_refused() -> None:
+    """It does not exhaust the stack."""
+    deep = b'{"messages": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
+    with pytest.raises(Unlike, match="not understood"):
+        known("chatml").ids(ENDPOINTS[CHAT], deep)
+
+
+def test_endpoints_without_a_prompt() -> None:
+    """They have no tokens."""
+    with pytest.raises(Unlike, match="no prompt"):
+        known("chatml").ids(ENDPOINTS["/v1/score"], b"{}")
+
+
+def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
+    """A template that says everything many times over is not followed."""
+    bomb = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
+    path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": bomb})
+    exact = Exact(read_folder(path), load(path)[0])
+    for count, fine in ((50, True), (500, False)):
+        body = json.dumps({"messages": [says("user", "x" * 100)] * count}).encode()
+        if fine:
+            assert exact.ids(ENDPOINTS[CHAT], body)
+        else:
+            with pytest.raises(Unlike, match="rendered too long"):
+                exact.ids(ENDPOINTS[CHAT], body)
