@@ -77,9 +77,10 @@ def _part(one: Json) -> tuple[Part, int]:
     text = one.get(field)
     if text is None and kind in _NULLABLE:
         return Part(kind, None, proper=False), 0
-    if not isinstance(text, str) or not isinstance(one.get("closed", False), bool):
+    closed = kind == "thinking" and "closed" in one
+    if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
         raise Unlike("odd parts")
-    marked = _marked(one) if kind == "text" else int(kind == "thinking" and "closed" in one)
+    marked = _marked(one) if kind == "text" else int(closed)
     more = {name: one[name] for name in one if name not in _KNOWN}
     if kind not in _MODELLED or marked is None:
         return Part(kind, text, more, proper=False), 0
