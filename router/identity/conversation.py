@@ -26,22 +26,28 @@ def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
 
 def _message(message: Mapping[str, Any], *, parts: bool) -> Message:
     role = message["role"]
-    given: Sequence[Part] = [part for part in message["content"] or () if part.text is not None]
+    given: Sequence[Part] = message["content"] or ()
     if role == "system":
         given = [kept for part in given if (kept := _without_billing(part)) is not None]
-    made: Message = {"role": role}
-    if parts and role != "tool":
-        made["content"] = [{"type": "text", "text": part.text, **part.more} for part in given]
-    else:
-        made["content"] = "\n".join(part.text or "" for part in given if part.text or parts)
+    made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}
     if role == "assistant":
         _assistant(message, made)
     elif role == "tool" and "tool_call_id" in message:
         made["tool_call_id"] = message["tool_call_id"]
-    made |= {name: message[name] for name in ("name", "task") if name in message}
+    for name in ("name", "task"):
+        if name in message:
+            made[name] = message[name]
     if role == "developer":
         made["tools"] = message.get("tools")
     return made
+
+
+def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
+    """Texts as parts, or joined; of those without parts the empty ones are left out."""
+    said = [part for part in given if part.text is not None]
+    if parts and not joined:
+        return [{"type": "text", "text": part.text, **part.more} for part in said]
+    return "\n".join([part.text or "" for part in said if part.text or parts])
 
 
 def _without_billing(part: Part) -> Part | None:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from router.identity.decoded import Json
-from router.identity.parts import read_parts
+from router.identity.parts import Part, read_parts
 from router.identity.tools import Tool, ordered
 from router.identity.unlike import Unlike
 
-_SPOKEN = frozenset(("role", "content", "name"))
+_PLAIN = frozenset(("role", "content"))
+_SPOKEN = _PLAIN | {"name"}
 #: The fields of OpenAI's models, by role.
 _THEIRS = {
     "developer": _SPOKEN,
@@ -52,6 +53,15 @@ def read(messages: Json) -> list[Message]:
 
 
 def _message(given: Json) -> Message:
+    # Nearly all are this plain, and both models take them.
+    if isinstance(given, dict) and given.keys() == _PLAIN:
+        role, content = given["role"], given["content"]
+        if isinstance(role, str) and isinstance(content, str):
+            return {"role": role, "content": [Part("text", content)]}
+    return _other(given)
+
+
+def _other(given: Json) -> Message:
     if not isinstance(given, dict) or "author" in given:
         raise Unlike("odd messages")
     message = _renamed(given)
