@@ -2,26 +2,21 @@
 
 Templates are programs. They come from the model folders that the operator named, never from a
 request, and run in Jinja's immutable sandbox: no attributes that lead out, no changing of what they
-are given, `range` bounded; `bounds` limits what they may cost. Else the environment is the one of
-Transformers (utils/chat_template_utils.py, `_compile_jinja_template`), and so is the text.
+are given, `range` bounded; `bounds` limits what they may cost. What they say stays the same.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from time import monotonic
 from typing import Any
 
 import jinja2
-from jinja2 import meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2 import meta
 
-from router.identity.bounds import WATCH, Bounded, Watch, bounded
+from router.identity.bounds import WATCH, Watch, bounded
 from router.identity.content_format import wants_parts
 from router.identity.continuing import cut, to_continue
 from router.identity.developers import without_developers
+from router.identity.environment import make_environment
 from router.identity.unlike import Unlike
 
 #: Seconds that one rendering may take.
@@ -59,27 +54,12 @@ _SWALLOWED = frozenset(
 )
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """Read up to `{% endgeneration %}`."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
-
-    def _same(self, caller: Macro) -> str:
-        return str(caller())
-
-
 class ChatTemplate:
     """One compiled template. Raises jinja2.TemplateError if it cannot be compiled."""
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         self.text = text
-        environment = _environment()
+        environment = make_environment()
         tree = environment.parse(text)
         self.wants_parts = wants_parts(tree)
         """Contents are lists of parts, not texts."""
@@ -156,37 +136,3 @@ class ChatTemplate:
         except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
             raise Unlike("a fault of the template") from None
         return "".join(pieces)
-
-
-def _environment() -> Bounded:
-    environment = Bounded(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _now
-    return environment
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as the engine takes it

@@ -64,6 +64,7 @@ def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> 
         (says("tool", ["a"], tool_call_id="1"), "odd contents"),
         (says("assistant", ["a"]), "odd contents"),
         (says("assistant", THOUGHT, **NOTHING), "odd contents"),
+        (says("assistant", THOUGHT, audio={"id": "x"}), "odd contents"),
         (says("user", [{"type": "input_text", "text": "a"}]), "odd contents"),
         (says("user", [{"type": "text", "text": None}]), "odd contents"),
         (says("user", [{**PARTS[0], "prompt_cache_breakpoint": {"mode": "x"}}]), "odd contents"),
