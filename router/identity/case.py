@@ -108,6 +108,10 @@ class Case:
         elif not self.trusted:
             self.trusted = bool(present) and present.issubset(states)
 
+    def model_of(self, served: Iterable[str]) -> str | None:
+        """Return the first of these models that hangs on this source."""
+        return next((name for name in served if name in self.models), None)
+
     def agrees(self, worker: str) -> bool:
         """It makes the same tokens, as far as is known."""
         one = self.asked.get(worker)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from router.fleet import Worker
 from router.identity import remote
@@ -47,12 +48,10 @@ class Reference:
             self.answers = await aside(lambda: answers(exact), PATIENCE_S)
             return
         for worker in self._workers:
-            model = next(name for name in self._models if name in worker.models)
-            try:
-                self.answers = await asked(self._inquiries, worker, model)
-            except (NoTokenizer, NoAnswer):
-                continue
-            return
+            for model in [name for name in self._models if name in worker.models][:1]:
+                with suppress(NoTokenizer, NoAnswer):
+                    self.answers = await asked(self._inquiries, worker, model)
+                    return
 
 
 async def asked(

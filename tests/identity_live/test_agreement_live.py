@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.identity import case, keeper
+from router.identity import case, recount
 from tests.identity_live.asking import (
     ask,
     keyed,
@@ -245,7 +245,7 @@ def test_workers_that_count_other_tokens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They are asked again: what they do with a prompt may not be what they said."""
-    monkeypatch.setattr(keeper, "RECOUNT_S", 3600.0)
+    monkeypatch.setattr(recount, "FIRST_S", 3600.0)
     worker = engine(folder)
     router = start(worker)
     until_known(router)

@@ -1,0 +1,86 @@
+"""Which models of which pool need which source of tokenizers."""
+
+from collections.abc import Mapping
+
+from router.fleet import Fleet, Pool, Worker
+from router.identity.case import Case
+from router.identity.finding import Finding, Missing, Wanted
+from router.identity.shelf import Volume
+from router.identity.sources import Kind, Origin, identity, is_adapter, origin
+from router.settings_identity import TokenizerSettings
+
+Cases = dict[tuple[str, Wanted], Case]
+"""By pool and source."""
+
+_NEEDED = "nothing else is known, and the strategy needs them"
+
+
+class Sorting:
+    """Sorts a fleet's models by where their tokenizers come from."""
+
+    def __init__(self, fleet: Fleet, finding: Finding) -> None:
+        self._fleet = fleet
+        self._finding = finding
+
+    def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
+        """Return the cases there are now, by the settings of each pool; those of `before` stay.
+
+        Begins to look for what is new, and forgets what nobody wants any more.
+        """
+        cases: Cases = {}
+        for pool in self._fleet.pools:
+            wanted = settings.get(pool.name)
+            if wanted is not None and pool.prompts.keyed:
+                self._sort_pool(pool, wanted, before, cases)
+        self._finding.keep({wanted for _, wanted in cases})
+        return cases
+
+    def look(self, case: Case) -> None:
+        """Take what the search has brought; what was missing is looked for when it is time."""
+        if case.wanted.kind not in {Kind.FOLDER, Kind.HUB}:
+            return
+        result = self._finding.look(case.wanted)
+        if isinstance(result, Volume):
+            case.found(result, "")
+        else:
+            case.found(None, result.why if result else "it is being looked for")
+
+    def _sort_pool(
+        self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
+    ) -> None:
+        for name, worker in _first_of_each(pool):
+            if not self._fleet.answers_for(name, pool):
+                continue
+            found = self._origin(pool, settings, name, worker)
+            key = (pool.name, Wanted.told(found, settings))
+            if key not in cases:
+                cases[key] = before.get(key) or Case(pool.name, found, key[1])
+                cases[key].models = {}
+                self.look(cases[key])
+            cases[key].models[name] = identity(name, worker.models)
+
+    def _origin(self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker) -> Origin:
+        """Where to look; asking workers is a last resort, and only for those who cannot do without.
+
+        To ask for every prompt costs more than most strategies gain by it.
+        """
+        found = origin(settings.source, name, worker.models)
+        if settings.source == "auto" and getattr(pool.strategy, "needs_tokens", False):
+            missing = found.kind is Kind.TEXT or isinstance(
+                self._finding.look(Wanted.told(found, settings)), Missing
+            )
+            if missing:
+                return Origin(Kind.WORKER, why=_NEEDED)
+        return found
+
+
+def _first_of_each(pool: Pool) -> list[tuple[str, Worker]]:
+    """Every model with the first worker that serves it; adapters last.
+
+    Where workers differ on what a model is, the first one counts, and agreement tells the rest.
+    """
+    found: dict[str, Worker] = {}
+    for worker in pool.workers:
+        for name in worker.models:
+            found.setdefault(name, worker)
+    return sorted(found.items(), key=lambda one: is_adapter(one[0], one[1].models))

@@ -1,0 +1,59 @@
+"""What the log says of tokenizers: each thing once, and again when it is another one."""
+
+import logging
+from collections.abc import Iterable
+
+from router.identity.case import Case
+
+log = logging.getLogger("warmroute.tokenizers")
+
+#: Models named in one line.
+NAMED = 3
+
+
+def tell(case: Case) -> None:
+    """Say which source was taken and why, once that is known, and when it has changed."""
+    sentence = case.sentence()
+    if sentence == case.told or (case.can_be_known and not case.asked):
+        return
+    case.told = sentence
+    counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
+    workers = f" (workers: {counts})" if counts else ""
+    log.info("pool %s: %s: %s%s", case.pool, _names(case.models), sentence, workers)
+
+
+def tell_of(case: Case, worker: str) -> None:
+    """Say how a worker differs, once; and when it does not any more."""
+    difference = case.asked[worker].verdict.difference
+    if difference == case.differences.get(worker):
+        return
+    names = _names(case.models)
+    if difference is None:
+        del case.differences[worker]
+        log.info("pool %s: worker %s agrees on %s again", case.pool, worker, names)
+        return
+    case.differences[worker] = difference
+    log.warning(
+        "pool %s: worker %s makes other tokens of %s: %s; prompts are keyed by their text"
+        " until all workers agree",
+        case.pool,
+        worker,
+        names,
+        difference,
+    )
+
+
+def tell_recount(pool: str, count: int) -> None:
+    """Say that workers count other tokens."""
+    log.warning(
+        "pool %s: workers count other tokens than were computed, %d times by now;"
+        " their tokenizers are asked again",
+        pool,
+        count,
+    )
+
+
+def _names(models: Iterable[str]) -> str:
+    names = list(models)
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
