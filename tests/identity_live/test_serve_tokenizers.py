@@ -1,6 +1,7 @@
 """The console script with a tokenizer: one process and several, and a log that says which."""
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ def until_told(url: str) -> dict[str, Any]:
     return one
 
 
-def states(url: str) -> dict[str, int]:
-    """What the metrics count."""
+def counts(url: str, **states: int) -> bool:
+    """Whether the metrics count so many workers."""
     lines = httpx.get(url + "/metrics").text.splitlines()
     rows = [line for line in lines if line.startswith("warmroute_tokenizer_workers{")]
-    return {row.split('"')[3]: int(float(row.split()[-1])) for row in rows}
+    return {row.split('"')[3]: int(float(row.split()[-1])) for row in rows} == states
 
 
 def test_one_process_and_several(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_one_process_and_several(engine: MakeEngine, folder: Path, tmp_path: Pat
             told = until_told(url)
             assert (told["source"], told["name"]) == ("folder", str(folder))
             assert [one["state"] for one in told["workers"]] == ["agrees", "agrees"]
-            until(lambda url=url: states(url) == {"agrees": 2, "unverified": 0, "differs": 0})
+            until(partial(counts, url, agrees=2, unverified=0, differs=0))
             log = running.err.read_text()
             assert log.count("pool default: m: tokens by ") >= 1
             assert "the settings say so (workers: 2 agrees)" in log

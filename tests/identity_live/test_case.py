@@ -1,0 +1,150 @@
+"""When a tokenizer may be trusted: after every ready worker was asked, while none differs."""
+
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.identity.agreement import Difference, State, Verdict
+from router.identity.case import FIRST_S, LONGEST_S, Case
+from router.identity.finding import Wanted
+from router.identity.recount import Recount
+from router.identity.shelf import Volume
+from router.identity.sources import Kind, Origin
+
+AGREES = Verdict(State.AGREES, "")
+UNVERIFIED = Verdict(State.UNVERIFIED, "")
+DIFFERS = Verdict(State.DIFFERS, "", Difference("chat", 1, 2, 3))
+VOLUME, OTHER = (cast("Volume", object()) for _ in range(2))
+
+
+def case(kind: Kind = Kind.FOLDER) -> Case:
+    """One that has found its tokenizer, if it looks for one."""
+    made = Case("p", Origin(kind, "/m"), Wanted(kind, "/m"), {"m": "/m"})
+    made.found(VOLUME if kind is Kind.FOLDER else None, "")
+    return made
+
+
+def trusts(one: Case) -> bool:
+    """Whether it does now (mypy believes that it stays so)."""
+    return one.trusted
+
+
+def test_everyone_is_asked_first() -> None:
+    """And who joins later is trusted until asked."""
+    one = case()
+    assert one.waiting("ab", 0) == ["a", "b"]
+    one.judged("a", AGREES, 0)
+    one.decide("abc", "ab")
+    assert not trusts(one)
+    one.judged("b", UNVERIFIED, 0)
+    one.decide("abc", "ab")
+    assert trusts(one)
+    one.decide("abc", "abc")
+    assert trusts(one)
+    assert one.waiting("abc", 0) == ["c"]
+
+
+def test_nobody_there() -> None:
+    """Nothing is trusted before anybody was asked."""
+    one = case()
+    one.decide("a", "")
+    assert not trusts(one)
+
+
+def test_one_that_differs() -> None:
+    """Ends all trust: also while it is away or does not tell, and until it agrees or has left."""
+    one = case()
+    for verdict in (AGREES, DIFFERS, UNVERIFIED):
+        one.judged("a", AGREES, 0)
+        one.judged("b", verdict, 0)
+        one.decide("ab", "a")
+        assert trusts(one) is (verdict is AGREES)
+    assert one.counts()[State.DIFFERS] == 1
+    one.judged("b", AGREES, 0)
+    one.decide("ab", "ab")
+    assert trusts(one)
+    one.judged("b", DIFFERS, 0)
+    one.decide("a", "a")
+    assert trusts(one)
+    assert set(one.asked) == {"a"}
+
+
+def test_another_tokenizer() -> None:
+    """It has to be verified anew; the same one has not."""
+    one = case()
+    one.judged("a", AGREES, 0)
+    one.decide("a", "a")
+    one.taking.add("a")
+    one.found(VOLUME, "")
+    assert trusts(one)
+    one.found(OTHER, "")
+    assert not trusts(one)
+    assert not one.asked
+    assert not one.taking
+
+
+def test_when_workers_are_asked_again() -> None:
+    """Those that agree when in doubt; others ever later, up to an hour."""
+    one = case()
+    one.judged("a", AGREES, 0)
+    assert one.waiting("a", 1e9) == []
+    one.doubt()
+    assert one.waiting("a", 0) == ["a"]
+    now = 0.0
+    pauses = []
+    for _ in range(20):
+        one.judged("b", UNVERIFIED, now)
+        pauses.append(one.asked["b"].due - now)
+        now = one.asked["b"].due
+        assert one.waiting("b", now - 1) == []
+        assert one.waiting("b", now) == ["b"]
+    assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert pauses[-1] == LONGEST_S
+
+
+def test_asking_workers_themselves() -> None:
+    """One that has a tokenizer is enough; without any there is none."""
+    one = case(Kind.WORKER)
+    one.judged("a", UNVERIFIED, 0)
+    one.decide("ab", "ab")
+    assert not trusts(one)
+    assert one.reason == "no worker answers"
+    one.judged("b", AGREES, 0)
+    one.decide("ab", "ab")
+    assert trusts(one)
+    assert (one.agrees("a"), one.agrees("b"), one.agrees("c")) == (False, True, False)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([AGREES, UNVERIFIED, DIFFERS])),
+        max_size=20,
+    ),
+    st.sets(st.sampled_from("abc")),
+)
+def test_never_with_one_that_differs(told: list[tuple[str, Verdict]], ready: set[str]) -> None:
+    """Whatever comes in whatever order."""
+    one = case()
+    last: dict[str, State] = {}
+    for worker, verdict in told:
+        one.judged(worker, verdict, 0)
+        if not (last.get(worker) is State.DIFFERS and verdict is UNVERIFIED):
+            last[worker] = verdict.state
+        one.decide("abc", ready)
+        if State.DIFFERS in last.values():
+            assert not trusts(one)
+        assert {name: asked.verdict.state for name, asked in one.asked.items()} == last
+
+
+def test_counts_that_are_others() -> None:
+    """Looked into when there are more of them, ever later; none that has been seen counts again."""
+    recount = Recount()
+    assert not recount.is_due(0, 0)
+    assert recount.is_due(1, 0)
+    assert not recount.is_due(1, 1000)
+    assert recount.is_due(2, 1000)
+    assert not recount.is_due(3, 1119)
+    assert recount.is_due(3, 1121)
+    assert not recount.is_due(0, 9999)
+    assert recount.is_due(1, 9999)

@@ -1,0 +1,81 @@
+"""Where to look for a tokenizer, and what stands for a model in keys."""
+
+from typing import Any
+
+import pytest
+
+from router.identity.sources import Kind, fingerprint, identity, is_adapter, origin
+from tests.identity_live.engine import card
+
+LLAMA = {one["id"]: one for one in (card("llama", "/m/llama"), card("alias", "/m/llama"))}
+TUNED = card("tuned", "/lora/a", "llama")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "name"),
+    [
+        ("bytes", Kind.TEXT, ""),
+        ("worker", Kind.WORKER, ""),
+        ("/m/other", Kind.FOLDER, "/m/other"),
+        ("org/name", Kind.HUB, "org/name"),
+        ("auto", Kind.FOLDER, "/m/llama"),
+    ],
+)
+def test_what_settings_say(source: str, kind: Kind, name: str) -> None:
+    """Theirs comes before what a worker tells."""
+    found = origin(source, "llama", LLAMA)
+    assert (found.kind, found.name, found.told) == (kind, name, source not in {"auto", "bytes"})
+
+
+@pytest.mark.parametrize(
+    ("root", "kind"),
+    [
+        ("/m/llama", Kind.FOLDER),
+        ("org/name", Kind.HUB),
+        ("llama", Kind.TEXT),
+        ("./llama", Kind.TEXT),
+        ("../../etc/x", Kind.TEXT),
+        ("s3://bucket/llama", Kind.TEXT),
+        ("", Kind.TEXT),
+        (None, Kind.TEXT),
+        (5, Kind.TEXT),
+        (["/m/llama"], Kind.TEXT),
+    ],
+)
+def test_what_a_worker_tells(root: Any, kind: Kind) -> None:
+    """A path from somewhere, or a hub id; anything else is none."""
+    assert origin("auto", "m", {"m": {"id": "m", "root": root}}).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("parent", "more", "name"),
+    [
+        ("llama", {}, "/m/llama"),
+        ("meta/any-name", {}, "/m/llama"),  # the only base there is
+        ("meta/any-name", {"other": card("other", "/m/other")}, ""),
+        ("tuned", {}, "/m/llama"),  # its own
+    ],
+)
+def test_adapters_have_their_base_models(parent: str, more: dict[str, Any], name: str) -> None:
+    """Never what is in their own folder."""
+    models = {**LLAMA, **more, "tuned": {**TUNED, "parent": parent}}
+    assert origin("auto", "tuned", models).name == name
+
+
+def test_identities() -> None:
+    """One for all names of a base model, one for each name of an adapter."""
+    models = {**LLAMA, "tuned": TUNED, "again": card("again", "/lora/a", "llama")}
+    models |= {"moved": card("tuned", "/lora/b", "llama"), "plain": {"id": "plain"}}
+    assert identity("llama", models) == identity("alias", models) == "/m/llama"
+    others = ("tuned", "again", "plain", "llama")
+    assert len({identity(name, models) for name in others}) == len(others)
+    assert identity("plain", models) == identity("plain", {}) == "plain"
+    assert identity("tuned", models) != identity("tuned", {"tuned": models["moved"]})
+    assert [is_adapter(name, models) for name in ("llama", "tuned")] == [False, True]
+
+
+def test_fingerprints() -> None:
+    """The time of day in an engine's answer makes no model another one."""
+    now, later = ({"llama": {**LLAMA["llama"], "created": time}} for time in (1, 2))
+    assert fingerprint(now) == fingerprint(later)
+    assert fingerprint(now) != fingerprint({"llama": card("llama", "/m/llama-2")})
