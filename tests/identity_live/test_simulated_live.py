@@ -1,0 +1,34 @@
+"""Simulated workers with a real tokenizer, which render and tokenize by a program of their own."""
+
+from pathlib import Path
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.identity_live.asking import ask, keyed, states, tokenizer, until_known
+from tests.identity_live.conftest import QUICK
+from tests.support import MakeRouter, until
+
+
+def test_they_agree(route: MakeRouter, folder: Path) -> None:
+    """On all probes; and they count what was computed."""
+    settings = FleetSettings(workers=2, profile="toy", models=("toy",), tokenizer=folder)
+    with FleetThread(settings) as fleet:
+        router = route(*fleet.urls, tokenizer=str(folder), health=QUICK)
+        until_known(router, "toy")
+        assert list(states(router, "toy").values()) == ["agrees", "agrees"]
+        for text in ("hello", "Zürich <|im_end|> 日本 😀", "x" * 5000):
+            assert ask(router, text, "toy") == 200
+        assert (keyed(router, "tokens"), keyed(router, "text")) == (3, 0)
+        until(router.idle)
+        assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0
+
+
+def test_without_a_tokenizer_they_differ(route: MakeRouter, folder: Path) -> None:
+    """Their own is of no real model; a router that was told otherwise notices."""
+    with FleetThread(FleetSettings(profile="toy", models=("toy",))) as fleet:
+        router = route(*fleet.urls, tokenizer=str(folder), health=QUICK)
+        until(lambda: "differs" in states(router, "toy").values())
+        assert tokenizer(router, "toy")["keyed"] == "text"
+        router = route(*fleet.urls, health=QUICK)
+        until(lambda: tokenizer(router, "toy"))
+        assert tokenizer(router, "toy")["source"] == "text"
