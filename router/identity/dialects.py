@@ -42,7 +42,7 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
                 system.append(text)
             elif text:
                 messages.append({"role": "system", "content": text})
-        elif role in {"user", "assistant"}:
+        elif isinstance(role, str) and role in _FOLLOWED:
             messages.extend(_messages(role, message.get("content")))
         else:
             raise Unlike("odd messages")

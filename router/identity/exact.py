@@ -40,6 +40,7 @@ class Exact:
         self._tokenizer = tokenizer
         self._keywords = dict(keywords or {})
         self._own_program = folder.own_program
+        self._own_tokenizer = folder.own_tokenizer
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
         templates = (self._plain, self._tooled)
@@ -77,7 +78,7 @@ class Exact:
         if chat.ids is not None:
             return _packed(chat.ids)
         if self._own_program:
-            raise Unlike("no chat template")
+            raise Unlike("a prompt program of its own")
         template = self._plain if chat.tools is None else self._tooled
         if template is None:
             raise Unlike("no chat template")
@@ -107,6 +108,8 @@ class Exact:
         return _packed(prompt)
 
     def _encode(self, text: str, *, special: bool) -> bytes:
+        if self._own_tokenizer:
+            raise Unlike("a tokenizer of its own")
         try:
             return self._tokenizer.encode(text, special=special)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find

@@ -35,11 +35,12 @@ _PROGRAMS = frozenset(
         "DeepseekV4ForConditionalGeneration",
         "DeepseekV41ForCausalLM",
         "KimiK3ForConditionalGeneration",
-        "MoonshotKimiaForCausalLM",
         "InklingForCausalLM",
         "InklingForConditionalGeneration",
     )
 )
+#: Those that engines tokenize by a library of their own.
+_TOKENIZERS = frozenset(("MoonshotKimiaForCausalLM",))
 #: Special tokens without a name of their own; the second is the older spelling.
 UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: What may be fetched of a model's repository.
@@ -54,6 +55,7 @@ PATTERNS = (
     "tekken.json",
     "tiktoken.model",
     "tokenizer.model",
+    "tokenizer.model.v*",
     _MODEL,
 )
 #: Those that templates are given (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
@@ -79,6 +81,8 @@ class ModelFolder:
     """The whole of `tokenizer_config.json`, and of the special tokens in their older file."""
     own_program: bool = False
     """Engines build the prompts of chats by a program of their own, not by a template."""
+    own_tokenizer: bool = False
+    """Engines tokenize by a library of their own, not by what `tokenizer.json` says."""
     processor: str | None = None
     """The template of a model that sees or hears: taken first where there are no tools."""
 
@@ -105,22 +109,26 @@ def read_folder(path: Path) -> ModelFolder:
         templates,
         _special_tokens(config),
         config,
-        own_program=_has_own_program(path),
+        own_program=_is_one_of(path, _PROGRAMS),
+        own_tokenizer=_is_one_of(path, _TOKENIZERS) or _is_of_mistrals_format(path),
         processor=_processor_template(path, config),
     )
 
 
-def _has_own_program(path: Path) -> bool:
+def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
+    """Whether `config.json` names the type or an architecture of one of these models."""
     model = _json(path / _MODEL)
-    if isinstance(model, dict):
-        kinds = model.get("architectures")
-        if model.get("model_type") in _PROGRAMS or (
-            isinstance(kinds, list) and any(kind in _PROGRAMS for kind in kinds)
-        ):
-            return True
-    # Mistral's own format, of which engines use Mistral's own tokenizer.
-    mistral = (path / "tekken.json").is_file() or any(path.glob("tokenizer.model.v*"))
-    return mistral and not any(path.glob("model*.safetensors*"))
+    if not isinstance(model, dict):
+        return False
+    named = model.get("architectures")
+    found = [model.get("model_type"), *(named if isinstance(named, list) else ())]
+    return any(isinstance(one, str) and one in kinds for one in found)
+
+
+def _is_of_mistrals_format(path: Path) -> bool:
+    """Engines use Mistral's own tokenizer for it, unless the weights are in the usual format."""
+    there = (path / "tekken.json").is_file() or any(path.glob("tokenizer.model.v*"))
+    return there and not any(path.glob("model*.safetensors*"))
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from router.identity.unlike import Unlike
 
 #: Fields that only the engine can follow, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
-_ROLES = frozenset(("user", "assistant", "system", "developer"))
+_ROLES = ("user", "assistant", "system", "developer")
 #: How far an item came; the last one, if it is a message that is not done, is continued.
 _OPEN = ("in_progress", "incomplete")
 _STATES = (None, "completed", *_OPEN)

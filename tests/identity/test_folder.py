@@ -135,23 +135,30 @@ def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("files", "own"),
+    ("files", "program", "tokenizer"),
     [
-        ({}, False),
-        ({"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}}, False),
-        ({"config__json": {"model_type": "gpt_oss"}}, True),
-        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, True),
-        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, False),
-        ({"tekken__json": "{}"}, True),
-        ({"tokenizer__model__v3": ""}, True),
-        ({"tekken__json": "{}", "model__safetensors": ""}, False),
+        ({}, False, False),
+        (
+            {"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}},
+            False,
+            False,
+        ),
+        ({"config__json": {"model_type": "gpt_oss"}}, True, False),
+        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, True, False),
+        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, False, False),
+        ({"config__json": {"architectures": [["x"]], "model_type": []}}, False, False),
+        ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, False, True),
+        ({"tekken__json": "{}"}, False, True),
+        ({"tokenizer__model__v3": ""}, False, True),
+        ({"tekken__json": "{}", "model__safetensors": ""}, False, False),
     ],
 )
-def test_models_with_a_program_of_their_own(
-    tmp_path: Path, files: dict[str, Any], own: bool
+def test_models_for_which_engines_have_their_own(
+    tmp_path: Path, files: dict[str, Any], program: bool, tokenizer: bool
 ) -> None:
-    """Engines do not use their templates."""
-    assert read_folder(write(tmp_path, **files)).own_program is own
+    """They do not use their templates, or not even their tokenizers."""
+    read = read_folder(write(tmp_path, **files))
+    assert (read.own_program, read.own_tokenizer) == (program, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +198,32 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "files", "tools"),
+    ("config", "files", "tools", "reason"),
     [
-        ({"chat_template": None}, {}, None),
-        ({"chat_template": TEMPLATES[1:]}, {}, None),
-        ({"chat_template": None}, {}, [TOOL]),
-        ({}, {"config__json": {"model_type": "gpt_oss"}}, None),
+        ({"chat_template": None}, {}, None, "no chat template"),
+        ({"chat_template": TEMPLATES[1:]}, {}, None, "no chat template"),
+        ({"chat_template": None}, {}, [TOOL], "no chat template"),
+        ({}, {"config__json": {"model_type": "gpt_oss"}}, None, "a prompt program of its own"),
     ],
 )
 def test_no_chat_without_a_template(
-    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], tools: object
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], tools: object, reason: str
 ) -> None:
     """Texts are known all the same."""
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
     exact = Exact(read_folder(path), load(path)[0])
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
-    with pytest.raises(Unlike, match="no chat template"):
+    with pytest.raises(Unlike, match=reason):
         exact.ids(ENDPOINTS[CHAT], body)
     assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "Hi"}')
+
+
+def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
+    """Neither of chats nor of texts; ids are ids."""
+    path = write(folder(tmp_path, FAMILIES["chatml"]), tekken__json="{}")
+    exact = Exact(read_folder(path), load(path)[0])
+    for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
+                        ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
+        with pytest.raises(Unlike, match="a tokenizer of its own"):
+            exact.ids(ENDPOINTS[where], body)
+    assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": [5]}') == b"\5\0\0\0"

@@ -179,6 +179,9 @@ def test_null_is_as_good_as_nothing() -> None:
         ({"input": ["a"]}, "odd input"),
         ({"input": [{"content": "a"}]}, "odd input"),
         ({"input": [{"role": "critic", "content": "a"}]}, "odd input"),
+        ({"input": [{"role": ["user"], "content": "a"}]}, "odd input"),
+        ({"input": [{"role": "user", "content": "a", "status": []}]}, "odd input"),
+        ({"input": [{"type": []}]}, "items that are not text"),
         ({"input": [{"role": "user", "content": None}]}, "odd input"),
         ({"input": [{"role": "user", "content": "a", "status": "late"}]}, "odd input"),
         ({"input": [{"role": "assistant", "type": "message", "content": []}]}, "odd input"),
@@ -227,6 +230,8 @@ def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
     [
         ({}, "odd messages"),
         ({"messages": [says("tool", "a")]}, "odd messages"),
+        ({"messages": [{"role": ["user"], "content": "a"}]}, "odd messages"),
+        ({"messages": [says("user", [{"type": []}])]}, "parts that are not text"),
         ({"messages": ["a"]}, "odd messages"),
         ({"messages": [says("user", None)]}, "odd contents"),
         ({"messages": [says("user", ["a"])]}, "odd contents"),
