@@ -198,3 +198,30 @@ def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
         else:
             with pytest.raises(Unlike, match="rendered too long"):
                 exact.ids(ENDPOINTS[CHAT], body)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in a body where a value stands: what holds it, and where in that."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for key, one in list(inner):
+        found.append((value, key))
+        if isinstance(one, dict | list):
+            found += places(one)
+    return found
+
+
+CASES: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("cases.json").read_text(encoding="utf-8")
+)
+
+
+@given(case=st.sampled_from(CASES), place=st.integers(0, 999), odd=json_values)
+def test_one_thing_may_be_odd(case: dict[str, Any], place: int, odd: Any) -> None:
+    """Somewhere in a request that is else as it should be."""
+    asked = json.loads(json.dumps(case["asked"]))
+    found = places(asked)
+    holder, key = found[place % len(found)]
+    holder[key] = odd
+    with suppress(Unlike):
+        known(case["family"]).ids(ENDPOINTS[case["path"]], json.dumps(asked).encode())
