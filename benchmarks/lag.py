@@ -10,6 +10,7 @@ the workers and whoever sends the long prompts too.
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -29,7 +30,7 @@ from benchmarks.lag_load import Long, Sent, send_long
 from benchmarks.processes import cpu_seconds, machine_seconds
 from benchmarks.prompts_model import model_folder
 from benchmarks.proxies import PROXIES, Launch, Place, Proxy
-from benchmarks.streams import ENDLESS, PHASES, Watchers, quantile
+from benchmarks.streams import BUSY, ENDLESS, PHASES, Watchers, quantile
 from benchmarks.stub import StubSettings
 
 _SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
@@ -111,6 +112,9 @@ def main(
         raise typer.Exit(1) from None
     title = f"{streams} streams of {events:g} events a second; long prompts of {size:,} bytes"
     Console(width=140).print(_table(title, rows))
+    cores = len(os.sched_getaffinity(0))
+    if any(row.machine_share > BUSY * cores for row in rows):
+        print("WARNING: nothing was left of the machine; the longest times may be other programs'")
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
