@@ -11,6 +11,8 @@ from router.identity.folder import PATTERNS, TOKENIZER
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _LONGEST_ID = 96
+#: What is fetched; the last tells, by being there, in which format a model's weights are.
+_WANTED = [*PATTERNS, "model.safetensors.index.json"]
 
 
 class NotFetched(Exception):
@@ -49,7 +51,7 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
     try:
-        path = Path(snapshot_download(name, allow_patterns=[*PATTERNS], local_files_only=True))
+        path = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
     except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may do better
         return None
     # Engines put a model's weights there too: a snapshot need not hold what is wanted here.
@@ -62,7 +64,7 @@ def _fetched(name: str) -> Path:
 
     disable_progress_bars()
     try:
-        path = Path(snapshot_download(name, allow_patterns=[*PATTERNS]))
+        path = Path(snapshot_download(name, allow_patterns=_WANTED))
     except errors.GatedRepoError:
         raise NotFetched(f"{name} is gated on the hub: HF_TOKEN has to open it") from None
     except errors.RepositoryNotFoundError:

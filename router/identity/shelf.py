@@ -66,13 +66,13 @@ class Shelf:
         with self._lock:
             files = _hashes(path)
             text = _template(template)
-            key = json.dumps([files, text, keywords], sort_keys=True)
+            key = json.dumps([files, text, dict(keywords or {})], sort_keys=True)
             found = self._volumes.get(key)
             if found is None:
                 opened = self._tokenizer(path, files)
                 folder = read_folder(path)
                 if text is not None:
-                    folder = replace(folder, templates={"default": text})
+                    folder = replace(folder, templates={"default": text}, processor=None)
                 exact = Exact(folder, opened.tokenizer, keywords=keywords)
                 found = self._volumes[key] = Volume(path, exact, opened)
             return found

@@ -38,6 +38,10 @@ FAMILIES = {
     "warmroute_retries_denied": "counter",
     "warmroute_worker_ejected": "gauge",
     "warmroute_ejections": "counter",
+    "warmroute_prompts": "counter",
+    "warmroute_prompts_by_text": "counter",
+    "warmroute_prompts_miscounted": "counter",
+    "warmroute_tokenizer_workers": "gauge",
 }
 
 

@@ -15,7 +15,7 @@ from tests.sdk.conftest import MODEL
 from tests.sdk.documents import document
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub, error_of
 
-READ = ["/health/live", "/health/ready", "/metrics", "/v1/models", "/workers"]
+READ = ["/health/live", "/health/ready", "/metrics", "/tokenizers", "/v1/models", "/workers"]
 RELAYED = sorted(ENDPOINTS)
 #: Every answer is one that the schema names, with the content and the header fields it names.
 CHECKS = [

@@ -1,0 +1,70 @@
+"""Folders that are opened: equal ones are the same."""
+
+import gc
+import json
+import weakref
+from pathlib import Path
+
+import pytest
+
+from router.identity.folder import BadFolder
+from router.identity.shelf import Shelf
+from router.openai import ENDPOINTS
+from tests.identity_live.models import MERGES, OTHER, make_model
+
+CHAT = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+
+
+def test_equal_folders(tmp_path: Path) -> None:
+    """Wherever they are, and whenever they are opened."""
+    shelf = Shelf()
+    one, two = (shelf.open(make_model(tmp_path / name)) for name in ("one", "two"))
+    assert one is two is shelf.open(tmp_path / "one", None, {})
+    assert one.path == tmp_path / "one"
+
+
+def test_what_differs_only_in_its_chats(tmp_path: Path) -> None:
+    """Shares its tokenizer."""
+    shelf = Shelf()
+    one, two = shelf.open(make_model(tmp_path / "a")), shelf.open(make_model(tmp_path / "b", OTHER))
+    three = shelf.open(tmp_path / "a", None, {"thinking": False})
+    four = shelf.open(make_model(tmp_path / "c", merges=MERGES[:-1]))
+    assert len({id(each) for each in (one, two, three, four)}) == 4
+    assert one.opened is two.opened is three.opened
+    assert four.opened is not one.opened
+
+
+def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
+    """For all requests, whatever templates the folder has."""
+    shelf = Shelf()
+    folder = make_model(tmp_path / "a")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    template = tmp_path / "other.jinja"
+    template.write_text("{{ messages[0].content }}")
+    volume = shelf.open(folder, template)
+    plain = volume.exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "hello"}')
+    assert volume.exact.ids(ENDPOINTS["/v1/chat/completions"], CHAT) == plain
+
+
+def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
+    """And opened anew."""
+    shelf = Shelf()
+    folder = make_model(tmp_path / "a")
+    gone = weakref.ref(shelf.open(folder).opened)
+    gc.collect()
+    assert gone() is None
+    assert not shelf._opened
+    assert not shelf._volumes
+    assert shelf.open(folder).library in {"fastokens", "tokenizers"}
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    """It is said what is wrong with what."""
+    shelf = Shelf()
+    with pytest.raises(BadFolder, match="nowhere"):
+        shelf.open(tmp_path / "nowhere")
+    folder = make_model(tmp_path / "a", "{% for %}")
+    with pytest.raises(BadFolder, match="the chat template in"):
+        shelf.open(folder)
+    with pytest.raises(BadFolder, match=r"gone\.jinja cannot be read"):
+        shelf.open(make_model(tmp_path / "b"), tmp_path / "gone.jinja")
