@@ -43,9 +43,11 @@ class Source:
         return settings.listening_on(self.listen) if self.listen else settings
 
     def files(self, settings: Settings) -> list[Path]:
-        """What to watch: the file itself, and what clients are shown."""
+        """What to watch: the file itself, what clients are shown, and chat templates."""
         tls = settings.tls
-        return [self.file, *((tls.certificate, tls.key) if tls else ())]
+        tokenizers = [pool.tokenizer for pool in settings.all_pools() if pool.tokenizer]
+        templates = {one.chat_template for one in tokenizers if one.chat_template}
+        return [self.file, *((tls.certificate, tls.key) if tls else ()), *sorted(templates)]
 
 
 class Reload:

@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from router.identity.added import that_count
 from router.identity.exact import Exact
 from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, read_folder
-from router.identity.tokenizer import Tokenizer, load
+from router.identity.tokenizer import Tokenizer
+from router.identity.trial import opened
 
 #: Bytes read at once for a hash.
 _CHUNK = 1 << 20
@@ -82,7 +83,7 @@ class Shelf:
         key = json.dumps([files.get(TOKENIZER) or files, config], sort_keys=True)
         found = self._opened.get(key)
         if found is None:
-            found = self._opened[key] = _Opened(*load(path))
+            found = self._opened[key] = _Opened(*opened(path))
         return found
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from router.identity import finding
 from router.prompts import UNKNOWN_MODEL
+from router.reload import Source
+from router.settings import Settings
 from tests.identity_live.asking import (
     ask,
     keyed,
@@ -156,6 +158,24 @@ def test_settings_that_change(engine: MakeEngine, start: Start, folder: Path) ->
     assert not knows(router)
     change(router, worker.url, tokenizer=str(folder))
     until_known(router)
+
+
+def test_a_template_that_changes(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """It is read again with the settings, which are when it has changed; until then they differ."""
+    template = tmp_path / "chat.jinja"
+    template.write_text(OTHER)
+    worker = engine(folder)
+    settings = {"tokenizer": {"chat_template": str(template)}}
+    router = start(worker, **settings)
+    until(lambda: states(router) == {worker.name: "differs"})
+    template.write_text(CHATML)
+    change(router, worker.url, **settings)
+    until_known(router)
+    file = tmp_path / "settings.yaml"
+    read = Settings.model_validate({"workers": [worker.url], **settings})
+    assert Source(file).files(read) == [file, template]
 
 
 def test_what_is_missing_is_looked_for_again(

@@ -144,7 +144,7 @@ def test_pools_inherit_it() -> None:
     assert rows["pools[0].tokenizer.source"] == ("org/top", "default")
     assert rows["pools[1].tokenizer.source"] == ("bytes", "set")
     assert rows["pools[2].tokenizer.keywords"] == ('{"a": 1}', "set")
-    (pool,) = Settings(workers=("http://a:1",), tokenizer="bytes").all_pools()  # type: ignore[arg-type]
+    (pool,) = Settings(workers=("http://a:1",), tokenizer="bytes").all_pools()
     assert pool.tokenizer == TokenizerSettings(source="bytes")
 
 

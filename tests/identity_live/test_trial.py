@@ -1,0 +1,70 @@
+"""Large tokenizers are tried in a process of their own; what comes of it is the same."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.identity import trial
+from router.identity.folder import BadFolder
+from router.identity.tokenizer import load
+from router.identity.trial import opened, tried
+
+TEXT = "hello <|im_end|> there <|new|> 日本"
+ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """All tokenizers are large; the outcome of each trial."""
+    outcomes: list[object] = []
+    real: Callable[[Path], object] = trial._elsewhere
+
+    def elsewhere(path: Path) -> object:
+        outcomes.append(real(path))
+        return outcomes[-1]
+
+    monkeypatch.setattr(trial, "SMALL", 0)
+    monkeypatch.setattr(trial, "_elsewhere", elsewhere)
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"added_tokens_decoder": ADDED}, {"split_special_tokens": True}],
+    ids=["as it is", "with tokens of the configuration", "not by fastokens"],
+)
+def test_the_same_comes_of_it(folder: Path, trials: list[object], config: dict[str, Any]) -> None:
+    """The library, the reason and the tokens."""
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (here, why), (there, reason) = load(folder), opened(folder)
+    assert trials == [tried(folder)]
+    assert (type(there), reason) == (type(here), why)
+    for special in (False, True):
+        assert there.encode(TEXT, special=special) == here.encode(TEXT, special=special)
+
+
+def test_small_ones_are_read_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes longer to start."""
+    monkeypatch.delattr(trial, "subprocess")
+    assert opened(folder)[1] == load(folder)[1]
+
+
+def test_a_trial_that_fails(
+    folder: Path, trials: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is read here after all."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert opened(folder)[1] == load(folder)[1]
+    assert trials == [None]
+
+
+def test_a_file_that_is_none(folder: Path, trials: list[object]) -> None:
+    """It is said as without a trial."""
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read"):
+        opened(folder)
+    assert trials == [None]
