@@ -263,6 +263,8 @@ def test_tokens_are_told_and_taken_back(client: httpx.Client) -> None:
     assert told["count"] == len(told["tokens"])
     assert told["max_model_len"] == 16_384
     assert told["token_strs"] is None
+    spelled = post(client, "/tokenize", prompt="Hello, wörld", return_token_strs=True)
+    assert spelled["token_strs"] == ["Hell", "o, w", "örl", "d"]
     assert post(client, "/detokenize", tokens=told["tokens"])["prompt"] == "Hello, wörld"
     chat = post(client, "/tokenize", messages=HELLO)
     answer = post(client, "/v1/chat/completions", messages=HELLO, max_tokens=1)
