@@ -227,3 +227,13 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
         with pytest.raises(Unlike, match="a tokenizer of its own"):
             exact.ids(ENDPOINTS[where], body)
     assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": [5]}') == b"\5\0\0\0"
+
+
+def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    """Where the model has one, a request with tools is rendered by it."""
+    path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": TEMPLATES})
+    exact = Exact(read_folder(path), load(path)[0])
+    for tools, said in ((None, b'{"prompt": "D"}'), ([TOOL], b'{"prompt": "T"}')):
+        body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
+        found = exact.ids(ENDPOINTS[CHAT], body)
+        assert found == exact.ids(ENDPOINTS["/v1/completions"], said)
