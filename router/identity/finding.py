@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+from router.identity.agreement import answers
 from router.identity.aside import aside
 from router.identity.folder import TOKENIZER, BadFolder
 from router.identity.hub import NotFetched, snapshot
@@ -139,7 +140,10 @@ class Finding:
             path = Path(wanted.name)
             if not (path / TOKENIZER).is_file():
                 raise BadFolder(f"{path} is not a folder with a {TOKENIZER} here")
-        return self._shelf.open(path, wanted.template, json.loads(wanted.keywords))
+        volume = self._shelf.open(path, wanted.template, json.loads(wanted.keywords))
+        if not answers(volume.exact):
+            raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
+        return volume
 
 
 def _why(error: Exception, wanted: Wanted) -> str:

@@ -201,6 +201,16 @@ def test_what_is_missing_is_looked_for_again(
     assert ["keyed by text" in text for text in said] == [True, False]
 
 
+def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """Its engines do not go by `tokenizer.json`, though it has one."""
+    worker = engine(folder)
+    (folder / "tekken.json").write_text("{}")
+    router = start(worker)
+    until(lambda: "in a way that is not known here" in tokenizer(router).get("reason", ""))
+    assert ask(router) == 200
+    assert not worker.tokenized
+
+
 @pytest.mark.parametrize("wrong", ["{", "[]", '{"model": {"type": "Nonsense"}}'])
 def test_a_folder_that_cannot_be_read(
     engine: MakeEngine, start: Start, folder: Path, wrong: str
