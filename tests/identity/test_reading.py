@@ -267,3 +267,20 @@ def test_thinking_switched_off() -> None:
     assert chat_of_messages(asked, system_first=False, unthinking="low").effort == "low"
     asked["thinking"] = {"type": "adaptive"}
     assert chat_of_messages(asked, system_first=False, unthinking="low").effort == "max"
+
+
+def test_thoughts_among_the_items_of_a_response() -> None:
+    """What was thought counts before what was summed up; one of several; then what was said."""
+    summed = [{"type": "summary_text", "text": "s"}]
+    thought = [{"type": "reasoning_text", "text": "t"}, {"type": "reasoning_text", "text": "u"}]
+    said = {"role": "assistant", "content": "a"}
+    for item, found in (
+        ({"summary": summed, "content": thought}, "t"),
+        ({"summary": summed, "content": []}, "s"),
+        ({"summary": summed}, "s"),
+        ({"summary": []}, ""),
+    ):
+        chat = chat_of_responses({"input": [{"type": "reasoning", "id": "r", **item}, said]})
+        (message,) = chat.messages
+        assert message["reasoning"] == found
+        assert [part.text for part in message["content"]] == ["a"]
