@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.identity import case, recount
+from router.identity import case, recount, verifying
+from router.identity.agreement import answers
+from router.identity.exact import Exact
 from tests.identity_live.asking import (
     ask,
     keyed,
@@ -151,6 +153,32 @@ def test_a_template_that_refuses_some(engine: MakeEngine, start: Start, tmp_path
     router = start(worker)
     until_known(router)
     assert states(router) == {worker.name: "agrees"}
+
+
+def test_midnight(
+    engine: MakeEngine,
+    start: Start,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What differs once, and not when both are asked again, is none: a date was written."""
+    asked: list[int] = []
+
+    def late(exact: Exact) -> dict[str, bytes]:
+        asked.append(len(worker.tokenized))
+        found = answers(exact)
+        return found if len(asked) > 1 else {**found, "chat": found["chat"][4:]}
+
+    monkeypatch.setattr(verifying, "answers", late)
+    worker = engine(folder)
+    with caplog.at_level(logging.WARNING, "warmroute.tokenizers"):
+        router = start(worker)
+        until_known(router)
+    assert states(router) == {worker.name: "agrees"}
+    assert len(asked) == 2
+    assert asked[1] == len(worker.tokenized) / 2
+    assert not caplog.messages
 
 
 def test_a_model_without_a_template(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
