@@ -118,6 +118,7 @@ def test_tokens_that_only_the_configuration_has(tmp_path: Path) -> None:
         "added_tokens_decoder": {"9": {**new, "content": "<newer>"}, "7": new},
     }
     found, _ = load(folder(tmp_path, CHATML, config=config))
+    assert found.name == "fastokens"
     ids = encoded(found, "<new><newer> [UNK][PAD]<x><|im_end|>")
     assert ids == [size, size + 1, size + 2, size + 3, size + 4, 2]
 
