@@ -84,7 +84,6 @@ class Incoming(Protocol):
 
     query: bytes
     identity: bytes
-    body: bytes
 
     def passing(self, *, keyed: bool) -> bytes:
         """Header lines that pass on to a worker."""
