@@ -17,6 +17,8 @@ from jinja2.visitor import NodeTransformer
 
 from router.identity.unlike import Unlike
 
+#: What `message.items` and the like are: not items of an object.
+_OF_DICTS = frozenset(dir(dict))
 #: Turns of loops between two looks at the clock.
 TURNS = 64
 #: The name by which a template finds its watch.
@@ -57,6 +59,13 @@ class Bounded(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**", "%"))
     #: Of a repeated text, and of the bits of a number.
     largest = 1 << 25
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as Jinja has it
+        """Find an attribute or an item. The items of objects are most of what templates look for,
+        and are found without an exception that is raised and caught first."""
+        if type(obj) is dict and attribute not in _OF_DICTS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as Jinja has it
         """Apply the operator. Raises SecurityError."""
