@@ -105,7 +105,7 @@ class Proxy:
         request = parse(endpoint, body, kind)
         self._limits.check(endpoint, request)
         pool, request.model, workers = self._fleet.route(request.model)
-        if self._tokenizing.is_short(pool.prompts, body):
+        if self._tokenizing.is_short(pool.prompts, request, body):
             made = pool.prompts.made(endpoint, request, body)
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)

@@ -10,51 +10,53 @@ from concurrent.futures import ThreadPoolExecutor
 from router.openai import Endpoint, Request
 from router.prompts import Made, Prompts
 
-#: Bytes of a request whose prompt is made at once: a millisecond's work when all of it is new.
-SHORT = 32 << 10
 #: Prompts made at once. One thread at a time holds the interpreter, but tokenizers let go of it.
 THREADS = 2
 #: Prompts under way and waiting.
 MOST = 64
-#: Why a prompt was keyed by its text: a metric's label.
-BUSY = "too many long prompts"
+#: Seconds after which a prompt is not waited for any more.
+PATIENCE_S = 1.0
+#: Why a prompt was keyed by its text: metrics' labels.
+BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 
 
 class Tokenizing:
     """Makes prompts. One for the whole router."""
 
-    def __init__(self, threads: int = THREADS, most: int = MOST) -> None:
+    def __init__(
+        self, threads: int = THREADS, most: int = MOST, patience: float = PATIENCE_S
+    ) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
         self._most = most
+        self._patience = patience
         self.pending = 0
-        """Long prompts under way and waiting."""
+        """Long prompts under way and waiting; those too that nobody waits for any more."""
 
-    def is_short(self, prompts: Prompts, body: bytes) -> bool:
+    def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
         """Whether the prompt may be made on the loop."""
-        if prompts.asked:
-            return False
-        return len(body) <= SHORT or not prompts.known or not prompts.keyed
+        known = prompts.known.get(request.model or "") if prompts.keyed else None
+        return known is None or len(body) <= known.exact.short
 
     async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> Made:
-        """Turn a long request into what a strategy may know of it, or one whose tokens are asked
-        for."""
-        asked = prompts.asked.get(request.model or "")
-        if asked is None and len(body) <= SHORT:
-            return prompts.made(endpoint, request, body)
+        """Turn a long request into what a strategy may know of it."""
         if self.pending >= self._most:
             return prompts.by_text(endpoint, request, BUSY)
         loop = asyncio.get_running_loop()
+        work = self._threads.submit(prompts.make, endpoint, request, body)
         self.pending += 1
+        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
         try:
-            if asked is not None:
-                return await prompts.ask(endpoint, request, body, asked)
-            made = await loop.run_in_executor(self._threads, prompts.make, endpoint, request, body)
-        finally:
-            self.pending -= 1
+            async with asyncio.timeout(self._patience):
+                made = await asyncio.wrap_future(work)
+        except TimeoutError:  # a thread that has begun goes on to its end
+            return prompts.by_text(endpoint, request, SLOW)
         prompts.count(made.reason)
         return made
+
+    def _ended(self) -> None:
+        self.pending -= 1
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -20,6 +20,9 @@ from router.identity.unlike import Unlike
 from router.openai import Endpoint, Prompted
 
 _decode = msgspec.json.Decoder().decode
+#: Characters of the longest prompt that is tokenized: a million tokens of most languages. What
+#: tokenizers are slow with, a letter over and over, takes two seconds then.
+LONGEST = 4 << 20
 #: Characters that a template may make of one character of the request, at most, and some more.
 _GROWTH, _MARGIN = 4, 1 << 20
 
@@ -46,6 +49,11 @@ class Exact:
         templates = (self._plain, self._tooled)
         self._system_first = any(one is None or wants_system_first(one.text) for one in templates)
         self._unthinking = effort_for_none(self._plain, self._keywords)
+
+    @property
+    def short(self) -> int:
+        """Bytes of a request that may be tokenized while others wait."""
+        return self._tokenizer.short
 
     def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
@@ -110,6 +118,8 @@ class Exact:
     def _encode(self, text: str, *, special: bool) -> bytes:
         if self._own_tokenizer:
             raise Unlike("a tokenizer of its own")
+        if len(text) > LONGEST:
+            raise Unlike("too long")
         try:
             return self._tokenizer.encode(text, special=special)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find

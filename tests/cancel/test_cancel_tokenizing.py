@@ -11,18 +11,21 @@ import pytest
 from router.identity.exact import Exact
 from router.openai import Endpoint
 from router.prompts import Known
-from router.tokenizing import SHORT
 from tests.cancel.leaving import CHAT, PATIENT, Leave, close, counted, half_close, reset
 from tests.support import OK, MakeRouter, MakeStub, Router, post, until
+
+SHORT = 1000
 
 
 class Gate:
     """A tokenizer that waits to be opened."""
 
+    short = SHORT
+
     def __init__(self) -> None:
         self.begun, self.opened = threading.Event(), threading.Event()
 
-    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, _body: bytes) -> bytes:
         """Return one token, once it is open."""
         self.begun.set()
         assert self.opened.wait(20)
@@ -58,6 +61,7 @@ def test_while_tokenizing(
     worker = stub(OK)
     router = route(worker.url, **PATIENT)
     know(router, gate)
+    router.door._proxy._tokenizing._patience = 20.0
     with post(router.port, CHAT, long_chat(stream=stream)) as client:
         until(gate.begun.is_set)
         assert router.http.get("/health/live").status_code == 200

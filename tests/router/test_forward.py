@@ -19,7 +19,9 @@ VALUES = st.recursive(
 
 
 @given(
-    st.dictionaries(st.text().filter(lambda key: key not in {"kv_transfer_params", "echo"}), VALUES),
+    st.dictionaries(
+        st.text().filter(lambda key: key not in {"kv_transfer_params", "echo"}), VALUES
+    ),
     st.sampled_from([(",", ":"), (", ", ": ")]),
     st.sampled_from(["", " ", "\n", "\r\n\t "]),
 )

@@ -19,7 +19,7 @@ CHAT, COMPLETION = ENDPOINTS["/v1/chat/completions"], ENDPOINTS["/v1/completions
 class Letters:
     """One token for each byte of the text; it does not know texts with a question."""
 
-    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
         """Return the bytes of the prompt, or of all messages' contents."""
         asked = json.loads(body)
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
@@ -91,7 +91,7 @@ def test_identity_beyond_tokens(
 ) -> None:
     """Names of one model share their cache; adapters and salts do not."""
     prompts = knowing(m="root", alias="root", adapter="root adapter")
-    first, second = ask(prompts, text, **one), ask(prompts, text, **other)
+    first, second = (ask(prompts, text, COMPLETION, **asked) for asked in (one, other))
     assert first.keys
     assert (first.keys == second.keys) is alike
     assert bool(set(first.keys) & set(second.keys)) is alike

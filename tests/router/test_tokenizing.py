@@ -10,23 +10,28 @@ from typing import cast
 import pytest
 
 from router.identity.exact import Exact
-from router.openai import ENDPOINTS, Endpoint, parse
+from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.prompts import Known, Prompts
-from router.tokenizing import BUSY, SHORT, Tokenizing
+from router.tokenizing import BUSY, SLOW, Tokenizing
 from strategies.base import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
 
 
+SHORT = 1000
+
+
 class Gate:
     """A tokenizer that waits to be opened."""
+
+    short = SHORT
 
     def __init__(self) -> None:
         self.opened = threading.Event()
         self.begun = threading.Semaphore(0)
         self.threads: set[str] = set()
 
-    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
         """Return as many tokens as there are bytes, once it is open."""
         self.threads.add(threading.current_thread().name)
         self.begun.release()
@@ -64,10 +69,14 @@ def knowing(gate: Gate) -> Prompts:
 def test_who_is_short(gate: Gate) -> None:
     """Small requests, and all that would not be tokenized."""
     tokenizing, long = Tokenizing(), b"x" * (SHORT + 1)
-    assert tokenizing.is_short(knowing(gate), long[1:])
-    assert not tokenizing.is_short(knowing(gate), long)
-    assert tokenizing.is_short(Prompts(), long)
-    assert tokenizing.is_short(Prompts(keyed=False), long)
+    asked, other = Request(model="m"), Request(model="other")
+    assert tokenizing.is_short(knowing(gate), asked, long[1:])
+    assert not tokenizing.is_short(knowing(gate), asked, long)
+    assert tokenizing.is_short(knowing(gate), other, long)
+    assert tokenizing.is_short(Prompts(), asked, long)
+    unread = Prompts(keyed=False)
+    unread.known = knowing(gate).known
+    assert tokenizing.is_short(unread, asked, long)
     tokenizing.close()
 
 
@@ -75,9 +84,9 @@ def test_the_loop_goes_on(gate: Gate) -> None:
     """While a prompt is made, everything else is."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(), knowing(gate)
+        tokenizing, prompts = Tokenizing(patience=20.0), knowing(gate)
         waiting = asyncio.ensure_future(make(tokenizing, prompts))
-        while not gate.threads:
+        while not gate.threads:  # noqa: ASYNC110 - set by a thread
             await asyncio.sleep(0)
         assert tokenizing.pending == 1
         assert not prompts.by_reason
@@ -86,6 +95,7 @@ def test_the_loop_goes_on(gate: Gate) -> None:
         assert prompt.counted
         assert prompt.tokens == len(request())
         assert prompts.by_reason == {"": 1}
+        await asyncio.sleep(0.01)
         assert tokenizing.pending == 0
         assert gate.threads != {threading.current_thread().name}
 
@@ -96,7 +106,7 @@ def test_no_more_than_so_many(gate: Gate) -> None:
     """Others are keyed by their text at once."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(threads=1, most=2), knowing(gate)
+        tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
         waiting = [asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2)]
         await asyncio.sleep(0)
         late = await make(tokenizing, prompts)
@@ -114,14 +124,15 @@ def test_a_client_that_leaves(gate: Gate) -> None:
     """Its place is free at once; what no thread has begun is not begun any more."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(threads=1, most=2), knowing(gate)
+        tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
         first, second = (asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2))
-        while not gate.threads:
+        while not gate.threads:  # noqa: ASYNC110 - set by a thread
             await asyncio.sleep(0)
         second.cancel()
         first.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
-        assert tokenizing.pending == 0
+        await asyncio.sleep(0)
+        assert tokenizing.pending == 1  # a thread cannot be stopped
         assert not prompts.by_reason
         gate.opened.set()
         assert (await make(tokenizing, prompts)).counted
@@ -129,5 +140,22 @@ def test_a_client_that_leaves(gate: Gate) -> None:
         while gate.begun.acquire(blocking=False):
             begun += 1
         assert begun == 2
+
+    asyncio.run(scene())
+
+
+def test_what_takes_too_long(gate: Gate) -> None:
+    """It is keyed by its text, and counts until its thread has ended."""
+
+    async def scene() -> None:
+        tokenizing, prompts = Tokenizing(threads=1, patience=0.01), knowing(gate)
+        late = await make(tokenizing, prompts)
+        assert not late.counted
+        assert late.keys
+        assert prompts.by_reason == {SLOW: 1}
+        assert tokenizing.pending == 1
+        gate.opened.set()
+        while tokenizing.pending:  # noqa: ASYNC110 - set from a thread
+            await asyncio.sleep(0.01)
 
     asyncio.run(scene())
