@@ -167,6 +167,7 @@ class Proxy:
             connection = await upstream.ask(head, exchange.body)
             try:
                 status = connection.head.status
+                self._feel(worker, status)
                 if status == FULL and not is_last:
                     attempt.full()
                     return False
@@ -193,6 +194,14 @@ class Proxy:
             if self._log_requests:
                 attempt.log()
         return True
+
+    def _feel(self, worker: Worker, status: int) -> None:
+        """What an answer's status says of the room there."""
+        rests = self._admission.rests
+        if status == FULL:
+            rests.refused(worker, monotonic())
+        elif rests and status < 400:
+            rests.answered(worker)
 
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """The server will wait no longer for this answer."""
