@@ -8,7 +8,6 @@ answering everybody too late.
 
 import asyncio
 from collections.abc import Sequence
-from time import monotonic
 
 from router.errors import Overrun, QueueFull
 from router.fleet import Fleet, Pool, Worker
@@ -58,7 +57,7 @@ class Admission:
         """Those that can take another request now."""
         if self.in_flight > self._most or len(self.queue):  # else none could have too many
             workers = [worker for worker in workers if worker.load.in_flight < self._most]
-        return self.rests.awake(workers, monotonic()) if self.rests else workers
+        return workers
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker]) -> bool:
         """Nobody has room, or others came first."""
