@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from router.errors import Overrun, QueueFull
 from router.fleet import Fleet, Pool, Worker
 from router.queue import Queue, Ticket
+from router.rests import Rests
 from router.settings import Settings
 
 #: Seconds between two looks at the line: who has waited too long, and whether a worker has joined.
@@ -29,6 +30,8 @@ class Admission:
         self.waited = 0
         """Requests that had to wait."""
         self.queue: Queue[Waiter] = Queue(settings.limits.queue)
+        self.rests = Rests()
+        """Workers that said they are full."""
         self._pools: dict[tuple[str, str], Pool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.change(settings)
@@ -41,6 +44,7 @@ class Admission:
 
     def follow(self, fleet: Fleet) -> None:
         """Other pools: a line waits for the one that has its pool's name now, or for none."""
+        self.rests.keep(list(fleet.workers))
         named = {pool.name: pool for pool in fleet.pools}
         for line in list(self._pools):
             if line[0] in named:
@@ -51,9 +55,9 @@ class Admission:
 
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Those that can take another request now."""
-        if self.in_flight <= self._most and not len(self.queue):
-            return workers  # not even one of them could have too many
-        return [worker for worker in workers if worker.load.in_flight < self._most]
+        if self.in_flight > self._most or len(self.queue):  # else none could have too many
+            workers = [worker for worker in workers if worker.load.in_flight < self._most]
+        return workers
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker]) -> bool:
         """Nobody has room, or others came first."""

@@ -45,6 +45,10 @@ class Patience:
     """For the whole answer."""
 
 
+#: Takes the place of a parser that is not needed any more.
+_DEAF = httptools.HttpResponseParser(object())
+
+
 class Connection(asyncio.Protocol):
     """One connection. `ask`, then `flow`, or `chunk` until it is empty."""
 
@@ -216,8 +220,8 @@ class Connection(asyncio.Protocol):
 
     def _news(self) -> asyncio.Future[None]:
         """Something to wait for: more of the answer, or its end. Raises when there is none."""
-        if self._error is not None:
-            raise self._error
+        if self._error is not None:  # a new one: its traceback leads to us
+            raise type(self._error)(*self._error.args)
         if self._closed:
             raise self._loss()
         self._waiter = waiter = self._loop.create_future()
@@ -333,6 +337,7 @@ class Connection(asyncio.Protocol):
         if self._asked and not self._complete:
             self._fail(self._loss())
         self._wake()
+        self._parser, self._transport = _DEAF, None  # they hold us, and nothing more will come
 
     # What the parser calls.
 

@@ -243,6 +243,12 @@ class Silent(WorkerError):
     kind = "timeout"
 
 
+def parted(error: DoorError) -> DoorError:
+    """Return an error that may be kept: without the frames it came through, which may hold it."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
 def answer_for(error: WorkerError, worker: str) -> DoorError:
     """Translate to what the client is told, once."""
     if isinstance(error, Refused):

@@ -1,5 +1,6 @@
 """What Prometheus scrapes. Labels come from the configuration only, never from a request."""
 
+import asyncio
 import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -146,6 +147,7 @@ class Metrics(Collector):
             "Second attempts that the retry budget did not allow.",
             self._budget.denied,
         )
+        yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
 
     def _histograms(self) -> Iterator[Metric]:
         first_byte = HistogramMetricFamily(
@@ -166,6 +168,13 @@ class Metrics(Collector):
         )
         self.overhead.add_to(overhead, ())
         yield from (first_byte, duration, overhead)
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # read from elsewhere than the loop
+        return 0
 
 
 def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
-from router.errors import BadRequest, DoorError, NoWorker, TooSlow
+from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
 from router.guard import Head
 from router.reading import Bounds, Reader
@@ -139,6 +139,8 @@ class Client(asyncio.Protocol):
                 if exchange.task is not None:
                     exchange.task.cancel()
         self._waiting.clear()
+        self._refusal = None
+        self._reader.close()
 
     def pause_writing(self) -> None:
         """The client is slower than the worker."""
@@ -245,7 +247,7 @@ class Client(asyncio.Protocol):
     def _refuse(self, error: DoorError) -> None:
         """Answer what was not understood, after the answers that are owed; then close."""
         self._deaf = True
-        self._refusal = error
+        self._refusal = parted(error)
         if self._answering is not None or self._closing:
             return
         exchange = self._reader.current or Exchange(self, UNREAD, keep=False)

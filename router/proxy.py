@@ -17,7 +17,7 @@ from router.comments import Comments
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
 from router.events import error_event
 from router.exchange import Exchange
-from router.fleet import Fleet, Worker
+from router.fleet import Fleet, Pool, Worker
 from router.headers import header, upstream_head
 from router.identity.forward import with_ids
 from router.limits import Limits
@@ -28,6 +28,7 @@ from router.retries import Budget
 from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.usage import Usage
+from strategies.base import Decision, Prompt
 
 STOPPING = "The router is being stopped."
 
@@ -52,6 +53,7 @@ class Proxy:
         self._admission.follow(self._fleet)
         self._attempts = settings.limits.attempts
         self._comment = settings.timeouts.comment
+        self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
 
     async def serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -117,7 +119,7 @@ class Proxy:
         now = monotonic()
         pool = plea.pool
         able = self._admission.room(workers) or workers
-        decision = pool.strategy.rank(plea.prompt, able, now)
+        decision = self._rank(pool, plea.prompt, able, now)
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
         self._metrics.overhead.observe(monotonic() - plea.started)
@@ -131,6 +133,17 @@ class Proxy:
             plea.started,
             metrics,
         )
+
+    def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
+        """Rank them; those that said they are full come last."""
+        rests = self._admission.rests
+        awake = rests.awake(workers, now) if rests else workers
+        decision = pool.strategy.rank(prompt, awake, now)
+        if len(awake) == len(workers):
+            return decision
+        others = [worker for worker in workers if worker not in awake]
+        last = pool.strategy.rank(prompt, others, now)
+        return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
@@ -148,7 +161,7 @@ class Proxy:
                 if not _still(job, worker, again=error is not None):
                     continue
                 if asked and not retrying:
-                    if not self._budget.take(self._admission.in_flight):
+                    if not await self._budget.turn(self._admission.in_flight, self._patience):
                         break
                     retrying = True
                 last = asked + 1 >= self._attempts or place == len(candidates)
@@ -168,10 +181,11 @@ class Proxy:
                 finally:
                     attempt.release()
                     self._admission.freed(worker)
+            raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
+            error = None  # its traceback leads to this frame, and so to itself
             if retrying:
                 self._budget.give_back()
-        raise error or NoWorker("No worker is ready any more; please try again.")
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
@@ -187,6 +201,7 @@ class Proxy:
             connection = await upstream.ask(head, body)
             try:
                 status = connection.head.status
+                self._feel(worker, status)
                 if status == FULL and not is_last:
                     attempt.full()
                     return False
@@ -213,6 +228,14 @@ class Proxy:
             if self._log_requests:
                 attempt.log()
         return True
+
+    def _feel(self, worker: Worker, status: int) -> None:
+        """What an answer's status says of the room there."""
+        rests = self._admission.rests
+        if status == FULL:
+            rests.refused(worker, monotonic())
+        elif rests and status < 400:
+            rests.answered(worker)
 
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """The server will wait no longer for this answer."""

@@ -17,6 +17,7 @@ from router.errors import (
     Headers,
     HeadersTooLarge,
     UrlTooLong,
+    parted,
 )
 from router.exchange import Exchange, Line
 from router.guard import Head, check
@@ -158,7 +159,7 @@ class Reader:
         except DoorError as error:
             if body or missing:
                 raise
-            exchange.refusal, limit = error, 0
+            exchange.refusal, limit = parted(error), 0
         if len(body) + missing > limit:
             raise BodyTooLarge(limit)
         self._body.append(body)
@@ -175,6 +176,13 @@ class Reader:
         if not self._missing and self.current is not None:
             self._complete(self.current)
         return data[len(piece) :]
+
+    def close(self) -> None:
+        """Nothing more will come. Parser and owner hold us, and are let go of: no collector of
+        garbage needs to look for what connections leave behind."""
+        self._parser = _DEAF
+        self.current = None
+        del self._owner
 
     def follow(self, bounds: Bounds) -> None:
         """Other bounds from the next request on."""
@@ -243,7 +251,8 @@ class Reader:
         except DoorError as error:
             if has_body:
                 raise
-            exchange.refusal = error  # nothing follows it: the connection can be used again
+            # Nothing follows it: the connection can be used again.
+            exchange.refusal = parted(error)
         if length > self._body_limit:
             raise BodyTooLarge(self._body_limit)
         self.expects = head.expects and has_body
@@ -293,6 +302,10 @@ class Reader:
         if fields > count:
             return HeadersTooLarge(f"The request has more header fields than the {count} allowed.")
         return HeadersTooLarge(f"The request's header is over this server's limit of {size} bytes.")
+
+
+#: Takes the place of a parser that is not needed any more.
+_DEAF = httptools.HttpRequestParser(object())
 
 
 class _Body:

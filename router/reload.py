@@ -15,7 +15,7 @@ from pathlib import Path
 from router import settings_file
 from router.rebuild import CannotBuild
 from router.settings import Settings
-from router.settings_diff import changes, needs_restart
+from router.settings_diff import WAITS, changes, needs_restart
 from router.settings_errors import SettingsError
 from router.units import Address
 from router.watch import Watch
@@ -97,7 +97,8 @@ class Reload:
         before, self.settings = self.settings, possible
         self._watch.follow(self._source.files(possible))
         for sentence in tell(before, possible, read):
-            log.info("settings: %s", sentence)
+            level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO
+            log.log(level, "settings: %s", sentence)
 
 
 def without_restart(old: Settings, new: Settings) -> Settings:
@@ -119,5 +120,4 @@ def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
     """Say what is different now, and what was read but has to wait."""
     done = changes(before, after)
     waiting = [one for one in changes(before, read) if one not in done]
-    end = "; waits for a restart"
-    return [*done, *(one.removesuffix(end) + end for one in waiting)] or ["as before"]
+    return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["as before"]

@@ -15,11 +15,15 @@ _BY_NAME = ("strategy", "tokenizer", "workers", "pools", "auth", "admin.keys")
 """Compared by name instead, or as what they mean to each pool."""
 
 
+#: Ends a sentence on what a reload cannot do.
+WAITS = "; waits for a restart"
+
+
 def changes(old: Settings, new: Settings) -> list[str]:
     """Tell everything that differs, in the order of the file."""
     waiting = needs_restart(old, new)
     sentences = [
-        f"{path}: {before} → {after}" + ("; waits for a restart" if path in waiting else "")
+        f"{path}: {before} → {after}" + (WAITS if path in waiting else "")
         for path, before, after in _differences(old, new)
     ]
     sentences += _keys("auth", old.door_keys, new.door_keys, _who(old), _who(new))

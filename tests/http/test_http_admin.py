@@ -36,6 +36,7 @@ FAMILIES = {
     "warmroute_queued": "counter",
     "warmroute_queue_refused": "counter",
     "warmroute_retries_denied": "counter",
+    "warmroute_tasks": "gauge",
     "warmroute_worker_ejected": "gauge",
     "warmroute_ejections": "counter",
     "warmroute_prompts": "counter",

@@ -187,7 +187,7 @@ def test_a_full_worker_is_not_counted_as_an_answer(stub: MakeStub, route: MakeRo
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     labels = {"pool": "default", "worker": "full"}
     assert router.metric("warmroute_requests_total", **labels, status="5xx") == 0
-    assert router.metric("warmroute_worker_errors_total", **labels, kind="full") == 2
+    assert router.metric("warmroute_worker_errors_total", **labels, kind="full") == 1  # it rests
 
 
 @pytest.mark.parametrize("how", ["length", "chunks"])

@@ -208,3 +208,27 @@ def test_others_are_refused_while_all_are_gone(
     worker.stop()
     assert {reply.result().status_code for reply in replies} <= {502, 503}
     assert time.monotonic() - began < 25  # not as late as `timeouts.queue`
+
+
+def test_a_full_worker_does_not_draw_the_requests(stub: MakeStub, route: MakeRouter) -> None:
+    """It refuses at once, so it always has the least to do; it is left alone for a while."""
+    full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
+    good = stub()
+    router = route(full.url, good.url, strategy="leastload", limits={"retries": 0}, health=QUIET)
+    answers = [router.http.post(PATH, json=CHAT).status_code for _ in range(40)]
+    assert answers.count(200) >= 30
+    assert len(good.requests) == answers.count(200)
+    assert set(answers) <= {200, 503}
+    full.script = OK
+    until(lambda: router.http.post(PATH, json=CHAT).status_code == 200 and len(full.requests) > 1)
+
+
+def test_when_all_are_full_they_say_so_themselves(stub: MakeStub, route: MakeRouter) -> None:
+    """Nobody waits for workers that rest; the last one's own words are relayed."""
+    said = b'{"error":{"message":"busy"}}'
+    worker = stub([b"HTTP/1.1 503 Full\r\ncontent-length: %d\r\n\r\n" % len(said) + said])
+    router = route(worker.url, health=QUIET)
+    for _ in range(3):
+        reply = router.http.post(PATH, json=CHAT)
+        assert (reply.status_code, reply.content) == (503, said)
+    assert len(worker.requests) == 3

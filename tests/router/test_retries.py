@@ -1,5 +1,7 @@
 """How many requests may be asked again at once."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def test_how_many(share: float, in_flight: int, allowed: int) -> None:
     budget = Budget(share)
     taken = [budget.take(in_flight) for _ in range(allowed + 5)]
     assert taken == [True] * allowed + [False] * 5
-    assert (budget.used, budget.denied) == (allowed, 5)
+    assert budget.used == allowed
 
 
 def test_the_least_can_be_set() -> None:
@@ -62,16 +64,66 @@ def test_never_more_than_the_budget(
     share: float, least: int, actions: list[tuple[bool, int]]
 ) -> None:
     """As requests come and go, and what was denied left nothing behind."""
-    budget, under_way, denied = Budget(share, least), 0, 0
+    budget, under_way = Budget(share, least), 0
     for retry, in_flight in actions:
         if retry and budget.take(in_flight):
             under_way += 1
             assert under_way <= max(least, share * in_flight)
         elif retry:
-            denied += 1
             assert under_way >= least or share == 0
             assert under_way + 1 > share * in_flight
         elif under_way:
             budget.give_back()
             under_way -= 1
-        assert (budget.used, budget.denied) == (under_way, denied)
+        assert budget.used == under_way
+
+
+def test_who_waits_is_next() -> None:
+    """In the order in which they came; who is late, or one too many, is told so."""
+
+    async def scene() -> None:
+        budget = Budget(0.2, least=1)
+        assert await budget.turn(0, 0.0)
+        waiting = [asyncio.ensure_future(budget.turn(0, 20.0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not await budget.turn(0, 0.01)
+        assert budget.denied == 1
+        budget.give_back()
+        assert await waiting[0]
+        assert not waiting[1].done()
+        budget.give_back()
+        assert await waiting[1]
+        assert budget.used == 1
+        budget.give_back()
+        assert budget.used == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("when", ["waiting", "in its turn"])
+def test_who_leaves_gives_it_back(when: str) -> None:
+    """Whether its turn had come or not."""
+
+    async def scene() -> None:
+        budget = Budget(0.2, least=1)
+        assert await budget.turn(0, 0.0)
+        leaving, staying = (asyncio.ensure_future(budget.turn(0, 20.0)) for _ in range(2))
+        await asyncio.sleep(0)
+        if when == "in its turn":
+            budget.give_back()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        if when == "waiting":
+            budget.give_back()
+        assert await staying
+        budget.give_back()
+        assert budget.used == 0
+
+    asyncio.run(scene())
+
+
+def test_a_share_of_nothing_is_not_waited_for() -> None:
+    """It never comes."""
+    budget = Budget(0.0)
+    assert not asyncio.run(budget.turn(1000, 20.0))
+    assert budget.denied == 1

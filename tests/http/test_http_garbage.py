@@ -1,0 +1,129 @@
+"""What a connection leaves behind is freed at once, not when garbage is collected some day."""
+
+import gc
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from router.connection import Connection
+from router.exchange import Exchange
+from router.protocol import Client
+from router.reading import Reader
+from tests.support import (
+    OK,
+    Action,
+    MakeRouter,
+    MakeStub,
+    Router,
+    Stub,
+    head,
+    post,
+    read_all,
+    send,
+    until,
+)
+
+CHAT = "/v1/chat/completions"
+BODY = json.dumps({"model": "m", "messages": []}).encode()
+STREAM = json.dumps({"model": "m", "messages": [], "stream": True}).encode()
+EVENTS: list[Action] = [
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+    b'data: {"id":"1"}\n\n',
+]
+SCRIPTS: dict[str, list[Action]] = {
+    "whole": OK,
+    "stream": [*EVENTS, b"data: [DONE]\n\n", "close"],
+    "cut": [*EVENTS, "reset"],
+    "vanishing": ["close"],
+    "garbage": [b"hello\r\n\r\n"],
+    "silent": ["stall"],
+    "full": [b"HTTP/1.1 503 Full\r\ncontent-length: 0\r\n\r\n"],
+    "error": [b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}"],
+}
+KINDS = (Client, Reader, Exchange, Connection)
+#: Sent by clients that then wait for the end of the answer, or leave.
+SAID = {
+    "good": head(CHAT, len(BODY), b"connection: close") + BODY,
+    "unknown": b"GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "operators": b"GET /workers HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    "nonsense": b"hello\r\n\r\n",
+    "smuggled": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n",
+    "no-json": head(CHAT, 1, b"connection: close") + b"{",
+    "too-large": head(CHAT, 1 << 40),
+    "upgrade": b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+}
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nobody collects garbage."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive() -> Counter[str]:
+    """How many there are of each kind."""
+    return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, KINDS))
+
+
+def freed(router: Router) -> bool:
+    """Nothing is left but connections that are kept for the next request."""
+    kept = sum(worker.upstream.idle for worker in router.door.fleet.workers)
+    found = alive()
+    return found["Connection"] <= kept and found.total() == found["Connection"]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_after_an_answer(stub: MakeStub, route: MakeRouter, uncollected: None, said: str) -> None:
+    """Whatever the client said."""
+    router = route(stub().url, health={"interval": "1h"})
+    for _ in range(3):
+        with send(router.port, SAID[said]) as client:
+            read_all(client)
+    until(lambda: freed(router))
+
+
+@pytest.mark.parametrize("at", [0, 5, 60, -10])
+def test_after_a_client_has_left(
+    stub: MakeStub, route: MakeRouter, uncollected: None, at: int
+) -> None:
+    """In the middle of its request."""
+    router = route(stub().url, health={"interval": "1h"})
+    for _ in range(3):
+        send(router.port, SAID["good"][:at]).close()
+    until(lambda: freed(router))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("body", [BODY, STREAM], ids=["json", "stream"])
+def test_after_a_worker_has(
+    stub: MakeStub, route: MakeRouter, uncollected: None, body: bytes, script: str
+) -> None:
+    """Answered, failed, or kept a client waiting that leaves."""
+    worker = stub(SCRIPTS[script])
+    router = route(worker.url, health={"interval": "1h"}, strategy="roundrobin")
+    for number in range(1, 4):
+        with post(router.port, CHAT, body, b"connection: close") as client:
+            if script == "silent":
+                until(partial(_asked, worker, number))
+                client.shutdown(socket.SHUT_RDWR)
+            else:
+                _read(client)
+        until(lambda: bool(router.worker().ready))
+    until(lambda: freed(router))
+
+
+def _asked(worker: Stub, times: int) -> bool:
+    return len(worker.requests) == times
+
+
+def _read(client: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        read_all(client)

@@ -1,0 +1,61 @@
+"""Who said it is full is left alone for a moment."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.rests import FIRST_S, LONGEST_S, Rests
+
+
+def test_it_rests_and_comes_back() -> None:
+    """Others are asked meanwhile; then it is asked again."""
+    rests = Rests()
+    assert not rests
+    rests.refused("a", 10.0)
+    assert rests
+    assert rests.awake(["a", "b"], 10.0) == ["b"]
+    assert rests.awake(["a", "b"], 10.0 + FIRST_S) == ["a", "b"]
+
+
+def test_all_of_them_rest() -> None:
+    """Asking one is better than a refusal."""
+    rests = Rests()
+    for worker in "ab":
+        rests.refused(worker, 10.0)
+    assert rests.awake(["a", "b"], 10.0) == ["a", "b"]
+
+
+def test_each_rest_is_longer() -> None:
+    """Up to a bound; refusals to those who asked before it rested are no news."""
+    rests, now, spans = Rests(), 10.0, []
+    for _ in range(10):
+        began = now
+        for _ in range(5):
+            rests.refused("a", now)
+        while "a" not in rests.awake(["a", "b"], now):
+            now += FIRST_S / 8
+        spans.append(now - began)
+    assert spans == sorted(spans)
+    assert spans[3] > 5 * spans[0]
+    assert spans[-1] <= LONGEST_S + FIRST_S
+
+
+def test_an_answer_ends_it() -> None:
+    """And the next one is short again."""
+    rests = Rests()
+    for now in (10.0, 20.0, 30.0):
+        rests.refused("a", now)
+    rests.answered("a")
+    assert not rests
+    rests.refused("a", 40.0)
+    assert rests.awake(["a", "b"], 40.0 + FIRST_S) == ["a", "b"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 100))))
+def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
+    """Those who left the fleet are."""
+    rests = Rests()
+    for worker, now in refusals:
+        rests.refused(worker, now)
+    rests.keep(["a", "b"])
+    assert set(rests._rests) == {worker for worker, _ in refusals} & {"a", "b"}
+    assert set(rests.awake(list("abcd"), 1e9)) == set("abcd")
