@@ -34,15 +34,24 @@ class Tokenizing:
 
     def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
         """Whether the prompt may be made on the loop."""
+        if request.model in prompts.asked:
+            return False
         known = prompts.known.get(request.model or "") if prompts.keyed else None
         return known is None or len(body) <= known.exact.short
 
     async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> Made:
-        """Turn a long request into what a strategy may know of it."""
+        """Turn a long request, or one whose tokens are asked for, into what a strategy may know."""
         if self.pending >= self._most:
             return prompts.by_text(endpoint, request, BUSY)
+        asked = prompts.asked.get(request.model or "")
+        if asked is not None:
+            self.pending += 1
+            try:
+                return await prompts.ask(endpoint, request, body, asked)
+            finally:
+                self.pending -= 1
         loop = asyncio.get_running_loop()
         work = self._threads.submit(prompts.make, endpoint, request, body)
         self.pending += 1
