@@ -21,6 +21,13 @@ def card(name: str, root: object = None, parent: str | None = None) -> dict[str,
     return said | ({} if root is None else {"root": str(root), "parent": parent})
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has left is none."""
+
+
 class Engine:
     """Answers on a port of its own until `stop`."""
 
@@ -45,8 +52,7 @@ class Engine:
         self.tokenized: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         """What it was shown with each."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self.name = f"127.0.0.1:{self._server.server_address[1]}"
         self.url = f"http://{self.name}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
