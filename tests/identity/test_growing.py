@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.identity.conversation import conversation
@@ -25,6 +25,9 @@ GROWING = ("chatml", "llama", "mistral", "gemma", "witness", "witness-parts")
 OPEN: dict[str, Any] = {"add_generation_prompt": False}
 DATE: dict[str, Any] = {"chat_template_kwargs": {"date_string": "26 Jul 2024"}}
 
+#: What is said of a model is made when it is first asked for, which takes its time.
+unhurried = settings(deadline=None)
+
 texts = st.text(max_size=40) | st.sampled_from(
     ["<|im_end|>", "<|im_start|>system\n", "<s>[INST]", "\n\n", " ", "</think>", "{{ x }}", "👩‍🚀"]
 )
@@ -41,6 +44,7 @@ def talk(turns: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", GROWING)
+@unhurried
 @given(turns=turns)
 def test_a_longer_conversation_begins_with_the_shorter_one(
     family: str, turns: list[tuple[str, str]]
@@ -56,6 +60,7 @@ def test_a_longer_conversation_begins_with_the_shorter_one(
             assert whole[: len(shorter)] == shorter
 
 
+@unhurried
 @given(turns=turns)
 def test_ids_are_those_of_the_text(turns: list[tuple[str, str]]) -> None:
     """Whatever the memory between special tokens holds."""
@@ -100,6 +105,7 @@ FIELDS = (
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/v1/completions"])
+@unhurried
 @given(asked=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
 def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
     """Whatever a client writes, there are ids, or there is a reason."""
@@ -108,6 +114,7 @@ def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
         assert len(found) % 4 == 0
 
 
+@unhurried
 @given(body=st.binary(max_size=60) | st.sampled_from([b"\xff", b"[]", b"5", b'"\\ud800"', b""]))
 def test_bodies_that_are_not_understood(body: bytes) -> None:
     """They are no objects, or not JSON at all."""
@@ -115,6 +122,7 @@ def test_bodies_that_are_not_understood(body: bytes) -> None:
         known("chatml").ids(ENDPOINTS[CHAT], body)
 
 
+@unhurried
 @given(messages=st.lists(json_values, max_size=3))
 def test_reading_ends(messages: list[Any]) -> None:
     """With messages that templates take, or with a reason."""
@@ -216,6 +224,7 @@ CASES: list[dict[str, Any]] = json.loads(
 )
 
 
+@unhurried
 @given(case=st.sampled_from(CASES), place=st.integers(0, 999), odd=json_values)
 def test_one_thing_may_be_odd(case: dict[str, Any], place: int, odd: Any) -> None:
     """Somewhere in a request that is else as it should be."""
