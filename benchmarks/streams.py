@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
 from benchmarks.processes import cpu_seconds, machine_seconds, memory_bytes
-from benchmarks.proxies import PROXIES, Group, Proxy, programs
+from benchmarks.proxies import PROXIES, TIMES, Group, Proxy, programs
 from benchmarks.stub import StubSettings
 from benchmarks.watching import Seen, Watch, watch_probe, watch_streams
 
@@ -160,7 +160,7 @@ def main(
     chosen = [
         proxy
         for proxy in PROXIES
-        if proxy.group is not Group.AWARE and proxy.program in found
+        if proxy.group is not Group.AWARE and proxy.program in found and TIMES not in proxy.mode
         if (any(part in proxy.name for part in only) if only else not proxy.slow)
     ]
     settings = StubSettings(events=ENDLESS, step_s=1 / rate, phases=PHASES)
