@@ -109,6 +109,7 @@ class Door:
         """Let go of the workers."""
         await self.keeper.stop()
         await self._health.stop()
+        self._proxy.close()
         await self._inquiries.close()
         for worker in self.fleet.workers:
             worker.upstream.close()

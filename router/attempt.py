@@ -54,11 +54,11 @@ class Attempt:
 
     __slots__ = (
         "_began",
-        "_booked_at",
         "_booking",
         "_failure",
         "_first_byte_s",
         "_mark",
+        "booked_at",
         "choice",
         "job",
         "status",
@@ -72,9 +72,9 @@ class Attempt:
         self.choice = choice
         self.status = 0
         """What the client was answered; 0 while it was not."""
-        self._booked_at = monotonic()
-        self._booking = job.pool.book(job.prompt, choice, self._booked_at)
-        self._mark = worker.breaker.began(self._booked_at)
+        self.booked_at = monotonic()
+        self._booking = job.pool.book(job.prompt, choice, self.booked_at)
+        self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
         self._began = True
@@ -87,7 +87,7 @@ class Attempt:
         """The answer has begun; in a stream that means that the prompt is computed."""
         now = monotonic()
         self.status = status
-        self._first_byte_s = now - self._booked_at
+        self._first_byte_s = now - self.booked_at
         self.worker.load.first_byte(self._booking, now)
         if status < 400 and not self.worker.breaker.closed:
             self.worker.breaker.answering(now, self._mark)

@@ -158,12 +158,12 @@ class Proxy:
         try:
             for place, choice in enumerate(candidates, start=1):
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-                if not _still(job, worker, again=error is not None):
-                    continue
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
                         break
                     retrying = True
+                if not _still(job, worker, again=error is not None):  # the wait may have been long
+                    continue
                 last = asked + 1 >= self._attempts or place == len(candidates)
                 attempt = Attempt(job, worker, choice)
                 try:
@@ -201,7 +201,7 @@ class Proxy:
             connection = await upstream.ask(head, body)
             try:
                 status = connection.head.status
-                self._feel(worker, status)
+                self._feel(attempt, status)
                 if status == FULL and not is_last:
                     attempt.full()
                     return False
@@ -229,13 +229,17 @@ class Proxy:
                 attempt.log()
         return True
 
-    def _feel(self, worker: Worker, status: int) -> None:
+    def _feel(self, attempt: Attempt, status: int) -> None:
         """What an answer's status says of the room there."""
         rests = self._admission.rests
         if status == FULL:
-            rests.refused(worker, monotonic())
+            rests.refused(attempt.worker, monotonic())
         elif rests and status < 400:
-            rests.answered(worker)
+            rests.answered(attempt.worker, attempt.booked_at)
+
+    def close(self) -> None:
+        """Begin no more prompts."""
+        self._tokenizing.close()
 
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """The server will wait no longer for this answer."""

@@ -19,6 +19,7 @@ W = TypeVar("W")
 
 @dataclass(slots=True)
 class _Rest:
+    since: float
     until: float
     span: float
 
@@ -37,14 +38,16 @@ class Rests:
         """It is full."""
         rest = self._rests.get(worker)
         if rest is None:
-            self._rests[worker] = _Rest(now + FIRST_S, FIRST_S)
+            self._rests[worker] = _Rest(now, now + FIRST_S, FIRST_S)
         elif now >= rest.until:  # else it was asked before it rested, and this is no news
             rest.span = min(2 * rest.span, LONGEST_S)
-            rest.until = now + rest.span
+            rest.since, rest.until = now, now + rest.span
 
-    def answered(self, worker: object) -> None:
-        """It is not, or no longer: an answer has begun, or one has ended."""
-        self._rests.pop(worker, None)
+    def answered(self, worker: object, asked: float) -> None:
+        """It took on a request sent at `asked`: if that was since it refused, it has room."""
+        rest = self._rests.get(worker)
+        if rest is not None and asked >= rest.since:
+            del self._rests[worker]
 
     def awake(self, workers: Sequence[W], now: float) -> Sequence[W]:
         """Those that do not rest; all of them if all do."""

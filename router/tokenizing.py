@@ -5,7 +5,10 @@ hundredth. A client that leaves takes its prompt with it, unless a thread has be
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 from router.openai import Endpoint, Request
 from router.prompts import Made, Prompts
@@ -52,14 +55,20 @@ class Tokenizing:
                 return await prompts.ask(endpoint, request, body, asked)
             finally:
                 self.pending -= 1
+        work = _Work(prompts, endpoint, request, body)
+        future = self._threads.submit(work)
         loop = asyncio.get_running_loop()
-        work = self._threads.submit(prompts.make, endpoint, request, body)
         self.pending += 1
-        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        future.add_done_callback(lambda _: _tell(loop, self._ended))
         try:
+            # Not cancelled with its client: what is queued keeps its body, and so has to count.
             async with asyncio.timeout(self._patience):
-                made = await asyncio.wrap_future(work)
+                made = await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:  # a thread that has begun goes on to its end
+            made = None
+        finally:
+            work.wanted = False
+        if made is None:
             return prompts.by_text(endpoint, request, SLOW)
         prompts.count(made.reason)
         return made
@@ -70,3 +79,20 @@ class Tokenizing:
     def close(self) -> None:
         """Begin nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Work:
+    """One prompt to be made, as long as somebody waits for it."""
+
+    def __init__(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> None:
+        self._make = partial(prompts.make, endpoint, request, body)
+        self.wanted = True
+
+    def __call__(self) -> Made | None:
+        """Runs in a thread."""
+        return self._make() if self.wanted else None
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended before the thread
+        loop.call_soon_threadsafe(what)

@@ -44,7 +44,9 @@ def test_an_answer_ends_it() -> None:
     rests = Rests()
     for now in (10.0, 20.0, 30.0):
         rests.refused("a", now)
-    rests.answered("a")
+    rests.answered("a", 29.0)  # it was asked before
+    assert rests.awake(["a", "b"], 30.0) == ["b"]
+    rests.answered("a", 31.0)
     assert not rests
     rests.refused("a", 40.0)
     assert rests.awake(["a", "b"], 40.0 + FIRST_S) == ["a", "b"]
