@@ -156,10 +156,12 @@ class _Look:
         self._sender.send(Long(standing.port, rate, self._seconds + 1))
         self._watchers.look(proxy, standing.port, self._seconds)
         began, machine = time.perf_counter(), machine_seconds()
-        used = sum(map(cpu_seconds, standing.pids))
+        # What tried the tokenizer when the router began has ended.
+        pids = [pid for pid in standing.pids if Path(f"/proc/{pid}").exists()]
+        used = sum(map(cpu_seconds, pids))
         time.sleep(self._seconds)
         wall = time.perf_counter() - began
-        machine, used = machine_seconds() - machine, sum(map(cpu_seconds, standing.pids)) - used
+        machine, used = machine_seconds() - machine, sum(map(cpu_seconds, pids)) - used
         probe, seen = self._watchers.seen()
         sent: Sent = self._sender.recv()
         delays = sorted(delay for one in seen for delay in one.delays)
