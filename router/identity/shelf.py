@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from router.identity.added import that_count
 from router.identity.exact import Exact
 from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, read_folder
+from router.identity.templated import Templated
 from router.identity.tokenizer import Tokenizer
 from router.identity.trial import opened
 
@@ -74,7 +75,7 @@ class Shelf:
                 folder = read_folder(path)
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
-                exact = Exact(folder, opened.tokenizer, keywords=keywords)
+                exact = Exact(Templated(folder, opened.tokenizer, keywords=keywords))
                 found = self._volumes[key] = Volume(path, exact, opened)
             return found
 

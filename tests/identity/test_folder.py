@@ -8,6 +8,7 @@ import pytest
 
 from router.identity.exact import Exact
 from router.identity.folder import LARGEST, BadFolder, read_folder
+from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
@@ -194,7 +195,7 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": "{% for %}"})
     read, (tokenizer, _) = read_folder(path), load(path)
     with pytest.raises(BadFolder, match=rf"the chat template in {tmp_path} is not valid: "):
-        Exact(read, tokenizer)
+        Templated(read, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_no_chat_without_a_template(
 ) -> None:
     """Texts are known all the same."""
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
     with pytest.raises(Unlike, match=reason):
         exact.ids(ENDPOINTS[CHAT], body)
@@ -221,7 +222,7 @@ def test_no_chat_without_a_template(
 def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
     """Neither of chats nor of texts; ids are ids."""
     path = write(folder(tmp_path, FAMILIES["chatml"]), tekken__json="{}")
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
                         ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
         with pytest.raises(Unlike, match="a tokenizer of its own"):
@@ -232,7 +233,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
     """Where the model has one, a request with tools is rendered by it."""
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": TEMPLATES})
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     for tools, said in ((None, b'{"prompt": "D"}'), ([TOOL], b'{"prompt": "T"}')):
         body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
         found = exact.ids(ENDPOINTS[CHAT], body)
