@@ -22,7 +22,7 @@ class Way(Protocol):
         """Return the ids of a chat in any dialect, whose body has `size` bytes. Raises Unlike."""
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text of at most `LONGEST`; with `special`, with BOS. Raises Unlike."""
+        """Return the ids of a text, at most `LONGEST`; with `special`, BOS too. Raises Unlike."""
 
 
 class Exact:

@@ -136,30 +136,38 @@ def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("files", "program", "tokenizer"),
+    ("files", "own"),
     [
-        ({}, False, False),
+        ({}, ""),
+        ({"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}}, ""),
+        ({"config__json": {"model_type": "gpt_oss"}}, "program"),
+        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, "program"),
+        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, ""),
+        ({"config__json": {"architectures": [["x"]], "model_type": []}}, ""),
+        ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, "tokenizer"),
+        ({"tekken__json": "{}"}, "mistral"),
+        ({"tokenizer__model__v3": ""}, "mistral"),
+        ({"tekken__json": "{}", "tokenizer__json": "{}"}, ""),
+        ({"tekken__json": "{}", "tokenizer__json": "{}", "params__json": "{}"}, "mistral"),
+        ({"tekken__json": "{}", "model__safetensors": ""}, ""),
+        ({"tekken__json": "{}", "params__json": "{}", "model__safetensors": ""}, ""),
         (
-            {"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}},
-            False,
-            False,
+            {"tekken__json": "{}", "model__safetensors": "", "consolidated__safetensors": ""},
+            "mistral",
         ),
-        ({"config__json": {"model_type": "gpt_oss"}}, True, False),
-        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, True, False),
-        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, False, False),
-        ({"config__json": {"architectures": [["x"]], "model_type": []}}, False, False),
-        ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, False, True),
-        ({"tekken__json": "{}"}, False, True),
-        ({"tokenizer__model__v3": ""}, False, True),
-        ({"tekken__json": "{}", "model__safetensors": ""}, False, False),
+        ({"params__json": "{}", "consolidated__safetensors": ""}, ""),
     ],
 )
 def test_models_for_which_engines_have_their_own(
-    tmp_path: Path, files: dict[str, Any], program: bool, tokenizer: bool
+    tmp_path: Path, files: dict[str, Any], own: str
 ) -> None:
     """They do not use their templates, or not even their tokenizers."""
     read = read_folder(write(tmp_path, **files))
-    assert (read.own_program, read.own_tokenizer) == (program, tokenizer)
+    assert (read.own_program, read.own_tokenizer, read.mistral) == (
+        own == "program",
+        own == "tokenizer",
+        own == "mistral",
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +229,8 @@ def test_no_chat_without_a_template(
 
 def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
     """Neither of chats nor of texts; ids are ids."""
-    path = write(folder(tmp_path, FAMILIES["chatml"]), tekken__json="{}")
+    config = {"architectures": ["MoonshotKimiaForCausalLM"]}
+    path = write(folder(tmp_path, FAMILIES["chatml"]), config__json=config)
     exact = Exact(Templated(read_folder(path), load(path)[0]))
     for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
                         ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
