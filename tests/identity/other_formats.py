@@ -1,10 +1,12 @@
-"""Folders of models in Mistral's own format, with the vocabularies that its library comes with."""
+"""Folders of models whose tokenizers are in other formats than `tokenizer.json`."""
 
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.identity.families import CORPUS
 
 
 class _Kind(NamedTuple):
@@ -34,7 +36,7 @@ _SPECIAL = (
 
 
 def make_mistral(folder: Path, kind: str) -> Path:
-    """Write a model's folder, and return it: a tokenizer without weights."""
+    """Write a folder in Mistral's format, with a vocabulary that its library comes with."""
     import mistral_common  # noqa: PLC0415 - an extra
 
     made = KINDS[kind]
@@ -50,4 +52,31 @@ def make_mistral(folder: Path, kind: str) -> Path:
     ]
     data.pop("image", None)
     (folder / made.name).write_text(json.dumps(data), encoding="utf-8")
+    return folder
+
+
+#: Of a model in the manner of Llama 2: which token begins a text, only its class knows.
+_TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def make_sentencepiece(folder: Path) -> Path:
+    """Write a folder with a small vocabulary of SentencePiece's, in the manner of Llama 2."""
+    import sentencepiece  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus = folder.with_suffix(".txt")
+    corpus.write_text("\n".join([*CORPUS, "".join(CORPUS)]), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus),
+        model_prefix=str(folder / "tokenizer"),
+        model_type="bpe",
+        vocab_size=400,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    config = {"tokenizer_class": "LlamaTokenizer", "chat_template": _TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
     return folder
