@@ -61,7 +61,7 @@ _TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}
 
 def make_sentencepiece(folder: Path) -> Path:
     """Write a folder with a small vocabulary of SentencePiece's, in the manner of Llama 2."""
-    import sentencepiece  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+    import sentencepiece  # noqa: PLC0415 - an extra
 
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder.with_suffix(".txt")

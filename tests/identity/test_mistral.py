@@ -73,7 +73,7 @@ def test_calls_of_tools() -> None:
     spaced = {**CALL, "function": {"name": "get_weather", "arguments": '{"place":"Zürich"}'}}
     for call, same in ((long, CALL), (spaced, _with_arguments('{"place": "Z\\u00fcrich"}'))):
         one, other = (
-            ids(messages=[HI, _calls(made), _result(made["id"])], tools=[TOOL])
+            ids(messages=[HI, _calls(made), _result(str(made["id"]))], tools=[TOOL])
             for made in (call, same)
         )
         assert one == other
