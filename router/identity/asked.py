@@ -12,6 +12,9 @@ from router.identity.unlike import Unlike
 
 Body = Mapping[str, Any]
 
+#: Bytes that a packed id takes.
+ID_BYTES = 4
+
 _decode = msgspec.json.Decoder().decode
 
 

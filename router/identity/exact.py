@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from router.identity.asked import Body, decoded, plain
+from router.identity.media import Head
 from router.identity.unlike import Unlike
 from router.openai import Endpoint, Prompted
 
@@ -20,6 +21,9 @@ class Way(Protocol):
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect, whose body has `size` bytes. Raises Unlike."""
+
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
+        """Return what is known of such a chat with images and the like. Raises Unlike."""
 
     def text(self, text: str, *, special: bool) -> bytes:
         """Return the ids of a text, at most `LONGEST`; with `special`, BOS too. Raises Unlike."""
@@ -47,6 +51,10 @@ class Exact:
             case Prompted.NOTHING:
                 raise Unlike("no prompt")
         return self._way.chat(endpoint, asked, len(body))
+
+    def head(self, endpoint: Endpoint, body: bytes) -> Head:
+        """Return what is known of a chat with images and the like. Raises Unlike."""
+        return self._way.head(endpoint, decoded(body), len(body))
 
     def _plain(self, asked: Body, field: str) -> bytes:
         found = plain(asked, field)

@@ -16,8 +16,9 @@ from router.identity.conversation import with_arguments
 from router.identity.decoded import Json
 from router.identity.exact import LONGEST
 from router.identity.folder import LARGEST, BadFolder
+from router.identity.media import Head
 from router.identity.reading import Message
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Mistral:
             raise
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
             raise Unlike("refused by Mistral's library") from None
+
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - as all have it
+        """Nothing is known of chats with images."""
+        raise Unlike(NOT_TEXT)
 
     def text(self, text: str, *, special: bool) -> bytes:
         """Return the ids of a text; with `special`, with BOS. Raises Unlike."""
@@ -135,7 +140,7 @@ def _content(given: Json) -> Json:
     if given is None or isinstance(given, str):
         return given
     if not all(isinstance(one, dict) and one.get("type") == "text" for one in given):
-        raise Unlike("parts that are not text")
+        raise Unlike(NOT_TEXT)
     return [{"type": "text", "text": one.get("text")} for one in given]
 
 

@@ -1,21 +1,24 @@
 """The usual way: a chat template makes a text of a conversation, and the tokenizer ids of that."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 
-from router.identity.asked import Body, packed
+from router.identity import media
+from router.identity.asked import ID_BYTES, Body, packed
 from router.identity.chat import Chat, chat_of
 from router.identity.conversation import conversation
 from router.identity.dialects import chat_of_messages
 from router.identity.exact import LONGEST
 from router.identity.folder import BadFolder, ModelFolder
 from router.identity.items import chat_of_responses
+from router.identity.media import Head
 from router.identity.probing import effort_for_none, wants_system_first
+from router.identity.reading import Message
 from router.identity.template import ChatTemplate
 from router.identity.tokenizer import Tokenizer
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
 
 #: Characters that a template may make of one character of the request, at most, and some more.
@@ -53,13 +56,42 @@ class Templated:
         chat = self._chat(endpoint, asked)
         if chat.ids is not None:
             return packed(chat.ids)
+        template = self._template(chat)
+        messages = conversation(chat.messages, parts=template.wants_parts)
+        return self.text(self._rendered(template, chat, messages, size), special=chat.special)
+
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
+        """Return what is known of such a chat with images and the like. Raises Unlike."""
+        if endpoint.prompted is not Prompted.CHAT:
+            raise Unlike(NOT_TEXT)
+        asked, count = media.with_words(asked)
+        chat = chat_of(asked)
+        template = self._template(chat)
+        if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
+            raise Unlike(NOT_TEXT)  # of templates that take texts, only the engine knows the place
+        messages = conversation(chat.messages, parts=True)
+        all_, one, none = (
+            self._rendered(template, chat, media.with_media(messages, most), size)
+            for most in (count, 1, 0)
+        )
+        before = self.text(media.head(one, all_, none), special=chat.special)
+        whole = self.text(all_, special=chat.special)
+        same = media.same_start(before, whole) // ID_BYTES * ID_BYTES
+        return Head(whole[:same], len(whole) // ID_BYTES, count)
+
+    def _template(self, chat: Chat) -> ChatTemplate:
         if self._own_program:
             raise Unlike("a prompt program of its own")
         template = self._plain if chat.tools is None else self._tooled
         if template is None:
             raise Unlike("no chat template")
+        return template
+
+    def _rendered(
+        self, template: ChatTemplate, chat: Chat, messages: Sequence[Message], size: int
+    ) -> str:
         text = template.render(
-            conversation(chat.messages, parts=template.wants_parts),
+            messages,
             tools=chat.tools,
             documents=chat.documents,
             add_generation_prompt=chat.add_generation_prompt,
@@ -69,7 +101,7 @@ class Templated:
         )
         if len(text) > LONGEST:
             raise Unlike("too long")
-        return self.text(text, special=chat.special)
+        return text
 
     def text(self, text: str, *, special: bool) -> bytes:
         """Return the ids of a text; with `special`, with BOS. Raises Unlike."""

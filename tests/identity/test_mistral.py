@@ -70,8 +70,11 @@ def test_texts() -> None:
 def test_calls_of_tools() -> None:
     """Their ids are cut to nine letters, and their arguments are written anew."""
     long = {**CALL, "id": "call_abcdefghi"}
-    spaced = {**CALL, "function": {"name": "get_weather", "arguments": '{"place":"Zürich"}'}}
-    for call, same in ((long, CALL), (spaced, _with_arguments('{"place": "Z\\u00fcrich"}'))):
+    for call, same in (
+        (long, CALL),
+        (_with_arguments('{"place":"Zürich"}'), _with_arguments('{"place": "Z\\u00fcrich"}')),
+        (_with_arguments("[1]"), _with_arguments("{}")),
+    ):
         one, other = (
             ids(messages=[HI, _calls(made), _result(str(made["id"]))], tools=[TOOL])
             for made in (call, same)

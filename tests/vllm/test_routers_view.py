@@ -60,7 +60,7 @@ def keys(router: Router, model: str, **more: Any) -> list[int]:
 def test_tokens_are_known_and_agree(engine: Engine, route: MakeRouter) -> None:
     """By the folder that the engine names; of its adapters too, by their base model's."""
     router = route(engine.url)
-    until(lambda: knows(router), PATIENCE_S)
+    until(lambda: knows(router, MODEL), PATIENCE_S)
     for model in (MODEL, "a", "b"):
         assert tokenizer(router, model)["keyed"] == "tokens"
         assert set(states(router, model).values()) == {"agrees"}
@@ -97,7 +97,7 @@ def test_adapters_and_tenants_share_nothing(engine: Engine, route: MakeRouter) -
 def test_tokens_that_are_asked_for(engine: Engine, route: MakeRouter) -> None:
     """With `worker`, of every prompt; they are the same."""
     known = route(engine.url)
-    until(lambda: knows(known), PATIENCE_S)
+    until(lambda: knows(known, MODEL), PATIENCE_S)
     router = route(engine.url, tokenizer="worker")
     until(lambda: any(MODEL in p.prompts.asked for p in router.door.fleet.pools), PATIENCE_S)
     ask(router)
