@@ -7,13 +7,15 @@ bytes make a token is learned from the `usage` that workers report.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from router.identity.exact import Exact
 from router.identity.text import canonical, measured
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import Prompt
 from strategies.blocks import TEXT_ENDS, chain, root_key
@@ -44,6 +46,8 @@ class Known(NamedTuple):
     exact: Exact
     forward: bool = False
     """Its workers may be sent the ids along with a chat."""
+    media: bool = False
+    """Of a chat with images its tokens are known up to the first of them."""
 
 
 class Asked(NamedTuple):
@@ -104,6 +108,9 @@ class Prompts:
                 return self._tokenized(endpoint, request, known, body)
             except Unlike as unlike:
                 reason = unlike.reason
+        if known is not None and known.media and reason == NOT_TEXT:
+            with suppress(Unlike):
+                return Made(self._of_head(endpoint, request, known, body))
         return Made(self._by_text(endpoint, request, known), reason)
 
     async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
@@ -130,6 +137,14 @@ class Prompts:
         prompt = self._of_ids(endpoint, request, known.identity, ids)
         along = known.forward and endpoint.prompted is Prompted.CHAT
         return Made(prompt, ids=ids if along else b"")
+
+    def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
+        """Keys end where the first image begins: what is after it is another one's in the engine,
+        by a hash of its own."""
+        head = known.exact.head(endpoint, body)
+        prompt = self._of_ids(endpoint, request, known.identity, head.ids)
+        tokens = head.tokens + PART_TOKENS * head.media
+        return replace(prompt, tokens=tokens, counted=False)
 
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
