@@ -150,6 +150,10 @@ class Index:
         """Every tier of every engine; the shared store is one of the engine called ``""``."""
         return iter(self._places.values())
 
+    def place(self, worker: str, tier: Tier) -> Place | None:
+        """One tier of one engine, if it was ever heard of."""
+        return self._places.get((worker, tier))
+
     def find(self, keys: Sequence[int]) -> Found:
         """Follow a prompt's chained keys as far as anybody holds them."""
         get, number = self._blocks.get, len(keys)
