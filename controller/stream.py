@@ -217,9 +217,7 @@ class Stream:
         """Time has passed: what had to wait for the cooldown may begin."""
         if self._replaying or now < self._cool_until or not self.replays:
             return
-        if self._pending:
-            yield from self._ask(now)
-        elif self._doubted and self.applied >= 0:
+        if self._pending or (self._doubted and self.applied >= 0):
             yield from self._ask(now)
         elif self.lost:
             live = self.live

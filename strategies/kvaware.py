@@ -62,7 +62,7 @@ class Memory(Protocol):
 class KvAwareOptions:
     """What an operator may set."""
 
-    memory: Bytes = field(
+    index: Bytes = field(
         default=Bytes(256 << 20),
         metadata={"doc": "Bound of the index of all workers' blocks; the least used go first."},
     )
@@ -109,7 +109,7 @@ class KvAware:
         self._recent = Recent(options.shadow // 8, options.unconfirmed)
         self._l1_s = 1.0 / options.l1_tokens_per_second
         self._l2_s = 1.0 / options.l2_tokens_per_second
-        self.memory_bytes: int = options.memory
+        self.memory_bytes: int = options.index
         """For whoever makes the memory."""
         self.memory: Memory | None = None
         # By prompt and worker: no more than there are requests in flight.

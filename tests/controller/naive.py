@@ -40,13 +40,15 @@ class Naive:
     def _store(self, worker: str, event: Stored, gone: list[int]) -> bool:
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
+        above: tuple[str, tuple[int, ...]]
         if event.parent is None:
-            salt, tokens = event.adapter, ()
+            above = (event.adapter, ())
         else:
-            above = self.prefix(worker, event.parent)
-            if above is None:
+            found = self.prefix(worker, event.parent)
+            if found is None:
                 return False
-            salt, tokens = above
+            above = found
+        salt, tokens = above
         ids = memoryview(event.tokens).cast("I").tolist()
         for number, name in enumerate(event.hashes):
             tokens = (*tokens, *ids[number * SIZE : (number + 1) * SIZE])
@@ -109,8 +111,5 @@ class Naive:
 def depths(index: Index, salt: str, ids: bytes) -> dict[tuple[str, Tier], int]:
     """What the real one answers, by place."""
     found = index.find(even_chain(even_root(salt, ""), ids, SIZE))
-    return {
-        (place.worker, place.tier): depth
-        for bit, depth in found.depths.items()
-        if (place := index.place_of(bit))
-    }
+    places = [(index.place_of(bit), depth) for bit, depth in found.depths.items()]
+    return {(place.worker, place.tier): depth for place, depth in places}

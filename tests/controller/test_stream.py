@@ -48,8 +48,8 @@ class Reader:
             if isinstance(step, Apply):
                 assert step.payload not in self.applied, "applied twice"
                 number = int(step.payload.split(b":")[1])
-                before = self.applied[-1:] and int(self.applied[-1].split(b":")[1])
-                assert before == [] or number == before + 1, "out of order"
+                before = int(self.applied[-1].split(b":")[1]) if self.applied else number - 1
+                assert number == before + 1, "out of order"
                 self.applied.append(step.payload)
             elif isinstance(step, Clear):
                 self.applied.clear()
