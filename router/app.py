@@ -44,7 +44,7 @@ class Door:
         self.memories = Memories(fleet, settings, self._inquiries)
         self._health = Health(fleet, settings.health, self._inquiries, self._notice)
         self.metrics.remember(self.memories)
-        self.view = View(fleet, self.metrics, lambda: self.keeper.cases)
+        self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         app = admin(fleet, self.view, lambda: self.stopping)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)

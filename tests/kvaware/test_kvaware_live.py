@@ -1,10 +1,15 @@
 """Real sockets and events: what engines tell decides; where they cannot, the reason says so."""
 
+import asyncio
+from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
 
+from router.check_live import check_live
+from router.memories import FLAG
+from router.settings import Settings
 from simulator.thread import FleetThread
 from tests.kvaware.conftest import MakeFleet, MakeKvAware, trusted
 from tests.support import MakeRouter, Router, until
@@ -91,6 +96,28 @@ def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAwa
     settle(router, simulated)
     salted = ask(router, "once upon a time " * 40, cache_salt="tenant")
     assert predicted(salted) == cached(salted) > 600
+    assert router.http.get("/health/ready").json() == {
+        "status": "ready",
+        "pools": {"default": 4},
+        "blind": {"default": 0},
+    }
+    shown = {one["worker"]: one for one in router.http.get("/kv").json()}
+    assert shown[holder]["blocks"]["gpu"] == holders(router)[holder]
+    assert shown[holder]["streams"][0]["state"] == "live"
+
+
+def test_check_live_says_what_is_subscribed_and_what_is_missing(
+    fleet: MakeFleet, folder: Path
+) -> None:
+    """The flag that would help is in the line."""
+    for publishing in (True, False):
+        simulated = fleet(workers=1, kv_events=publishing)
+        settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+        lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+        assert well is publishing
+        (line,) = [line for line in lines if "KV events" in line]
+        wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
+        assert wanted in line
 
 
 def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
@@ -155,6 +182,10 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
     ((_, memory),) = router.door.memories.pools()
     until(lambda: len(memory.missing) == 2)
     assert all("--kv-events-config" in lacking for lacking in memory.missing.values())
+    ready = router.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    assert ready.json()["blind"] == {"default": 2}
+    assert {one["doubt"] for one in router.http.get("/kv").json()} == {"no events"}
 
 
 def mute(fleet: FleetThread) -> None:
