@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Names that are merged at once: these, or an eighth of those merged before if that is more.
-FEW = 1024
+FEW = 256
 #: Bytes of a name in the dictionary: the number, and its place. Measured, with room to grow.
 FRESH_BYTES = 112
 #: Bytes of a name in the arrays.

@@ -17,7 +17,7 @@ from tests.vllm.engine import BLOCK, LONGEST, MODEL, Engine, command, free_port,
 CHAT = "/v1/chat/completions"
 QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
 #: Seconds that an engine's events may take: it publishes with its next step.
-PATIENCE = 20.0
+PATIENCE = 60.0
 WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
 
 
@@ -74,7 +74,7 @@ def kvaware(route: MakeRouter, model: Path) -> MakeRouter:
         )
         pool = router.door.fleet.pools[0]
         until(lambda: MODEL in pool.prompts.known, PATIENCE)
-        until(lambda: not any(memory(router).doubt(w.name) for w in pool.workers), PATIENCE)
+        until(lambda: {memory(router).doubt(w.name) for w in pool.workers} == {""}, PATIENCE)
         return router
 
     return make
