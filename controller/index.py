@@ -87,14 +87,15 @@ class Index:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._blocks: dict[int, Run] = {}
+        self.blocks: dict[int, Run] = {}
         self._places: dict[tuple[str, Tier], Place] = {}
         self._by_bit: dict[int, Place] = {}
         self._orphans: dict[str, Orphans] = {}
-        self._ring: deque[Run] = deque()
+        self.ring: deque[Run] = deque()
         """Every run, and some that are empty by now."""
-        self._runs = 0
-        self._holders = 0
+        self.runs = 0
+        self.holders = 0
+        """Blocks, counted once for each place that holds them."""
         self.counts: Counter[str] = Counter()
         """What could not be used or kept, by reason, in blocks."""
 
@@ -105,7 +106,7 @@ class Index:
         todo: list[tuple[Stored, Sequence[int]]] = [(event, ())] if event.hashes else []
         while todo:
             event, gone = todo.pop()
-            place = self._place(worker, event.tier, event.shared)
+            place = self.place_of_engine(worker, event.tier, event.shared)
             if not self._store(worker, place, event):
                 continue
             if gone:
@@ -119,7 +120,7 @@ class Index:
 
     def remove(self, worker: str, event: Removed) -> None:
         """Blocks left a tier of `worker`; those that are not known are passed over."""
-        place = self._place(worker, event.tier, event.shared)
+        place = self.place_of_engine(worker, event.tier, event.shared)
         self._remove(worker, place, event.shared, event.hashes)
 
     def clear(self, worker: str, tier: Tier) -> None:
@@ -156,7 +157,7 @@ class Index:
 
     def find(self, keys: Sequence[int]) -> Found:
         """Follow a prompt's chained keys as far as anybody holds them."""
-        get, number = self._blocks.get, len(keys)
+        get, number = self.blocks.get, len(keys)
         depths: dict[int, int] = {}
         steps: list[tuple[int, Run, int]] = []
         at, alive = 0, -1
@@ -180,7 +181,8 @@ class Index:
 
     # How it is done.
 
-    def _place(self, worker: str, tier: Tier, shared: bool) -> Place:
+    def place_of_engine(self, worker: str, tier: Tier, shared: bool) -> Place:
+        """One tier of one engine; what is shared belongs to nobody."""
         name = ("", Tier.L2) if shared else (worker, tier)
         place = self._places.get(name)
         if place is None:
@@ -212,7 +214,7 @@ class Index:
             root = even_root(event.adapter, _salt(event))
         else:
             parent = self._key(worker, event.parent)
-            above = self._blocks.get(parent) if parent else None
+            above = self.blocks.get(parent) if parent else None
             if parent is None or above is None:
                 self._orphan(worker).keep(event)
                 return False
@@ -232,7 +234,7 @@ class Index:
         """Blocks without tokens: the engine has told of them by the same names before."""
         for name in event.hashes:
             key = self._key(worker, name)
-            run = self._blocks.get(key) if key else None
+            run = self.blocks.get(key) if key else None
             if run is None or key is None:
                 self.counts["unknown without tokens"] += 1
                 continue
@@ -245,7 +247,7 @@ class Index:
         self, place: Place, above: Run | None, depth: int, keys: Sequence[int], size: int
     ) -> None:
         """`place` holds these keys, the first of them at `depth`, after a block of `above`."""
-        get = self._blocks.get
+        get = self.blocks.get
         at, number = 0, len(keys)
         while at < number:
             run = get(keys[at])
@@ -269,15 +271,15 @@ class Index:
                     place.copies[key] = place.copies.get(key, 0) + 1
         new = run.add(bit, offset, offset + number)
         place.blocks += new
-        self._holders += new
+        self.holders += new
 
     def _grow(
         self, place: Place, above: Run | None, depth: int, keys: Sequence[int], size: int
     ) -> None:
         """New blocks: at the end of a run, if that is what they follow, or in runs of their own."""
-        blocks, bit, at, run = self._blocks, place.bit, 0, above
+        blocks, bit, at, run = self.blocks, place.bit, 0, above
         place.blocks += len(keys)
-        self._holders += len(keys)
+        self.holders += len(keys)
         if run is not None and depth == run.depth + len(run.keys) < run.depth + LONGEST:
             at = min(len(keys), LONGEST - len(run.keys))
             run.grow(keys[:at], bit)
@@ -288,12 +290,12 @@ class Index:
                 run.children += 1
             run = Run(array("Q", some), depth + at, size, run, full=bit)
             blocks.update(zip(some, repeat(run)))
-            self._ring.append(run)
-            self._runs += 1
+            self.ring.append(run)
+            self.runs += 1
             at += len(some)
 
     def _remove(self, worker: str, place: Place, shared: bool, names: Sequence[int]) -> None:
-        copies, blocks, bit = place.copies, self._blocks, place.bit
+        copies, blocks, bit = place.copies, self.blocks, place.bit
         for name in names:
             if copies and (key := place.names.get(name)) in copies:
                 assert key is not None  # noqa: S101 - None is no key
@@ -319,11 +321,11 @@ class Index:
         if offset == len(run.keys) - 1:
             self._trim(run)
         place.blocks -= 1
-        self._holders -= 1
+        self.holders -= 1
 
     def _trim(self, run: Run | None) -> None:
         """Drop the blocks at the end that nobody holds any more, unless others follow them."""
-        blocks = self._blocks
+        blocks = self.blocks
         while run is not None and not run.children:
             reach = run.reach()
             if reach == len(run.keys):
@@ -333,20 +335,20 @@ class Index:
             run.cut(reach)
             if reach:
                 return
-            self._runs -= 1
+            self.runs -= 1
             above, run.parent = run.parent, None
             run = above
             if run is not None:
                 run.children -= 1
-        if len(self._ring) > 2 * self._runs + 1000:
-            self._ring = deque(run for run in self._ring if run.keys)
+        if len(self.ring) > 2 * self.runs + 1000:
+            self.ring = deque(run for run in self.ring if run.keys)
 
     def _empty(self, place: Place) -> None:
         """`place` holds nothing any more."""
-        get = self._blocks.get
+        get = self.blocks.get
         runs = {run for _, key in place.names if (run := get(key)) is not None}
         for run in runs:
-            self._holders -= run.leave(place.bit)
+            self.holders -= run.leave(place.bit)
             self._trim(run)
         place.names = Names()
         place.copies.clear()
@@ -364,13 +366,13 @@ class Index:
     def _shrink(self) -> None:
         """Drop runs at the ends of paths that no prompt has passed for longest."""
         room = self._limit - self._limit // 32
-        ring = self._ring
+        ring = self.ring
         spared = 0
         while self.bytes > room and ring:
             run = ring.popleft()
             if not run.keys:
                 continue
-            if run.children or (run.used and spared < 2 * self._runs):
+            if run.children or (run.used and spared < 2 * self.runs):
                 run.used = False
                 spared += 1
                 ring.append(run)
@@ -383,8 +385,8 @@ class Index:
             place = self._by_bit[bit]
             left = run.leave(bit)
             place.blocks -= left
-            self._holders -= left
-            place.names.doubt(left, self._blocks)
+            self.holders -= left
+            place.names.doubt(left, self.blocks)
             for key in run.keys if place.copies else ():
                 place.copies.pop(key, None)
         self._trim(run)
@@ -392,20 +394,15 @@ class Index:
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        size = len(self._blocks) * BLOCK_BYTES + self._holders * HOLDER_BYTES
-        size += self._runs * RUN_BYTES
+        size = len(self.blocks) * BLOCK_BYTES + self.holders * HOLDER_BYTES
+        size += self.runs * RUN_BYTES
         if self._orphans:
             size += sum(orphans.bytes for orphans in self._orphans.values())
         return size
 
     def __len__(self) -> int:
         """Different blocks."""
-        return len(self._blocks)
-
-    @property
-    def holders(self) -> int:
-        """Blocks, counted once for each place that holds them."""
-        return self._holders
+        return len(self.blocks)
 
     @property
     def waiting(self) -> int:
@@ -413,7 +410,7 @@ class Index:
         return sum(map(len, self._orphans.values()))
 
     def __repr__(self) -> str:
-        return f"<Index {len(self)} blocks, {self._holders} held, {len(self._places)} places>"
+        return f"<Index {len(self)} blocks, {self.holders} held, {len(self._places)} places>"
 
 
 def _common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) -> int:

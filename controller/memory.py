@@ -78,7 +78,7 @@ class Memory:
                 )
         return held
 
-    def doubt(self, worker: str) -> str:
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
         """As `strategies.kvaware.Memory` has it."""
         sources = self.sources.get(worker)
         if not sources:

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from xxhash import xxh3_64_intdigest
+
 #: Messages, and their bytes, that may wait while a gap is filled.
 MOST_WAITING, MOST_BYTES = 20_000, 64 << 20
 #: Seconds between the starts of two replays; doubled each time that one fails, up to the longest.
@@ -117,6 +119,15 @@ class Stream:
         if self.replays and not self._replaying and (self.applied < 0 or self._doubted):
             yield from self._ask(now)
 
+    def mark(self) -> tuple[int, int, int]:
+        """What `resume` needs to go on where this stream is."""
+        return self.applied, self._last, self.epoch
+
+    def resume(self, mark: tuple[int, int, int]) -> None:
+        """Go on where another one was: what the index holds was true up to there."""
+        self.applied, self._last, self.epoch = mark
+        self._doubted = True
+
     def disconnected(self) -> None:
         """The connection broke: unless the next number follows, it is of another process."""
         self._doubted = True
@@ -126,7 +137,7 @@ class Stream:
         doubted, self._doubted = self._doubted, False
         if sequence <= self.live or (doubted and self.live >= 0 and sequence != self.live + 1):
             yield from self.restarted("restart")
-        if self._ahead.pop(sequence, digest := hash(payload)) != digest:
+        if self._ahead.pop(sequence, digest := xxh3_64_intdigest(payload)) != digest:
             yield from self.restarted("hidden restart")
         self.live = sequence
         if self._replaying or self._pending:
@@ -152,7 +163,7 @@ class Stream:
         if not self._replaying or round_ != self._round or self._holed:
             return
         first, self._brought = not self._brought, self._brought + 1
-        digest = hash(payload)
+        digest = xxh3_64_intdigest(payload)
         if sequence == self.applied and digest != self._last:
             yield from self._follow_another()
             return
@@ -258,7 +269,7 @@ class Stream:
             message = self._pending.popleft()
             self._pending_bytes -= len(message.payload)
             if message.sequence > self.applied:
-                self.applied, self._last = message.sequence, hash(message.payload)
+                self.applied, self._last = message.sequence, xxh3_64_intdigest(message.payload)
                 yield message
 
     def _give_up(self, reason: str) -> Iterator[Step]:

@@ -48,8 +48,9 @@ class Memory(Protocol):
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
         """Of these workers, those that hold any of the prompt's first tokens."""
 
-    def doubt(self, worker: str) -> str:
-        """Why a worker's word is not to be had, in one of a few fixed words; empty if it is."""
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """Why a worker's word (on a prompt) is not to be had, in one of a few fixed words; empty
+        if it is."""
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
         """What the memory predicted (None: it was not asked), and what came of it."""
@@ -147,7 +148,7 @@ class KvAware:
         name, room = worker.name, worker.kv_tokens
         judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
         predicted = None
-        if self.memory is not None and judged and self.memory.doubt(name):
+        if self.memory is not None and judged and self.memory.doubt(name, prompt):
             predicted = self.memory.held(prompt, [name]).get(name, _NOTHING).total
         capacity = None if room is None else int(room / prompt.unit_tokens)
         placement = self._shadow.insert(prompt.keys, name, capacity, prompt.ends)
@@ -190,7 +191,7 @@ class KvAware:
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:
             return "no memory"
-        return self.memory.doubt(worker) or ("" if prompt.blocks else BY_TEXT)
+        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
 
     def _loading(self, prompt: Prompt, worker: WorkerView, price: Cost, held: Held) -> Cost:
         """Add the seconds to load what is not on the GPU, or to compute it if that is less."""

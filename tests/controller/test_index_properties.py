@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from controller import index as index_module
 from controller import names as names_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
+from controller.snapshot import BadSnapshot, dump, restore
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 
@@ -133,3 +135,49 @@ def test_nothing_is_left_when_all_are_forgotten(
     for worker in WORKERS:
         index.forget(worker)
     assert (len(index), index.holders, index.waiting, index.bytes) == (0, 0, 0, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(changes(), max_size=40), st.lists(changes(), max_size=20))
+def test_a_restored_index_goes_on_as_the_one_before(
+    history: list[tuple[str, Event | Tier | None]], later: list[tuple[str, Event | Tier | None]]
+) -> None:
+    """Holders, names and copies are all there; what waits for parents is not."""
+    history = [
+        (worker, change)
+        for worker, change in history
+        if not isinstance(change, Stored) or change.parent is None
+    ]
+    first, second = Index(1 << 30), Index(1 << 30)
+    for worker, change in history:
+        apply(first, worker, change)
+    marks = {"a": (3, 4, 5)}
+    assert restore(second, dump(first, marks)) == marks
+    for worker, change in later:
+        apply(first, worker, change)
+        apply(second, worker, change)
+    for prompt in prompts(later):
+        for salt in ("", "s"):
+            assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
+    assert (len(first), first.holders) == (len(second), second.holders)
+
+
+@given(st.binary(max_size=60))
+def test_a_bad_snapshot_is_refused(data: bytes) -> None:
+    """With a sentence."""
+    with pytest.raises(BadSnapshot, match="snapshot"):
+        restore(Index(1 << 30), data)
+
+
+def test_the_least_used_go_at_the_bound() -> None:
+    """Never more than the bound; what prompts pass stays."""
+    index = Index(400_000)
+    hot = stored("a", Tier.GPU, "", [1, 2, 0], range(3))
+    index.store("a", hot)
+    for number in range(3000):
+        blocks = [10 + number, 0, 1]
+        index.store("b", stored("b", Tier.GPU, "", blocks, range(3)))
+        assert index.bytes <= 400_000
+        if number % 100 == 0:
+            assert depths(index, "", ids([1, 2, 0])) == {("a", Tier.GPU): 3}
+    assert index.counts["dropped for room"] > 5000
