@@ -56,8 +56,8 @@ class Source:
         return self._take(self.stream.replay_failed(round_, now))
 
     def tick(self, now: float) -> list[Ask]:
-        """Time has passed."""
-        return self._take(self.stream.tick(now))
+        """Time has passed; nobody is asked who is not there."""
+        return self._take(self.stream.tick(now)) if self.connected else []
 
     def restarted(self) -> None:
         """The engine was most likely restarted, so its health says: a replay will tell, or not."""

@@ -116,7 +116,12 @@ class Stream:
 
     def opened(self, now: float) -> Iterator[Step]:
         """The subscription stands, or stands again: what was said before may be had by a replay."""
-        if self.replays and not self._replaying and (self.applied < 0 or self._doubted):
+        self._cool_until, self._fails = min(self._cool_until, now), 0
+        if not self.replays or self._replaying:
+            return
+        if self.lost and not self._doubted:
+            yield from self.tick(now)
+        elif self.applied < 0 or self._doubted:
             yield from self._ask(now)
 
     def mark(self) -> tuple[int, int, int]:

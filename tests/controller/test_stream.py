@@ -167,6 +167,24 @@ def test_a_restarted_engine_that_is_idle_is_found_out_when_the_connection_is_bac
     assert not stream.blind
 
 
+def test_a_connection_that_is_back_ends_the_waiting() -> None:
+    """What failed while the engine was away is asked for at once when it is there again."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    stream.disconnected()
+    for now in (10.0, 100.0, 1000.0):
+        reader.take(stream.tick(now))
+        reader.now = now
+        reader.answer(cut=True)
+    assert stream.blind
+    engine.restart()
+    reader.take(stream.opened(1001.0))
+    reader.answer()
+    assert not stream.blind
+    assert not reader.applied
+
+
 def test_replays_keep_a_distance() -> None:
     """An engine that replays publishes nothing meanwhile."""
     engine = Engine(100)

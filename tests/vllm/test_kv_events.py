@@ -257,7 +257,7 @@ def test_evictions_are_followed(
     small.engine.start()
     try:
         random, router = Random(8), kvaware(small.url)
-        texts = [words(random, 300) for _ in range(5)]
+        texts = [words(random, 150) for _ in range(5)]
         hits = 0
         for _ in range(30):
             text = random.choice(texts)
