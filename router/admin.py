@@ -15,12 +15,14 @@ from router.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
+from router.memory_status import KvStatus
 from router.openapi import add_docs, describe
 from router.view import View, WorkerStatus
 
 
 class Readiness(BaseModel):
-    """`ready`: every pool has a ready worker. `degraded`: some have. `down`: none has.
+    """`ready`: every pool has a ready worker. `degraded`: some have, or a ready worker's KV events
+    are missing. `down`: none has.
 
     `stopping`: whatever there is, the router was told to stop.
     """
@@ -28,6 +30,9 @@ class Readiness(BaseModel):
     status: str
     pools: dict[str, int]
     """Ready workers by pool."""
+    blind: dict[str, int] | None = None
+    """Ready workers whose KV events cannot be had or trusted, by pool; only where a strategy asks
+    for them. Requests go on, by what was sent before: the router is `degraded`."""
 
 
 def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
@@ -45,16 +50,21 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return {"status": "live"}
 
     @app.head("/health/ready", include_in_schema=False)
-    @app.get("/health/ready", responses={503: {"model": Readiness}})
+    @app.get(
+        "/health/ready", responses={503: {"model": Readiness}}, response_model_exclude_none=True
+    )
     async def ready(response: Response) -> Readiness:
         """503 while no worker is ready, and once the router was told to stop."""
         ready = {pool.name: sum(w.ready for w in pool.workers) for pool in fleet.pools}
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
+        blind = view.blind()
+        if status == "ready" and any(blind.values()):
+            status = "degraded"
         if stopping():
             status = "stopping"
         if status in {"down", "stopping"}:
             response.status_code = 503
-        return Readiness(status=status, pools=ready)
+        return Readiness(status=status, pools=ready, blind=blind or None)
 
     @app.get(MODELS)
     async def models() -> dict[str, Any]:
@@ -85,6 +95,11 @@ def _add_views(app: FastAPI, view: View) -> None:
     async def tokenizers() -> list[TokenizerStatus]:
         """List where tokenizers come from, and whether workers make the same tokens."""
         return await view.tokenizers()
+
+    @app.get("/kv")
+    async def kv() -> list[KvStatus]:
+        """List every worker whose KV events are wanted: its stream, its blocks, how right it is."""
+        return view.kv()
 
     @app.get("/metrics", response_class=Response)
     async def scrape() -> Response:

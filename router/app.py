@@ -12,6 +12,7 @@ from router.gate import admin_gate, for_clients, main_gate
 from router.health import Health
 from router.identity.keeper import Keeper
 from router.inquiry import Inquiries
+from router.memories import Memories
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
 from router.protocol import Client
@@ -40,8 +41,10 @@ class Door:
         self.clients: set[Client] = set()
         self.stopping = False
         """Told to stop: not ready any more, and every answer is the last on its connection."""
-        self._health = Health(fleet, settings.health, self._inquiries, self.keeper.notice)
-        self.view = View(fleet, self.metrics, lambda: self.keeper.cases)
+        self.memories = Memories(fleet, settings, self._inquiries)
+        self._health = Health(fleet, settings.health, self._inquiries, self._notice)
+        self.metrics.remember(self.memories)
+        self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         app = admin(fleet, self.view, lambda: self.stopping)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
@@ -49,6 +52,11 @@ class Door:
         self._apart = settings.admin.listen is not None
         self.backdoor = Backdoor(self)
         self._rule(settings)
+
+    def _notice(self, worker: Worker, back: bool) -> None:
+        """A ready worker was asked for its models."""
+        self.keeper.notice(worker, back)
+        self.memories.notice(worker)
 
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
@@ -81,6 +89,7 @@ class Door:
             left = plan.carry_out()
             self._settings = settings
             self.keeper.change(settings)
+            await self.memories.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._rule(settings)
@@ -97,17 +106,21 @@ class Door:
 
     async def start(self) -> None:
         """Look at every worker once, and go on looking."""
+        self.memories.start()
         await self._health.start()
         self.keeper.start()
 
     async def look(self) -> None:
         """Look at everything once: every worker, and every tokenizer."""
+        self.memories.start()
         await self._health.start()
         await self.keeper.settle()
+        await self.memories.settle()
 
     async def stop(self) -> None:
         """Let go of the workers."""
         await self.keeper.stop()
+        await self.memories.stop()
         await self._health.stop()
         self._proxy.close()
         for worker in self.fleet.workers:

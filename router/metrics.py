@@ -17,6 +17,8 @@ from router.admission import Admission
 from router.fleet import Fleet, Pool, State
 from router.identity import agreement
 from router.identity.case import Case
+from router.memories import Memories
+from router.memory_metrics import memory_metrics
 from router.retries import Budget
 from router.series import Counter, Histogram
 
@@ -94,12 +96,17 @@ class Metrics(Collector):
         self._pools: dict[str, PoolMetrics] = {}
         self._admission: Admission | None = None
         self._budget: Budget | None = None
+        self._memories: Memories | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def watch(self, admission: Admission, budget: Budget) -> None:
         """Read these too, when scraped."""
         self._admission, self._budget = admission, budget
+
+    def remember(self, memories: Memories) -> None:
+        """Read these too, when scraped."""
+        self._memories = memories
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
@@ -128,6 +135,8 @@ class Metrics(Collector):
         yield from _gauges(self._fleet.pools)
         yield from _prompts(self._fleet.pools)
         yield from _tokenizers(self._fleet.pools, self._cases())
+        if self._memories is not None:
+            yield from memory_metrics(self._memories)
 
     def _waiting(self) -> Iterator[Metric]:
         if self._admission is None or self._budget is None:

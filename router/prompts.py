@@ -6,7 +6,7 @@ bytes make a token is learned from the `usage` that workers report.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from router.identity.exact import Exact
 from router.identity.text import canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
-from strategies.base import Prompt
-from strategies.blocks import TEXT_ENDS, chain, root_key
+from strategies.base import NO_BLOCKS, Prompt
+from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
 #: Bytes a token until usage was seen; English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
@@ -76,6 +76,8 @@ class Prompts:
 
     def __init__(self, *, keyed: bool = True) -> None:
         self.keyed = keyed
+        self.sizes: Callable[[], Sequence[int]] | None = None
+        """Tokens of the even blocks that somebody wants prompts to be cut into. Any thread's."""
         self.known: dict[str, Known] = {}
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
         self.asked: dict[str, Asked] = {}
@@ -158,7 +160,14 @@ class Prompts:
             answer_tokens=_answer(endpoint, request),
             counted=not _several(endpoint, request),
             stream=request.stream is True,
+            blocks=self._even(identity, _salt(request), ids) if self.sizes else NO_BLOCKS,
         )
+
+    def _even(self, identity: str, salt: str, ids: bytes) -> dict[int, list[int]]:
+        """Keys of even blocks: engines name them by tokens, the adapter's name and the salt."""
+        assert self.sizes is not None  # noqa: S101 - the caller has looked
+        root = even_root(identity.partition("\0")[2], salt)
+        return {size: even_chain(root, ids, size) for size in self.sizes()}
 
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)

@@ -31,6 +31,7 @@ from router.settings_security import (
 from router.settings_strategy import StrategySettings
 from router.settings_types import (
     Count,
+    Endpoint,
     Model,
     ModelName,
     ModelPattern,
@@ -76,6 +77,12 @@ class WorkerSettings(Model):
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None
     """Tokens its KV cache holds. Default: what the worker reports."""
+    kv_events: Endpoint | None = None
+    """Where it publishes KV events, for the strategy kvaware: `tcp://host:port`; with `*` for the
+    host the worker dials in. Default: what the worker reports, if it does."""
+    kv_replay: Endpoint | None = None
+    """Where it answers for KV events that were missed. Default: what the worker reports, unless
+    `kv_events` is set."""
     tls: WorkerTlsSettings | None = None
     """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
     system's roots, and nothing."""

@@ -12,6 +12,8 @@ from router.settings_strategy import StrategySettings
 _LEFT_OUT = {
     ".models": "as the worker reports",
     ".kv_tokens": "as the worker reports",
+    ".kv_events": "as the worker reports",
+    ".kv_replay": "as the worker reports",
     ".limits.max_tokens": "no limit",
     ".admin.listen": "as listen",
     ".admin.keys": "as auth",

@@ -6,6 +6,7 @@ never reads a clock, opens a socket or waits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ Seconds = NewType("Seconds", float)
 
 #: Where blocks of 16 tokens end, as vLLM has them by default.
 TOKEN_ENDS = range(0, 1 << 32, 16)
+NO_BLOCKS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 # Structs: a few are made for every request, and these are made ten times as fast as dataclasses.
@@ -45,6 +47,9 @@ class Prompt(Struct, frozen=True, gc=False):
     """`tokens` are the engine's own, one by one."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
+    blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
+    """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
+    the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
 
 
 class WorkerView(Protocol):
