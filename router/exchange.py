@@ -3,12 +3,16 @@
 import asyncio
 from http import HTTPStatus
 from time import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
+
+if TYPE_CHECKING:
+    from router.sessions.sessions import Sessions
+    from router.sessions.visit import Visit
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -119,6 +123,10 @@ class Exchange:
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
         return self.head.passing(keyed=keyed)
+
+    def visit(self, sessions: "Sessions") -> "Visit | None":
+        """Return its part in a session of theirs, if it names one. Raises BadRequest."""
+        return sessions.asked(self.headers, self.body)
 
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""

@@ -15,6 +15,7 @@ from ssl import SSLContext
 from router.breaker import Ejection
 from router.connection import NEVER, Patience
 from router.fleet import Fleet, Pool, Worker
+from router.sessions.keeping import keep_sessions
 from router.settings import PoolSettings, Settings, TimeoutSettings, WorkerSettings
 from router.settings_strategy import StrategySettings
 from router.tls import Contexts
@@ -41,6 +42,7 @@ class Plan:
         self._patience = _patience(new.timeouts)
         self._ejection = Ejection(**new.health.ejection.model_dump())
         self._keyed = bool(new.door_keys)
+        self._session = new.session
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._steps: list[Callable[[], None]] = []
         pools = {pool.name: pool for pool in fleet.pools}
@@ -71,11 +73,14 @@ class Plan:
         workers = [self._worker(worker) for worker in new.workers]
         if pool is not None and strategy and strategy.written() == new.strategy.written():
             self._steps.append(partial(pool.change, new.models, workers))
+            self._steps.append(partial(keep_sessions, pool, pool.sessions, self._session))
             return pool
         # Another one, so that what is under way is settled with the strategy that chose. It gets
         # its workers when it takes its place: until then they stand in the pool before it.
         made = Pool(new.name, new.models, (), _strategy(new))
         self._steps.append(partial(made.change, new.models, workers))
+        before = pool.sessions if pool else None
+        self._steps.append(partial(keep_sessions, made, before, self._session))
         if pool is not None:
             self._steps.append(partial(made.follow, pool))
         return made
@@ -96,7 +101,13 @@ class Plan:
     def _change(self, worker: Worker, new: WorkerSettings) -> None:
         # Keys that open our door are not for workers to see.
         key = new.api_key.get_secret_value() if new.api_key else "" if self._keyed else None
-        worker.change(models=new.models, kv_tokens=new.kv_tokens, api_key=key)
+        worker.change(
+            models=new.models,
+            kv_tokens=new.kv_tokens,
+            api_key=key,
+            stateful=new.stateful,
+            draining=new.drain,
+        )
 
     def _upstream(self, new: WorkerSettings, tls: SSLContext | None) -> Upstream:
         return Upstream(new.address.host, new.address.port, tls=tls, patience=self._patience)

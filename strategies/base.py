@@ -5,7 +5,7 @@ never reads a clock, opens a socket or waits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 
 from msgspec import Struct
@@ -17,6 +17,14 @@ from strategies.pace import Pace
 Bytes = NewType("Bytes", int)
 #: Marks an option as a duration: the YAML reads `30s`, the strategy gets seconds.
 Seconds = NewType("Seconds", float)
+
+
+@dataclass(frozen=True)
+class Other:
+    """Marks an option as another strategy: the YAML reads its name, or a mapping with options."""
+
+    name: str
+    options: dict[str, object] = field(default_factory=dict)
 
 
 #: Where blocks of 16 tokens end, as vLLM has them by default.
@@ -45,6 +53,9 @@ class Prompt(Struct, frozen=True, gc=False):
     """`tokens` are the engine's own, one by one."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
+    bound: str | None = None
+    """Name of the worker that the request's session is bound to; empty while it is bound to
+    nobody, None without a session."""
 
 
 class WorkerView(Protocol):
@@ -104,6 +115,8 @@ class Decision(Struct, frozen=True, gc=False):
     candidates: Sequence[Candidate]
     reason: str
     """One word for metrics and headers: why the first is first."""
+    stays: bool = False
+    """The others are only for when the first is lost, not for when it is full."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
