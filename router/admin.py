@@ -15,6 +15,7 @@ from router.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
+from router.sagemaker.paths import PING
 from router.openapi import add_docs, describe
 from router.view import View, WorkerStatus
 
@@ -45,6 +46,8 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return {"status": "live"}
 
     @app.head("/health/ready", include_in_schema=False)
+    @app.get(PING, responses={503: {"model": Readiness}}, operation_id="ping")
+    @app.post(PING, include_in_schema=False)
     @app.get("/health/ready", responses={503: {"model": Readiness}})
     async def ready(response: Response) -> Readiness:
         """503 while no worker is ready, and once the router was told to stop."""

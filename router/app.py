@@ -18,6 +18,8 @@ from router.protocol import Client
 from router.proxy import Proxy
 from router.reading import Bounds
 from router.rebuild import Plan, build
+from router.sagemaker.paths import Operation, route
+from router.sagemaker.surface import SageMaker
 from router.settings import Settings
 from router.tls import Contexts
 from router.view import View
@@ -45,6 +47,7 @@ class Door:
         app = admin(fleet, self.view, lambda: self.stopping)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
+        self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
         self.backdoor = Backdoor(self)
@@ -53,6 +56,7 @@ class Door:
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
         self.bounds = _bounds(settings)
+        self._prefix = settings.sagemaker.prefix
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
         self.backdoor.admit = admin_gate(settings, self._operators).admit
 
@@ -61,6 +65,12 @@ class Door:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._proxy.serve(endpoint, exchange)
+        asked = route(exchange.path, self._prefix)
+        if asked is not None:
+            if asked.operation is Operation.OPENAI and exchange.method == "GET":
+                exchange.path = asked.path
+                return self._admin.serve(exchange)
+            return self._sagemaker.serve(asked, exchange)
         if exchange.method == "OPTIONS" and for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
@@ -83,6 +93,7 @@ class Door:
             self.keeper.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
+            self._sagemaker.change(settings)
             self._rule(settings)
             for client in self.everyone:
                 client.follow(self.bounds)

@@ -9,6 +9,8 @@ from wsgiref.handlers import format_date_time
 from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
+from router.sagemaker import errors as aws
+from router.sagemaker.paths import speaks_aws
 
 if TYPE_CHECKING:
     from router.sessions.sessions import Sessions
@@ -116,6 +118,11 @@ class Exchange:
         self._with_body = head.method != "HEAD"
         self._fields = b""
 
+    @property
+    def line(self) -> Line:
+        """The connection it came on."""
+        return self._line
+
     def whose(self) -> str:
         """For a log line: the name of the key that was shown, if one was."""
         return f" key={self.tenant}" if self.tenant else ""
@@ -137,7 +144,12 @@ class Exchange:
         self.start(status, fields, len(body), body, last=True)
 
     def refuse(self, error: DoorError) -> None:
-        """Give an error of our own."""
+        """Give an error of our own, as the path's clients read errors."""
+        if speaks_aws(self.path):
+            told = aws.told(error)
+            ids = b"x-request-id: %b\r\nx-amzn-requestid: %b\r\n" % (self.identity, self.identity)
+            self.answer(told.status, told.fields() + ids + date_line(), told.body)
+            return
         extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
         fields = b"content-type: application/json\r\nx-request-id: %b\r\n%b%b" % (
             self.identity,
@@ -189,6 +201,11 @@ class Exchange:
             self._line.write(data)
         if last:
             self._end()
+
+    def fail(self, event: bytes, message: str) -> None:
+        """End a stream with an error; `event` says `message` in the stream's own shape."""
+        del message
+        self.write(event, last=True)
 
     def feed_from(self, source: Source | None) -> None:
         """The answer flows from there: pause it while the client is slow."""

@@ -312,6 +312,6 @@ def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Tell the client, as long as there is a way to."""
     if exchange.commented:
         event = error_event(endpoint, error.message, error.code or str(error.status))
-        exchange.write(event, last=True)
+        exchange.fail(event, error.message)
     elif not exchange.started:
         exchange.refuse(error)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from router.errors import SessionExists, SessionLost, UnknownSession
-from router.sessions.expiry import written
+from router.sessions.expiry import announced, written
 from router.sessions.table import Session
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ class Visit:
 
     def fields(self) -> bytes:
         """Return the header line that tells the client what became of its session."""
-        return b"x-warmroute-session: %b; expires=%b\r\n" % (
-            self.state.encode(),
-            written(self.expires).encode(),
-        )
+        ends = written(self.expires).encode()
+        line = b"x-warmroute-session: %b; expires=%b\r\n" % (self.state.encode(), ends)
+        if self._wanted is not Wanted.NEW:
+            return line
+        told = announced(self.id, self.expires).encode()
+        return line + b"x-amzn-sagemaker-new-session-id: %b\r\n" % told
