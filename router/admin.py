@@ -15,8 +15,8 @@ from router.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
-from router.sagemaker.paths import PING
 from router.openapi import add_docs, describe
+from router.sagemaker.paths import PING
 from router.view import View, WorkerStatus
 
 

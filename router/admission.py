@@ -61,9 +61,7 @@ class Admission:
             workers = [worker for worker in workers if worker.load.in_flight < self._most]
         return workers
 
-    def must_wait(
-        self, pool: Pool, model: str, workers: Sequence[Worker], only: str = ""
-    ) -> bool:
+    def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Nobody has room, or others came first. `only` one worker will do, if it is named."""
         return not self.room(workers) or self.queue.holds((pool.name, model, only))
 

@@ -20,6 +20,8 @@ from router.reading import Bounds
 from router.rebuild import Plan, build
 from router.sagemaker.paths import Operation, route
 from router.sagemaker.surface import SageMaker
+from router.sessions.keeping import let_go, look_after
+from router.sessions.paths import add_session_paths
 from router.settings import Settings
 from router.tls import Contexts
 from router.view import View
@@ -45,18 +47,20 @@ class Door:
         self._health = Health(fleet, settings.health, self._inquiries, self.keeper.notice)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases)
         app = admin(fleet, self.view, lambda: self.stopping)
+        add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
+        self._looking: asyncio.Task[None] | None = None
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
         self.bounds = _bounds(settings)
-        self._prefix = settings.sagemaker.prefix
+        self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
         self.backdoor.admit = admin_gate(settings, self._operators).admit
 
@@ -110,6 +114,7 @@ class Door:
         """Look at every worker once, and go on looking."""
         await self._health.start()
         self.keeper.start()
+        self._looking = asyncio.create_task(look_after(self.fleet))
 
     async def look(self) -> None:
         """Look at everything once: every worker, and every tokenizer."""
@@ -118,12 +123,15 @@ class Door:
 
     async def stop(self) -> None:
         """Let go of the workers."""
+        if self._looking is not None:
+            self._looking.cancel()
         await self.keeper.stop()
         await self._health.stop()
         self._proxy.close()
         await self._inquiries.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
+        await let_go(self.fleet)
         await asyncio.sleep(0)  # closing takes a turn of the loop
 
 

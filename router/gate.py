@@ -136,7 +136,7 @@ def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place |
     openai = Place(who, None, settings.limits.body)
 
     def place(path: str) -> Place | None:
-        found = route(path, told.prefix)
+        found = route(path, told.prefix or "")
         if found is None:
             return None
         return openai if found.operation is Operation.OPENAI else invocation

@@ -23,8 +23,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-#: What SageMaker's clients say to SageMaker: never for a worker that keeps no sessions. vLLM answers
-#: 400 to a session id when it keeps none (model-hosting-container-standards, `sessions/`).
+#: What SageMaker's clients say to SageMaker: never for a worker that keeps no sessions. vLLM
+#: answers 400 to a session id when it keeps none (model-hosting-container-standards, `sessions/`).
 FOR_SAGEMAKER = frozenset(
     b"x-amzn-sagemaker-" + name
     for name in (
@@ -47,13 +47,17 @@ FOR_SAGEMAKER = frozenset(
     b"x-amz-security-token",
 }
 #: Written anew towards the worker.
-_REWRITTEN = HOP_BY_HOP | FOR_SAGEMAKER | {
-    b"host",
-    b"content-length",
-    b"expect",
-    b"x-request-id",
-    b"http2-settings",
-}
+_REWRITTEN = (
+    HOP_BY_HOP
+    | FOR_SAGEMAKER
+    | {
+        b"host",
+        b"content-length",
+        b"expect",
+        b"x-request-id",
+        b"http2-settings",
+    }
+)
 #: Where clients put keys: OpenAI's, Anthropic's and Azure's.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS

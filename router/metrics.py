@@ -19,6 +19,7 @@ from router.identity import agreement
 from router.identity.case import Case
 from router.retries import Budget
 from router.series import Counter, Histogram
+from router.sessions.gauges import session_metrics
 
 log = logging.getLogger("warmroute.metrics")
 
@@ -127,6 +128,7 @@ class Metrics(Collector):
         yield from self._waiting()
         yield from _gauges(self._fleet.pools)
         yield from _prompts(self._fleet.pools)
+        yield from session_metrics(self._fleet.pools)
         yield from _tokenizers(self._fleet.pools, self._cases())
 
     def _waiting(self) -> Iterator[Metric]:

@@ -31,7 +31,7 @@ from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.usage import Usage
-from strategies.base import Decision, Prompt
+from strategies.base import Candidate, Decision, Prompt
 
 STOPPING = "The router is being stopped."
 
@@ -124,7 +124,8 @@ class Proxy:
             if found is not pool:
                 plea = await self._read(plea.endpoint, exchange)
                 if plea.visit is None:
-                    return await self._ask(plea)
+                    await self._ask(plea)
+                    return
                 visit, workers = plea.visit, plea.workers
             await visit.look(plea.pool)
         if home is not None and home not in workers:
@@ -173,7 +174,7 @@ class Proxy:
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
         """Rank them; those that said they are full come last."""
         rests = self._admission.rests
-        # A session's worker is not passed over because it is full: it has what others would compute.
+        # A session's worker is not passed over for being full: it holds what others would compute.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
         decision = pool.strategy.rank(prompt, awake, now)
         if len(awake) == len(workers):
@@ -193,19 +194,16 @@ class Proxy:
         error: DoorError | None = None
         candidates = job.decision.candidates
         try:
-            for place, choice in enumerate(candidates, start=1):
+            for place, ranked in enumerate(candidates, start=1):
+                choice = await _settled(job, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-                if job.visit is not None and worker.ready:
-                    choice = await job.visit.settle(choice, candidates, job.pool)
-                    worker = choice.worker  # type: ignore[assignment]
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
                         break
                     retrying = True
                 if not _still(job, worker, again=error is not None):  # the wait may have been long
                     continue
-                stays = job.decision.stays and place == 1
-                last = asked + 1 >= self._attempts or place == len(candidates) or stays
+                last = asked + 1 >= self._attempts or place == _most(job.decision, place)
                 attempt = Attempt(job, worker, choice)
                 try:
                     if await self._attempt(attempt, is_last=last):
@@ -306,6 +304,19 @@ class Proxy:
 def _still(job: Job, worker: Worker, *, again: bool) -> bool:
     """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
     return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
+
+
+async def _settled(job: Job, choice: Candidate) -> Candidate:
+    """Bind the session to the choice, if there is one, or follow it to where others bound it."""
+    visit, worker = job.visit, choice.worker
+    if visit is None or not getattr(worker, "ready", True):
+        return choice
+    return await visit.settle(choice, job.decision.candidates, job.pool)
+
+
+def _most(decision: Decision, place: int) -> int:
+    """Return the place after which nobody else is asked because a worker is full."""
+    return place if decision.stays and place == 1 else len(decision.candidates)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:

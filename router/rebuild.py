@@ -10,6 +10,7 @@ and all that this remembers while the strategy's name and options are the same.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from ssl import SSLContext
 
 from router.breaker import Ejection
@@ -43,6 +44,7 @@ class Plan:
         self._ejection = Ejection(**new.health.ejection.model_dump())
         self._keyed = bool(new.door_keys)
         self._session = new.session
+        _check_installed(new)
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._steps: list[Callable[[], None]] = []
         pools = {pool.name: pool for pool in fleet.pools}
@@ -124,6 +126,19 @@ def build(settings: Settings, contexts: Contexts) -> Fleet:
     fleet = Fleet(())
     Plan(fleet, None, settings, contexts).carry_out()
     return fleet
+
+
+def _check_installed(settings: Settings) -> None:
+    """Raises CannotBuild where the settings ask for a package that is not there."""
+    wanted = {
+        "redis": ("redis", settings.session.redis is not None),
+        "botocore": ("sigv4", bool(settings.sagemaker.sigv4)),
+    }
+    for package, (extra, needed) in wanted.items():
+        if needed and find_spec(package) is None:
+            raise CannotBuild(
+                f"the package {package} is not installed: pip install 'warmroute[{extra}]'"
+            )
 
 
 def _strategy(settings: PoolSettings) -> Strategy:

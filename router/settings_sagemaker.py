@@ -65,7 +65,7 @@ class SageMakerSettings(Model):
 
     endpoints: Some[EndpointSettings] = ()
     """Names that answer: each a name, or a mapping of `name` and `model`. Default: every name."""
-    prefix: Prefix = ""
+    prefix: Prefix | None = None
     """Path before all of theirs, such as `/llm`. Default: none."""
     body: Capacity = BODY
     """Longest body of an invocation. Default: 6MiB."""

@@ -6,7 +6,14 @@ from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, StrictBool, StrictInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+)
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 from router.settings_errors import nearest, refusal, refuse
@@ -103,8 +110,10 @@ def _field(option: "Field[Any]") -> object:
 def _shortest(strategy: StrategySettings) -> object:
     """Write a strategy that stands in another one's option: its name, if that says it all."""
     written = strategy.written()
-    return {key: written[key] for key in ("name", *strategy.options)} if strategy.options else (
-        strategy.name
+    return (
+        {key: written[key] for key in ("name", *strategy.options)}
+        if strategy.options
+        else (strategy.name)
     )
 
 

@@ -12,4 +12,6 @@ from xxhash import xxh3_64_intdigest
 def owner(key: str, names: Iterable[str]) -> str:
     """Return the name that `key` belongs to. Raises ValueError when there are no names."""
     text = key.encode()
-    return max(names, key=lambda name: (xxh3_64_intdigest(text, xxh3_64_intdigest(name)), name))
+    return max(
+        names, key=lambda name: (xxh3_64_intdigest(text, xxh3_64_intdigest(name.encode())), name)
+    )

@@ -25,8 +25,18 @@ _REST = frozenset((b"content-type", b"accept"))
 class Answer(Exchange):
     """An invocation's exchange, in front of the client's own."""
 
-    __slots__ = ("_converts", "_framed", "_held", "_holds", "_kept", "_outer", "_size", "_status",
-                 "_visit", "stateful")
+    __slots__ = (
+        "_converts",
+        "_framed",
+        "_held",
+        "_holds",
+        "_kept",
+        "_outer",
+        "_size",
+        "_status",
+        "_visit",
+        "stateful",
+    )
 
     def __init__(
         self, outer: Exchange, body: bytes, visit: Visit | None, *, framed: bool, converts: bool
@@ -47,7 +57,7 @@ class Answer(Exchange):
         outer.add(told_fields(outer.headers, outer.identity))
 
     @property
-    def left(self) -> bool:  # type: ignore[override]  # the client's connection tells the other one
+    def left(self) -> bool:
         """The client closed the connection."""
         return self._outer.left
 
@@ -73,7 +83,9 @@ class Answer(Exchange):
     def _for_container(self) -> bytes:
         """A container that keeps sessions gets what SageMaker would pass on to it."""
         fields = [
-            pair for pair in self.headers if pair[0] in FOR_SAGEMAKER and pair[0].startswith(b"x-amzn")
+            pair
+            for pair in self.headers
+            if pair[0] in FOR_SAGEMAKER and pair[0].startswith(b"x-amzn")
         ]
         lines = [b"%b: %b\r\n" % pair for pair in fields if pair[0] != AWS_HEADER]
         if self._visit is not None:
@@ -139,7 +151,9 @@ class Answer(Exchange):
         elif self._holds:
             self._give(model_error(502, message))
         elif self._framed:
-            self._outer.write(frames.exception("ModelStreamError", stream_error(message)), last=True)
+            self._outer.write(
+                frames.exception("ModelStreamError", stream_error(message)), last=True
+            )
         else:
             self._outer.cut()
 
@@ -157,7 +171,9 @@ class Answer(Exchange):
         elif self._status >= 400:
             self._give(model_error(self._status, body.decode("utf-8", errors="replace")))
         elif self._size > LARGEST:
-            self._give(model_error(502, "The worker's answer is too long to be told as `generation`."))
+            self._give(
+                model_error(502, "The worker's answer is too long to be told as `generation`.")
+            )
         else:
             body = as_generation(body)
             self._outer.start(self._status, self._kept, len(body), body, last=True)
@@ -170,12 +186,17 @@ class Answer(Exchange):
 def told_fields(headers: Headers, identity: bytes) -> bytes:
     """Return the header lines of every answer to an invocation (shape InvokeEndpointOutput)."""
     variant = header(headers, _VARIANT) or b"AllTraffic"
-    lines = b"x-amzn-requestid: %b\r\nx-amzn-invoked-production-variant: %b\r\n" % (identity, variant)
+    lines = b"x-amzn-requestid: %b\r\nx-amzn-invoked-production-variant: %b\r\n" % (
+        identity,
+        variant,
+    )
     custom = header(headers, _CUSTOM)
     return lines + b"%b: %b\r\n" % (_CUSTOM, custom) if custom else lines
 
 
-def session_answer(identity: bytes, headers: Headers, line: bytes, body: bytes) -> tuple[bytes, bytes]:
+def session_answer(
+    identity: bytes, headers: Headers, line: bytes, body: bytes
+) -> tuple[bytes, bytes]:
     """Return header lines and body of an answer about a session; `line` says which."""
     fields = told_fields(headers, identity) + b"x-request-id: %b\r\n" % identity
     return fields + line + b"content-type: application/json\r\n" + date_line(), body or b"{}"

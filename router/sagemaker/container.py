@@ -9,8 +9,6 @@ documented. The id comes back in either of two headers, with or without its expi
 
 from typing import NamedTuple
 
-import msgspec
-
 from router.errors import DoorError, Headers, WorkerError, answer_for
 from router.fleet import Worker
 from router.headers import header
@@ -18,6 +16,9 @@ from router.sessions import expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION
 
 _NEW = b"x-amzn-sagemaker-new-session-id"
+#: How a session begins, as documented.
+OPENS = b'{"requestType":"NEW_SESSION"}'
+_CLOSES = b'{"requestType":"CLOSE"}'
 #: Bytes of such an answer.
 LARGEST = 64 << 10
 
@@ -38,40 +39,41 @@ class Refusal(DoorError):
         self.said = said
 
 
-async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None, bytes]:
-    """Begin a session there: its id, its end if the worker says so, and what it answered.
+async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
+    """Begin a session there; return its id, and its end if the worker says so.
 
     Raises Refusal, and a DoorError if the worker cannot be asked.
     """
-    said = await _tell(worker, body, "NEW_SESSION", NEW_SESSION, identity)
+    said = await _tell(worker, body, OPENS, NEW_SESSION, identity)
     value = header(said.headers, _NEW) or header(said.headers, AWS_HEADER)
-    id, expires = expiry.read(value.decode("latin-1"))  # noqa: A001 - the field's word
-    if not id or id == "None":
+    key, expires = expiry.read(value.decode("latin-1"))
+    if not key or key == "None":
         raise Refusal(Said(502, [], b"the worker named no session"))
-    return id, expires, said.body
+    return key, expires
 
 
-async def close_session(worker: Worker, body: bytes, id: str, identity: bytes) -> bytes:  # noqa: A002
+async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) -> bytes:
     """End one there; return what it answered. Raises as `open_session`."""
-    return (await _tell(worker, body, "CLOSE", id, identity)).body
+    return (await _tell(worker, body, _CLOSES, key, identity)).body
 
 
-async def _tell(worker: Worker, body: bytes, word: str, id: str, identity: bytes) -> Said:  # noqa: A002
-    documented = msgspec.json.encode({"requestType": word})
-    said = await _ask(worker, body, id, identity)
+async def _tell(
+    worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
+) -> Said:
+    said = await _ask(worker, body, session, identity)
     if said.status == 400 and body != documented:
-        said = await _ask(worker, documented, id, identity)
+        said = await _ask(worker, documented, session, identity)
     if said.status >= 300:
         raise Refusal(said)
     return said
 
 
-async def _ask(worker: Worker, body: bytes, id: str, identity: bytes) -> Said:  # noqa: A002
+async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Said:
     key = b"authorization: Bearer %b\r\n" % worker.api_key if worker.api_key else b""
     head = (
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
         b"content-type: application/json\r\n%b: %b\r\n%bvia: 1.1 warmroute\r\n\r\n"
-    ) % (worker.host, identity, len(body), AWS_HEADER, id.encode(), key)
+    ) % (worker.host, identity, len(body), AWS_HEADER, session.encode(), key)
     try:
         connection = await worker.upstream.ask(head, body)
         try:

@@ -79,5 +79,7 @@ def _error(
     more: dict[str, object] | None = None,
     headers: Headers | None = None,
 ) -> AwsError:
-    body = msgspec.json.encode({"__type": kind, "Message": message, "message": message} | (more or {}))
+    body = msgspec.json.encode(
+        {"__type": kind, "Message": message, "message": message} | (more or {})
+    )
     return AwsError(status, kind, body, headers or [])

@@ -28,6 +28,9 @@ class Operation(Enum):
     OPENAI = "openai"
 
 
+_BY_PATH = {one.value: one for one in (Operation.INVOKE, Operation.STREAM, Operation.ASYNC)}
+
+
 class Route(NamedTuple):
     """One path, understood."""
 
@@ -53,12 +56,8 @@ def route(path: str, prefix: str = "") -> Route | None:
     name, component, rest = found["name"], found["part"] or "", found["rest"]
     if rest.startswith("openai/v1/"):
         return Route(Operation.OPENAI, name, component, rest[len("openai") :])
-    if component:
-        return None
-    for operation in (Operation.INVOKE, Operation.STREAM, Operation.ASYNC):
-        if rest == operation.value:
-            return Route(operation, name)
-    return None
+    operation = _BY_PATH.get(rest)
+    return Route(operation, name) if operation and not component else None
 
 
 def is_name(name: str) -> bool:

@@ -69,7 +69,7 @@ class Verifier:
         body_hash = header(exchange.headers, b"x-amz-content-sha256").decode("latin-1")
         if body_hash and body_hash != sha256(exchange.body).hexdigest():
             raise Unsigned("The body is not the one that was signed.")
-        signature = _signature(exchange, access, secret, scope, when, parts)
+        signature = _signature(exchange, (access, secret), scope, when, parts)
         if not compare_digest(signature, parts.get("Signature", "")):
             raise Unsigned(
                 "The request signature we calculated does not match the signature you provided."
@@ -77,7 +77,7 @@ class Verifier:
 
 
 def _signature(
-    exchange: Exchange, access: str, secret: str, scope: list[str], when: str, parts: dict[str, str]
+    exchange: Exchange, key: tuple[str, str], scope: list[str], when: str, parts: dict[str, str]
 ) -> str:
     """Return what the signature must be."""
     from botocore.auth import SigV4Auth  # noqa: PLC0415 - only for those who want it
@@ -92,7 +92,7 @@ def _signature(
         if name in signed:
             request.headers[name] = value
     request.context["timestamp"] = when
-    auth: Any = SigV4Auth(Credentials(access, secret), scope[2], scope[1])
+    auth: Any = SigV4Auth(Credentials(*key), scope[2], scope[1])
     text = auth.string_to_sign(request, auth.canonical_request(request))
     return str(auth.signature(text, request))
 

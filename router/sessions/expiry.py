@@ -11,9 +11,9 @@ def written(expires: float) -> str:
     return datetime.fromtimestamp(int(expires), UTC).strftime(_FORMAT)
 
 
-def announced(id: str, expires: float) -> str:  # noqa: A002 - the field's word
+def announced(key: str, expires: float) -> str:
     """Write the header that announces a session (shape `NewSessionResponseHeader`)."""
-    return f"{id}; Expires={written(expires)}"
+    return f"{key}; Expires={written(expires)}"
 
 
 def read(value: str) -> tuple[str, float | None]:
@@ -22,12 +22,12 @@ def read(value: str) -> tuple[str, float | None]:
     With `; Expires=` as SageMaker documents it, or the id alone: AWS's container library leaves
     the rest out where the engine itself keeps the sessions.
     """
-    id, _, rest = value.partition(";")  # noqa: A001
+    key, _, rest = value.partition(";")
     when = rest.strip()
     if not when.lower().startswith(_MARK):
-        return id.strip(), None
+        return key.strip(), None
     try:
         ends = datetime.strptime(when[len(_MARK) :], _FORMAT).replace(tzinfo=UTC)
     except ValueError:
-        return id.strip(), None
-    return id.strip(), ends.timestamp()
+        return key.strip(), None
+    return key.strip(), ends.timestamp()

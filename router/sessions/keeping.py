@@ -1,13 +1,18 @@
 """Which pools have sessions, and that they keep them when the settings change."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from router.fleet import Pool
+    from router.fleet import Fleet, Pool
     from router.settings_session import SessionSettings
+
+
+#: Seconds between two looks at stores that are elsewhere.
+LOOK_S = 1.0
 
 
 def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
@@ -25,3 +30,19 @@ def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSetti
     else:
         sessions.change(settings, stays=stays)
     pool.sessions = sessions
+
+
+async def look_after(fleet: "Fleet") -> None:
+    """Look at stores that are elsewhere, now and then: how many sessions, and is it there?"""
+    while True:
+        for pool in fleet.pools:
+            if pool.sessions is not None and pool.sessions.redis is not None:
+                await pool.sessions.look()
+        await asyncio.sleep(LOOK_S)
+
+
+async def let_go(fleet: "Fleet") -> None:
+    """Close the connections to stores."""
+    for pool in fleet.pools:
+        if pool.sessions is not None:
+            await pool.sessions.stop()

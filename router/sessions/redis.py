@@ -122,14 +122,12 @@ class RedisStore:
     """Sessions of one pool. Raises StoreDown when Redis cannot be reached in time."""
 
     def __init__(self, settings: "RedisSettings", pool: str, lease: Lease) -> None:
-        """Connects when it is first asked. Raises StoreDown where the client is not installed."""
-        try:
-            from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
-            from redis.asyncio.retry import Retry  # noqa: PLC0415
-            from redis.backoff import NoBackoff  # noqa: PLC0415
-            from redis.exceptions import RedisError  # noqa: PLC0415
-        except ImportError:
-            raise StoreDown("the package redis is missing: pip install warmroute[redis]") from None
+        """Connects when it is first asked."""
+        from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
+        from redis.asyncio.retry import Retry  # noqa: PLC0415
+        from redis.backoff import NoBackoff  # noqa: PLC0415
+        from redis.exceptions import RedisError  # noqa: PLC0415
+
         self.lease = lease
         self._errors = (RedisError, OSError, TimeoutError)
         password = settings.password
@@ -150,13 +148,13 @@ class RedisStore:
         make = self._redis.register_script
         self._scripts = {name: make(text) for name, text in _SCRIPTS.items()}
 
-    async def use(self, id: str) -> Session | None:  # noqa: A002
+    async def use(self, key: str) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("use", id))
+        return _session(await self._do("use", key))
 
     async def bind(
         self,
-        id: str,  # noqa: A002
+        key: str,
         worker: str,
         expected: str | None,
         *,
@@ -166,18 +164,18 @@ class RedisStore:
         """As the seam has it."""
         end = "" if expires is None else repr(expires)
         more = (worker, expected or "", self.lease.most, CLEARED, own, end)
-        return _session(await self._do("bind", id, *more))
+        return _session(await self._do("bind", key, *more))
 
-    async def close(self, id: str) -> Session | None:  # noqa: A002
+    async def close(self, key: str) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("close", id))
+        return _session(await self._do("close", key))
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
         found = await self._do("list", "", most)
         return [
-            (id, Session(worker, float(created), float(expires), float(used or 0), own))
-            for id, worker, created, expires, own, used in found  # noqa: A001
+            (key, Session(worker, float(created), float(expires), float(used or 0), own))
+            for key, worker, created, expires, own, used in found
         ]
 
     async def look(self) -> Kept:
@@ -188,13 +186,13 @@ class RedisStore:
         """Close all connections."""
         await self._redis.aclose()
 
-    async def _do(self, what: str, id: str, *more: object) -> Any:  # noqa: A002
+    async def _do(self, what: str, key: str, *more: str | float) -> Any:  # noqa: ANN401 - scripts answer as they like
         lease = self.lease
         longest = min(lease.longest, _FOREVER)
-        arguments = (id, lease.ttl, int(lease.sliding), longest, *more)
+        arguments = (key, lease.ttl, int(lease.sliding), longest, *more)
         try:
             return await self._scripts[what](
-                keys=[f"{self._stem}s:{id}", *self._beside], args=arguments
+                keys=[f"{self._stem}s:{key}", *self._beside], args=arguments
             )
         except self._errors as error:
             raise StoreDown(f"{type(error).__name__}: {error}") from None

@@ -26,12 +26,14 @@ class Sessions:
 
     def __init__(self, settings: "SessionSettings", *, stays: bool, clock: Clock = time) -> None:
         self.clock = clock
-        self.counts: Counter[str] = Counter(dict.fromkeys((*_STATES, "closed", "lost", "hashed"), 0))
+        self.counts: Counter[str] = Counter(
+            dict.fromkeys((*_STATES, "closed", "lost", "hashed"), 0)
+        )
         """What became of sessions, by word."""
         self.down = False
         """The store cannot be reached: sessions are where their ids' hash says."""
         self._down_until = self._doubt_until = 0.0
-        self._store: Store = MemoryStore(Lease(), lambda: self.clock())
+        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests change it
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
         """Where the store is, if it is not in memory."""
@@ -71,52 +73,56 @@ class Sessions:
                 return self._visit(ids.check(named, aws=False))
         return None
 
-    def _visit(self, id: str) -> Visit:  # noqa: A002
-        return Visit(self, id, Wanted.EITHER if self._creates else Wanted.OPEN)
+    def _visit(self, key: str) -> Visit:
+        return Visit(self, key, Wanted.EITHER if self._creates else Wanted.OPEN)
 
-    def opening(self, id: str | None) -> Visit:  # noqa: A002
+    def opening(self, key: str | None) -> Visit:
         """Begin a session, with an id of the client's own or one of ours. Raises BadRequest."""
-        if id is not None and len(id) > ids.LONGEST_NEW:
+        if key is not None and len(key) > ids.LONGEST_NEW:
             raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
-        return Visit(self, id or ids.new_id(), Wanted.NEW)
+        return Visit(self, key or ids.new_id(), Wanted.NEW)
 
-    def within(self, id: str) -> Visit:  # noqa: A002
+    def within(self, key: str) -> Visit:
         """Go on with a session that must be open."""
-        return Visit(self, id, Wanted.OPEN)
+        return Visit(self, key, Wanted.OPEN)
 
     # What a visit asks for.
 
-    async def use(self, id: str, pool: "Pool", *, known: bool) -> Session | None:  # noqa: A002
+    async def use(self, key: str, pool: "Pool", *, known: bool) -> Session | None:
         """Find a session. While the store is down it is where its hash says, if it is `known`."""
         if self._reachable():
             try:
-                session = await self._store.use(id)
+                session = await self._store.use(key)
             except StoreDown as down:
                 self._lost(down)
             else:
                 self._found()
                 if session is None and known and self.clock() < self._doubt_until:
-                    return self._hashed(id, pool)  # it may have begun while nobody could note it
+                    return self._hashed(key, pool)  # it may have begun while nobody could note it
                 return session
         self.counts["hashed"] += 1
-        return self._hashed(id, pool)
+        return self._hashed(key, pool)
 
-    async def bind(self, id: str, worker: str, expected: str | None) -> Session | None:  # noqa: A002
+    async def bind(self, key: str, worker: str, expected: str | None) -> Session | None:
         """Bind a session; return it as it is then."""
         if self._reachable():
             try:
-                return await self._store.bind(id, worker, expected)
+                return await self._store.bind(key, worker, expected)
             except StoreDown as down:
                 self._lost(down)
         now = self.clock()
         return Session(worker, now, self._store.lease.end(now, now), now)
 
     async def adopt(
-        self, id: str, worker: str, own: str, expires: float | None  # noqa: A002
+        self,
+        key: str,
+        worker: str,
+        own: str,
+        expires: float | None,
     ) -> Session | None:
         """Note a session that a worker has opened itself; None: that id is open already."""
         try:
-            session = await self._store.bind(id, worker, None, own=own, expires=expires)
+            session = await self._store.bind(key, worker, None, own=own, expires=expires)
         except StoreDown as down:
             self._lost(down)
             now = self.clock()
@@ -126,11 +132,11 @@ class Sessions:
         self.count("new")
         return session
 
-    async def close(self, id: str) -> bool:  # noqa: A002
+    async def close(self, key: str) -> bool:
         """End a session; tell whether it was open."""
         if self._reachable():
             try:
-                session = await self._store.close(id)
+                session = await self._store.close(key)
             except StoreDown as down:
                 self._lost(down)
             else:
@@ -140,11 +146,11 @@ class Sessions:
                 return session is not None or self.clock() < self._doubt_until
         return True  # it ends by itself
 
-    async def lose(self, id: str) -> None:  # noqa: A002
+    async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""
         self.counts["lost"] += 1
         try:
-            await self._store.close(id)
+            await self._store.close(key)
         except StoreDown as down:
             self._lost(down)
 
@@ -205,12 +211,12 @@ class Sessions:
             self.down = False
             self._doubt_until = self.clock() + self._store.lease.ttl
 
-    def _hashed(self, id: str, pool: "Pool") -> Session | None:  # noqa: A002
+    def _hashed(self, key: str, pool: "Pool") -> Session | None:
         names = [worker.name for worker in pool.taking if worker.ready]
         if not names:
             return None
         # Created at 0: nobody has noted it.
-        return Session(owner(id, names), 0.0, self.clock() + self._store.lease.ttl, 0.0)
+        return Session(owner(key, names), 0.0, self.clock() + self._store.lease.ttl, 0.0)
 
 
 #: Seconds between two tries to reach a store that is down.

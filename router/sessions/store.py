@@ -28,12 +28,12 @@ class Store(Protocol):
     lease: Lease
     """For sessions to come."""
 
-    async def use(self, id: str) -> Session | None:  # noqa: A002
+    async def use(self, key: str) -> Session | None:
         """Return an open session, and count this as a use of it."""
 
     async def bind(
         self,
-        id: str,  # noqa: A002
+        key: str,
         worker: str,
         expected: str | None,
         *,
@@ -45,7 +45,7 @@ class Store(Protocol):
         Of several who try at once one wins; all are told the session as it is then.
         """
 
-    async def close(self, id: str) -> Session | None:  # noqa: A002
+    async def close(self, key: str) -> Session | None:
         """End a session; return it if it was open."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
@@ -74,13 +74,13 @@ class MemoryStore:
     def lease(self, lease: Lease) -> None:
         self._table.lease = lease
 
-    async def use(self, id: str) -> Session | None:  # noqa: A002
+    async def use(self, key: str) -> Session | None:
         """As the seam has it."""
-        return self._table.use(id, self._clock())
+        return self._table.use(key, self._clock())
 
     async def bind(
         self,
-        id: str,  # noqa: A002
+        key: str,
         worker: str,
         expected: str | None,
         *,
@@ -88,11 +88,11 @@ class MemoryStore:
         expires: float | None = None,
     ) -> Session | None:
         """As the seam has it."""
-        return self._table.bind(id, worker, expected, self._clock(), own=own, expires=expires)
+        return self._table.bind(key, worker, expected, self._clock(), own=own, expires=expires)
 
-    async def close(self, id: str) -> Session | None:  # noqa: A002
+    async def close(self, key: str) -> Session | None:
         """As the seam has it."""
-        return self._table.close(id, self._clock())
+        return self._table.close(key, self._clock())
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""

@@ -57,28 +57,28 @@ class Table:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, id: str, now: float) -> Session | None:  # noqa: A002 - the field's word
+    def find(self, key: str, now: float) -> Session | None:
         """Return an open session without using it."""
-        session = self._sessions.get(id)
+        session = self._sessions.get(key)
         if session is not None and now >= session.expires:
-            del self._sessions[id]
+            del self._sessions[key]
             self.expired += 1
             return None
         return session
 
-    def use(self, id: str, now: float) -> Session | None:  # noqa: A002
+    def use(self, key: str, now: float) -> Session | None:
         """Return an open session and count this as a use of it."""
-        session = self.find(id, now)
+        session = self.find(key, now)
         if session is not None:
             session.used = now
             if self.lease.sliding:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
-            self._sessions[id] = self._sessions.pop(id)
+            self._sessions[key] = self._sessions.pop(key)
         return session
 
     def bind(
         self,
-        id: str,  # noqa: A002
+        key: str,
         worker: str,
         expected: str | None,
         now: float,
@@ -91,23 +91,23 @@ class Table:
         Returns the session as it is then, whether or not this has bound it. `expires` is the end
         that a worker has given it.
         """
-        session = self.find(id, now)
+        session = self.find(key, now)
         if (session.worker if session else None) != expected:
             return session
         if session is None:
             self._make_room(now)
             session = Session(worker, now, expires or self.lease.end(now, now), now, own)
-            self._sessions[id] = session
-            self._note_end(session.expires, id)
+            self._sessions[key] = session
+            self._note_end(session.expires, key)
         else:
             session.worker, session.own = worker, own
         return session
 
-    def close(self, id: str, now: float) -> Session | None:  # noqa: A002
+    def close(self, key: str, now: float) -> Session | None:
         """End a session; return it if it was open."""
-        session = self.find(id, now)
+        session = self.find(key, now)
         if session is not None:
-            del self._sessions[id]
+            del self._sessions[key]
         return session
 
     def sweep(self, now: float) -> int:
@@ -115,14 +115,14 @@ class Table:
         dropped = 0
         ends, sessions = self._ends, self._sessions
         while ends and ends[0][0] <= now:
-            _, id = heappop(ends)  # noqa: A001
-            session = sessions.get(id)
+            _, key = heappop(ends)
+            session = sessions.get(key)
             if session is None:
                 continue
             if session.expires > now:  # it was used, or made anew
-                heappush(ends, (session.expires, id))
+                heappush(ends, (session.expires, key))
             else:
-                del sessions[id]
+                del sessions[key]
                 dropped += 1
         self.expired += dropped
         return dropped
@@ -131,10 +131,10 @@ class Table:
         """Return sessions, those unused for longest first."""
         return islice(self._sessions.items(), most)
 
-    def _note_end(self, expires: float, id: str) -> None:  # noqa: A002
-        heappush(self._ends, (expires, id))
+    def _note_end(self, expires: float, key: str) -> None:
+        heappush(self._ends, (expires, key))
         if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions long closed
-            self._ends = [(one.expires, id) for id, one in self._sessions.items()]
+            self._ends = [(one.expires, key) for key, one in self._sessions.items()]
             heapify(self._ends)
 
     def _make_room(self, now: float) -> None:

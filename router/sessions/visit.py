@@ -38,12 +38,12 @@ class Visit:
 
     __slots__ = ("_expected", "_sessions", "_wanted", "bound", "expires", "id", "own", "state")
 
-    def __init__(self, sessions: "Sessions", id: str, wanted: Wanted) -> None:  # noqa: A002
+    def __init__(self, sessions: "Sessions", key: str, wanted: Wanted) -> None:
         self._sessions = sessions
         self._wanted = wanted
         self._expected: str | None = None
         """The worker as the store has it; None while the session is not there."""
-        self.id = id
+        self.id = key
         self.bound = ""
         """Name of its worker; empty while it has none."""
         self.own = ""

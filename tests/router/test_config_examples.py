@@ -42,7 +42,8 @@ def test_every_key_is_described() -> None:
 
 def test_there_is_an_example_for_each_strategy() -> None:
     """And one with pools."""
-    assert [path.stem for path in EXAMPLES] == ["leastload", "pools", "prefixaware", "roundrobin"]
+    names = ["leastload", "pools", "prefixaware", "roundrobin", "session"]
+    assert [path.stem for path in EXAMPLES] == names
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
