@@ -46,8 +46,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return {"status": "live"}
 
     @app.head("/health/ready", include_in_schema=False)
-    @app.get(PING, responses={503: {"model": Readiness}}, operation_id="ping")
-    @app.post(PING, include_in_schema=False)
+    @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
     @app.get("/health/ready", responses={503: {"model": Readiness}})
     async def ready(response: Response) -> Readiness:
         """503 while no worker is ready, and once the router was told to stop."""

@@ -2,7 +2,7 @@
 
 from urllib.parse import unquote
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
 from router.errors import UnknownSession
@@ -39,19 +39,19 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
     """Serve them."""
 
     @app.get(SESSIONS)
-    async def sessions(limit: int = Query(LISTED, ge=1, le=LISTED)) -> list[SessionStatus]:
-        """List open sessions, up to `limit` of each pool, those unused for longest first."""
+    async def sessions() -> list[SessionStatus]:
+        """List open sessions, up to a thousand of each pool, those unused for longest first."""
         return [
             SessionStatus.of(key, pool.name, session)
             for pool in fleet.pools
             if pool.sessions is not None
-            for key, session in await pool.sessions.listed(limit)
+            for key, session in await pool.sessions.listed(LISTED)
         ]
 
-    @app.delete(SESSION + "{key:path}", status_code=204)
-    async def close(key: str) -> Response:
+    @app.delete(SESSION + "{session:path}", status_code=204)
+    async def close(session: str) -> Response:
         """Close a session in every pool that knows it."""
         kept = [pool.sessions for pool in fleet.pools if pool.sessions is not None]
-        if not any([await one.close(unquote(key)) for one in kept]):
+        if not any([await one.close(unquote(session)) for one in kept]):
             raise UnknownSession
         return Response(status_code=204)
