@@ -238,22 +238,20 @@ class TestEnd:
         assert boto.invoke(router.url, chat("Hello"), SessionId=key).kind == "ValidationError"
 
     @pytest.mark.parametrize(
-        ("name", "text", "seconds"),
-        [("SES_TTL_MIN", "7", 420), ("SAGEMAKER_SESSIONS_EXPIRATION", "90", 90)],
+        "told", [("SES_TTL_MIN", "7", 420), ("SAGEMAKER_SESSIONS_EXPIRATION", "90", 90)]
     )
     def test_lifetimes_of_the_environment(
         self,
         boto: Boto,
-        place: Place,
+        stub: MakeStub,
         route: MakeRouter,
         monkeypatch: pytest.MonkeyPatch,
-        name: str,
-        text: str,
-        seconds: int,
+        told: tuple[str, str, int],
     ) -> None:
         """Under the names that AWS's containers know."""
+        name, text, seconds = told
         monkeypatch.setenv(name, text)
-        router = route(*place.fleet.urls, strategy="session")
+        router = route(stub().url, strategy="session")
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
         sessions.clock = lambda: 0.0

@@ -145,7 +145,12 @@ class Boto:
                 self._replies[told["id"]].put(told)
 
     def start(
-        self, url: str | None, operation: str, body: object, *, options: dict[str, Any] | None = None,
+        self,
+        url: str | None,
+        operation: str,
+        body: object,
+        *,
+        options: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> int:
         """Make a call; return its number. A body that is no bytes is sent as JSON."""

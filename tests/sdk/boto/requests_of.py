@@ -18,7 +18,7 @@ sys.path.insert(0, sys.argv[1])
 boto3: Any = import_module("boto3")
 botocore: Any = import_module("botocore")
 Config: Any = import_module("botocore.config").Config
-assert Path(botocore.__file__).is_relative_to(sys.argv[1])  # noqa: S101
+assert Path(botocore.__file__).is_relative_to(sys.argv[1])
 
 _writing = threading.Lock()
 
@@ -35,7 +35,7 @@ _making = threading.Lock()
 _call = threading.local()
 
 
-def client(order: dict[str, Any]) -> Any:  # noqa: ANN401
+def client(order: dict[str, Any]) -> Any:
     """Return the client that the order describes; made once, for that takes boto3 long."""
     known = {name: order.get(name) for name in ("url", "service", "config", "keys", "without")}
     text = json.dumps(known)
@@ -45,7 +45,7 @@ def client(order: dict[str, Any]) -> Any:  # noqa: ANN401
     return _clients[text]
 
 
-def make(order: dict[str, Any]) -> Any:  # noqa: ANN401
+def make(order: dict[str, Any]) -> Any:
     """Make a client that notes the header of every HTTP request."""
     config = dict(order.get("config", {}))
     if config.pop("unsigned", False):
@@ -61,11 +61,11 @@ def make(order: dict[str, Any]) -> Any:  # noqa: ANN401
         **where,
     )
 
-    def note(request: Any, **_: object) -> None:  # noqa: ANN401
+    def note(request: Any, **_: object) -> None:
         head = {str(name).lower(): _text(value) for name, value in request.headers.items()}
         _call.sent.append(head)
 
-    def bare(request: Any, **_: object) -> None:  # noqa: ANN401
+    def bare(request: Any, **_: object) -> None:
         for name in order.get("without", ()):
             del request.headers[name]
 
