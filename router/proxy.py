@@ -234,7 +234,8 @@ class Proxy:
         if job.ids and worker.takes_ids:
             body = with_ids(body, job.ids)
         path, key = job.endpoint.path.encode(), worker.api_key
-        head = upstream_head(path, exchange, worker.host, key, len(body))
+        asks = exchange if job.visit is None else job.visit.stripped(exchange)
+        head = upstream_head(path, asks, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
             connection = await upstream.ask(head, body)

@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from router.errors import DoorError, Headers, SessionExists, SessionLost, UnknownSession
+from router.errors import (
+    DoorError,
+    Headers,
+    SessionExists,
+    SessionLost,
+    UnknownPath,
+    UnknownSession,
+)
 
 #: Bytes of a worker's error that are passed on.
 LONGEST = 8 << 10
@@ -48,6 +55,8 @@ def told(error: DoorError) -> AwsError:
     """Translate an error of ours."""
     if isinstance(error, _SESSION):
         return _error(400, "ValidationError", error.message)
+    if isinstance(error, UnknownPath):
+        return _error(404, "UnknownOperationException", error.message)
     if error.status in {502, 504}:  # a worker's: it may have run, and must not be sent again
         return model_error(error.status, error.message)
     known = _TYPES.get(error.status, (error.status, "ValidationError"))

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from router.errors import SessionExists, SessionLost, UnknownSession
+from router.headers import Incoming
 from router.sessions.expiry import announced, written
 from router.sessions.table import Session
 
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
     from router.fleet import Pool, Worker
     from router.sessions.sessions import Sessions
     from strategies.base import Candidate
+
+
+class Stripped:
+    """A request as a worker may see it: its session is the router's own affair."""
+
+    def __init__(self, request: Incoming, field: bytes) -> None:
+        self.query, self.identity = request.query, request.identity
+        self._request = request
+        self._field = field
+
+    def passing(self, *, keyed: bool) -> bytes:
+        """Return the header lines that pass on to a worker."""
+        lines = self._request.passing(keyed=keyed).splitlines(keepends=True)
+        return b"".join([line for line in lines if not line.startswith(self._field)])
+
 
 #: Attempts at binding a session that others bind too, before it is taken as it is.
 TRIES = 8
@@ -135,6 +151,10 @@ class Visit:
             if one.worker.name == session.worker and getattr(one.worker, "ready", True):
                 return one
         return choice
+
+    def stripped(self, request: Incoming) -> "Stripped":
+        """Return the request without the header field that names its session."""
+        return Stripped(request, self._sessions.header + b":")
 
     def fields(self) -> bytes:
         """Return the header line that tells the client what became of its session."""

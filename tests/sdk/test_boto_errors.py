@@ -1,12 +1,13 @@
 """What boto3's callers are told of trouble, and how often it is tried."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.sdk.boto.client import Boto
-from tests.support import JSON, OK, Action, MakeRouter, MakeStub, until
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub, head, read_all, send, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
 #: `amz-sdk-request` tells which attempt a request is.
@@ -174,8 +175,6 @@ class TestSignatures:
         names = ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request")
         head = {name: sent[name] for name in names if name in sent}
         head |= {"user-agent": sent["user-agent"]}
-        import json  # noqa: PLC0415
-
         same = httpx.post(url, content=json.dumps(CHAT), headers=head)
         other = httpx.post(url, content=json.dumps(CHAT) + " ", headers=head)
         assert (same.status_code, other.status_code) == (200, 403)
@@ -247,14 +246,10 @@ class TestBodies:
     def test_a_longer_one_is_refused_unread(self, stub: MakeStub, route: MakeRouter) -> None:
         """By its declared length."""
         router = route(stub().url, sagemaker={"body": "1KiB"})
-        with httpx.Client() as client:
-            request = client.build_request(
-                "POST", f"{router.url}/invocations", headers={"content-length": "1025"}, content=b""
-            )
-            request.headers["content-length"] = "1025"
-            reply = client.send(request)
-        assert reply.status_code == 413
-        assert reply.json()["message"]
+        with send(router.port, head("/invocations", 1025)) as client:
+            reply = read_all(client)
+        assert reply.startswith(b"HTTP/1.1 413 ")
+        assert b"x-amzn-errortype: ValidationError" in reply
 
     @pytest.mark.parametrize(
         "body", [b"", b"[]", b"hello", b'{"inputs":[1]}', b'{"requestType":1}']
