@@ -102,6 +102,16 @@ def with_model(body: bytes, model: str) -> bytes:
     return msgspec.json.encode(fields)
 
 
+def without_words(body: bytes) -> bytes:
+    """Return a prompt without the example's words on its session: a container that knows only what
+    SageMaker documents refuses them."""
+    fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    words = {"requestType", "extSessionID"} & fields.keys()
+    if not words:
+        return body
+    return msgspec.json.encode({key: value for key, value in fields.items() if key not in words})
+
+
 def _word(said: object) -> Word:
     if said is None or said in _GOES_ON:
         return Word.NOTHING

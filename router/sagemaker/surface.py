@@ -13,7 +13,7 @@ from router.sagemaker.container import Refusal
 from router.sagemaker.errors import model_error
 from router.sagemaker.invocation import Act, Invocation, understand
 from router.sagemaker.paths import Operation, Route, is_name
-from router.sagemaker.payload import Shape, read, with_model
+from router.sagemaker.payload import Shape, read, with_model, without_words
 from router.sagemaker.sigv4 import Verifier
 from router.sagemaker.words import Words, sessions_of
 from router.sessions.visit import Visit
@@ -111,7 +111,10 @@ class SageMaker:
         visit = await self._visit(asked, pool)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
-            endpoint, body = (_OWN_CHAT if chat else _OWN_COMPLETION), asked.exchange.body
+            endpoint, body = (
+                (_OWN_CHAT if chat else _OWN_COMPLETION),
+                without_words(asked.exchange.body),
+            )
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
         if asked.model and payload.model is None:
