@@ -141,7 +141,8 @@ class Pool:
         self.sessions: Sessions | None = None
         """Those of its clients, if its strategy keeps them."""
         self._staff(workers)
-        self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
+        chooses = getattr(strategy, "over", strategy)
+        self.prompts = Prompts(keyed=getattr(chooses, "reads_prompt", True))
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 

@@ -39,20 +39,21 @@ class Session:
     """Keeps requests of a session together."""
 
     Options: ClassVar[type[Any]] = SessionOptions
-    reads_prompt: bool = True
+    reads_prompt: ClassVar[bool] = True
+    """Only if the strategy below does."""
     keeps_sessions: ClassVar[bool] = True
     """Pools of this strategy have a table of sessions."""
 
     def __init__(self, options: SessionOptions) -> None:
-        self._over = make(options.over.name, dict(options.over.options))
+        self.over = make(options.over.name, dict(options.over.options))
+        """The strategy below."""
         self._spill = options.spill
-        self.reads_prompt = getattr(self._over, "reads_prompt", True)
         self.stays = options.spill is None
         """A bound session waits for its worker."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put a session's worker first, unless moving is worth it; the rest as below."""
-        decision = self._over.rank(prompt, workers, now)
+        decision = self.over.rank(prompt, workers, now)
         if prompt.bound is None:
             return decision
         ranked = decision.candidates
@@ -68,16 +69,16 @@ class Session:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the strategy below."""
-        self._over.placed(prompt, worker, now)
+        self.over.placed(prompt, worker, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Tell the strategy below."""
-        self._over.settled(prompt, candidate, outcome, now)
+        self.over.settled(prompt, candidate, outcome, now)
 
     def forget(self, worker: str) -> None:
         """Tell the strategy below."""
-        self._over.forget(worker)
+        self.over.forget(worker)
 
     def gauges(self) -> Mapping[str, float]:
         """Sizes of the strategy below."""
-        return self._over.gauges()
+        return self.over.gauges()

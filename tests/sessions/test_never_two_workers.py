@@ -17,7 +17,7 @@ from router.sessions.sessions import Sessions
 from router.sessions.store import MemoryStore
 from router.sessions.visit import Visit, Wanted
 from router.settings_session import RedisSettings, SessionSettings
-from strategies.base import Decision, Prompt
+from strategies.base import Decision, Prompt, Seconds
 from strategies.session import Session, SessionOptions
 from tests.sessions.redis_server import RedisServer
 
@@ -58,14 +58,14 @@ class Routers(RuleBasedStateMachine):
         self.now = 1000.0
         self.pools = [self._pool() for _ in range(self.count)]
         self.name = uuid.uuid4().hex
-        rules = SessionSettings(ttl="100s")  # type: ignore[arg-type]
+        rules = SessionSettings(ttl="100s")
         self.sessions = [
             Sessions(rules, stays=n % 2 == 0, clock=lambda: self.now) for n in range(self.count)
         ]
         for pool, sessions in zip(self.pools, self.sessions, strict=True):
             pool.sessions = sessions
             if self.server is not None:
-                redis = RedisSettings(url=self.server.url, timeout="5s")  # type: ignore[arg-type]
+                redis = RedisSettings(url=self.server.url, timeout="5s")
                 sessions.keep_in(RedisStore(redis, self.name, rules.lease))
         self.asked: list[Asked] = []
         self.served: list[Served] = []
@@ -73,7 +73,7 @@ class Routers(RuleBasedStateMachine):
         self.homes: dict[str, str] = {}
 
     def _pool(self) -> Pool:
-        options = SessionOptions(spill=0.0 if self.count > 1 else None)
+        options = SessionOptions(spill=Seconds(0.0) if self.count > 1 else None)
         workers = []
         for name in NAMES:
             worker = Worker(name, f"http://{name}", upstream=None)  # type: ignore[arg-type]

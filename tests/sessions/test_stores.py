@@ -30,7 +30,7 @@ def play(request: pytest.FixtureRequest) -> Play:
         def make(lease: Lease) -> Store:
             if request.param == "redis":
                 redis: RedisServer = request.getfixturevalue("redis")
-                store: Store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), name, lease)  # type: ignore[arg-type]
+                store: Store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), name, lease)
             else:
                 store = made[0] if made else MemoryStore(lease, time.time)
                 store.lease = lease
@@ -183,7 +183,7 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
 
     async def test() -> None:
         url = dead_url.replace("http", "redis")
-        store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", Lease())  # type: ignore[arg-type]
+        store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", Lease())
         for asked in (store.use("a"), store.bind("a", "w", None), store.close("a"), store.look()):
             with pytest.raises(StoreDown):
                 await asked

@@ -11,41 +11,40 @@ from importlib import import_module
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
-fastapi: Any = import_module("fastapi")
+fastapi: Any = import_module("fastapi")  # of that folder, as all that follows
 uvicorn: Any = import_module("uvicorn")
 standards: Any = import_module("model_hosting_container_standards.sagemaker")
 
-app = fastapi.FastAPI()
+app: Any = fastapi.FastAPI()
 seen: list[dict[str, Any]] = []
 
 
-@app.post("/invocations")
-@app.post("/v1/chat/completions")
-@standards.stateful_session_manager()
 async def invoke(request: fastapi.Request) -> dict[str, Any]:
     """Say who answered, and what was asked."""
     seen.append({"headers": dict(request.headers), "body": (await request.body()).decode()})
     return {"pid": os.getpid(), "choices": [], "usage": {"prompt_tokens": 1}}
 
 
-@app.get("/health")
 async def health() -> dict[str, str]:
     """It is there."""
     return {}
 
 
-@app.get("/v1/models")
 async def models() -> dict[str, Any]:
     """One model."""
     return {"object": "list", "data": [{"id": "m"}]}
 
 
-@app.get("/seen")
 async def told() -> list[dict[str, Any]]:
     """What reached the handler."""
     return seen
 
 
+in_sessions = standards.stateful_session_manager()(invoke)
+for path in ("/invocations", "/v1/chat/completions"):
+    app.add_api_route(path, in_sessions, methods=["POST"])
+for path, say in (("/health", health), ("/v1/models", models), ("/seen", told)):
+    app.add_api_route(path, say)
 standards.bootstrap(app)
 server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 server.run(sockets=[socket.socket(fileno=int(sys.argv[2]))])
