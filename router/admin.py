@@ -17,6 +17,7 @@ from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
 from router.memory_status import KvStatus
 from router.openapi import add_docs, describe
+from router.sagemaker.paths import PING
 from router.view import View, WorkerStatus
 
 
@@ -50,6 +51,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return {"status": "live"}
 
     @app.head("/health/ready", include_in_schema=False)
+    @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
     @app.get(
         "/health/ready", responses={503: {"model": Readiness}}, response_model_exclude_none=True
     )

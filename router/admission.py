@@ -19,6 +19,8 @@ from router.settings import Settings
 TICK_S = 0.1
 
 Waiter = asyncio.Future[None]
+#: Names of a pool and a model, and of the one worker that will do; empty: any will.
+_Line = tuple[str, str, str]
 
 
 class Admission:
@@ -32,7 +34,7 @@ class Admission:
         self.queue: Queue[Waiter] = Queue(settings.limits.queue)
         self.rests = Rests()
         """Workers that said they are full."""
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[_Line, Pool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.change(settings)
 
@@ -59,16 +61,17 @@ class Admission:
             workers = [worker for worker in workers if worker.load.in_flight < self._most]
         return workers
 
-    def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker]) -> bool:
-        """Nobody has room, or others came first."""
-        return not self.room(workers) or self.queue.holds(_line(pool, model))
+    def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
+        """Nobody has room, or others came first. `only` one worker will do, if it is named."""
+        return not self.room(workers) or self.queue.holds((pool.name, model, only))
 
-    async def turn(self, pool: Pool, model: str, tenant: str) -> None:
-        """Wait for room on one of the pool's workers. Raises QueueFull, Overrun."""
+    async def turn(self, pool: Pool, model: str, tenant: str, only: str = "") -> None:
+        """Wait for room on one of the pool's workers, or on `only` one of them. Raises QueueFull,
+        Overrun."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         now = loop.time()
-        line = _line(pool, model)
+        line = (pool.name, model, only)
         ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
         if ticket is None:
             raise QueueFull
@@ -88,13 +91,13 @@ class Admission:
         if not len(self.queue):
             return
         for line, pool in list(self._pools.items()):
-            if worker in pool.workers and line[1] in worker.models:
+            if worker in pool.workers and _fits(worker, line):
                 if worker.load.in_flight >= self._most:
                     return
                 if self._call(line):
                     return
 
-    def _call(self, line: tuple[str, str]) -> bool:
+    def _call(self, line: _Line) -> bool:
         ticket = self.queue.next(asyncio.get_running_loop().time(), line)
         if ticket is None:
             del self._pools[line]
@@ -109,7 +112,7 @@ class Admission:
         for ticket in self.queue.expired(loop.time()):
             _refuse(ticket, Overrun())
         for line, pool in list(self._pools.items()):
-            able = [w for w in pool.workers if w.ready and line[1] in w.models]
+            able = [w for w in pool.workers if w.ready and _fits(w, line)]
             free = sum(max(0, self._most - worker.load.in_flight) for worker in able)
             for _ in range(free):
                 if not self._call(line):
@@ -120,8 +123,8 @@ class Admission:
         self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None
 
 
-def _line(pool: Pool, model: str) -> tuple[str, str]:
-    return (pool.name, model)
+def _fits(worker: Worker, line: _Line) -> bool:
+    return line[1] in worker.models and line[2] in {"", worker.name}
 
 
 def _refuse(ticket: Ticket[Waiter], error: Exception) -> None:

@@ -19,6 +19,10 @@ from router.protocol import Client
 from router.proxy import Proxy
 from router.reading import Bounds
 from router.rebuild import Plan, build
+from router.sagemaker.paths import Operation, route
+from router.sagemaker.surface import SageMaker
+from router.sessions.keeping import let_go, look_after
+from router.sessions.paths import add_session_paths
 from router.settings import Settings
 from router.tls import Contexts
 from router.view import View
@@ -46,10 +50,13 @@ class Door:
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         app = admin(fleet, self.view, lambda: self.stopping)
+        add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._proxy = Proxy(fleet, self.metrics, settings)
+        self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
+        self._looking: asyncio.Task[None] | None = None
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
@@ -61,6 +68,7 @@ class Door:
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
         self.bounds = _bounds(settings)
+        self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
         self.backdoor.admit = admin_gate(settings, self._operators).admit
 
@@ -69,6 +77,12 @@ class Door:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._proxy.serve(endpoint, exchange)
+        asked = route(exchange.path, self._prefix)
+        if asked is not None:
+            if asked.operation is Operation.OPENAI and exchange.method == "GET":
+                exchange.path = asked.path
+                return self._admin.serve(exchange)
+            return self._sagemaker.serve(asked, exchange)
         if exchange.method == "OPTIONS" and for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
@@ -92,6 +106,7 @@ class Door:
             await self.memories.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
+            self._sagemaker.change(settings)
             self._rule(settings)
             for client in self.everyone:
                 client.follow(self.bounds)
@@ -109,6 +124,7 @@ class Door:
         self.memories.start()
         await self._health.start()
         self.keeper.start()
+        self._looking = asyncio.create_task(look_after(self.fleet))
 
     async def look(self) -> None:
         """Look at everything once: every worker, and every tokenizer."""
@@ -119,12 +135,15 @@ class Door:
 
     async def stop(self) -> None:
         """Let go of the workers."""
+        if self._looking is not None:
+            self._looking.cancel()
         await self.keeper.stop()
         await self.memories.stop()
         await self._health.stop()
         self._proxy.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
+        await let_go(self.fleet)
         await asyncio.sleep(0)  # closing takes a turn of the loop
 
 

@@ -10,6 +10,7 @@ from router.exchange import Exchange
 from router.fleet import Pool, Worker
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
+from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 
@@ -33,6 +34,8 @@ class Plea(NamedTuple):
     workers: Sequence[Worker]
     """Those that could answer when it came."""
     started: float
+    visit: Visit | None = None
+    """Its part in a session."""
 
 
 class Job(NamedTuple):
@@ -47,6 +50,8 @@ class Job(NamedTuple):
     decision: Decision
     started: float
     metrics: PoolMetrics
+    visit: Visit | None = None
+    """Its part in a session."""
 
 
 class Attempt:
@@ -162,11 +167,12 @@ class Attempt:
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client what happened."""
-        return b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
+        fields = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
             self.job.exchange.identity,
             self.worker.label,
             self._explanation(),
         )
+        return fields if self.job.visit is None else fields + self.job.visit.fields()
 
     def _explanation(self) -> bytes:
         choice, reason = self.choice, self.job.decision.reason.encode()

@@ -27,6 +27,8 @@ from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")
+#: What a strategy is tried as: whoever stays may have sessions too, which the traffic does not.
+SERVES = {"prefixaware": "session"}
 WORKERS = 8
 #: Simulated seconds a second: fast enough to be short, slow enough for two shared cores.
 SPEED = 4.0
@@ -101,7 +103,7 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
             "listen": listen,
             "auth": "none",  # whoever gives a public address for toys means it
             "workers": workers,
-            "strategy": strategy,
+            "strategy": SERVES.get(strategy, strategy),
             "logs": {"level": "warning"},
         }
     )
@@ -190,7 +192,7 @@ def _conclude(reports: dict[str, Report], out: Console) -> None:
 def _invite(url: str, out: Console) -> None:
     out.print(
         f"""
-Still serving by prefixaware on {url}, until Ctrl-C. Try, twice:
+Still serving by prefixaware, and sessions over it, on {url}, until Ctrl-C. Try, twice:
 
   curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Why is the sky blue?"}}]}}'

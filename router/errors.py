@@ -142,6 +142,39 @@ class Unimplemented(DoorError):
     type = "invalid_request_error"
 
 
+class UnknownSession(DoorError):
+    """There is no open session of that id: it never was, has expired or was closed."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "session_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("The session was not found: it has expired, was closed or never was.")
+
+
+class SessionLost(DoorError):
+    """The session's worker is gone, and what it held with it; the session is closed."""
+
+    status = 410
+    type = "invalid_request_error"
+    code = "session_lost"
+
+    def __init__(self) -> None:
+        super().__init__("The session was lost with its worker, and is closed: open another one.")
+
+
+class SessionExists(DoorError):
+    """A session of that id is open already."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "session_exists"
+
+    def __init__(self) -> None:
+        super().__init__("A session of that id is open already.")
+
+
 class NoWorker(DoorError):
     """Nobody can take the request now; somebody may soon."""
 

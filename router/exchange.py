@@ -3,12 +3,18 @@
 import asyncio
 from http import HTTPStatus
 from time import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
+from router.sagemaker import errors as aws
+from router.sagemaker.paths import speaks_aws
+
+if TYPE_CHECKING:
+    from router.sessions.sessions import Sessions
+    from router.sessions.visit import Visit
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -112,6 +118,11 @@ class Exchange:
         self._with_body = head.method != "HEAD"
         self._fields = b""
 
+    @property
+    def line(self) -> Line:
+        """The connection it came on."""
+        return self._line
+
     def whose(self) -> str:
         """For a log line: the name of the key that was shown, if one was."""
         return f" key={self.tenant}" if self.tenant else ""
@@ -119,6 +130,10 @@ class Exchange:
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
         return self.head.passing(keyed=keyed)
+
+    def visit(self, sessions: "Sessions") -> "Visit | None":
+        """Return its part in a session of theirs, if it names one. Raises BadRequest."""
+        return sessions.asked(self.headers, self.body)
 
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""
@@ -129,7 +144,12 @@ class Exchange:
         self.start(status, fields, len(body), body, last=True)
 
     def refuse(self, error: DoorError) -> None:
-        """Give an error of our own."""
+        """Give an error of our own, as the path's clients read errors."""
+        if speaks_aws(self.path):
+            told = aws.told(error)
+            ids = b"x-request-id: %b\r\nx-amzn-requestid: %b\r\n" % (self.identity, self.identity)
+            self.answer(told.status, told.fields() + ids + date_line(), told.body)
+            return
         extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
         fields = b"content-type: application/json\r\nx-request-id: %b\r\n%b%b" % (
             self.identity,
@@ -181,6 +201,11 @@ class Exchange:
             self._line.write(data)
         if last:
             self._end()
+
+    def fail(self, event: bytes, message: str) -> None:
+        """End a stream with an error; `event` says `message` in the stream's own shape."""
+        del message
+        self.write(event, last=True)
 
     def feed_from(self, source: Source | None) -> None:
         """The answer flows from there: pause it while the client is slow."""

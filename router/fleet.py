@@ -15,6 +15,7 @@ from router.breaker import Breaker, Ejection
 from router.ejection import Breakers
 from router.errors import BadRequest, NoWorker, UnknownModel
 from router.prompts import Prompts
+from router.sessions.sessions import Sessions
 from router.upstream import Upstream
 from strategies.base import Candidate, Prompt, Strategy
 from strategies.load import Booking, Load
@@ -55,6 +56,7 @@ class Worker:
         self.models: dict[str, dict[str, Any]] = {}
         """What `/v1/models` says of each, by name."""
         self.kv_tokens: int | None = None
+        self.stateful = self.draining = False
         self.fixed_models = self.fixed_kv_tokens = False
         """The settings tell; the worker is not asked."""
         self.discovered_at = -inf
@@ -80,12 +82,15 @@ class Worker:
         models: Sequence[str] = (),
         kv_tokens: int | None = None,
         api_key: str | None = None,
+        stateful: bool = False,
+        draining: bool = False,
     ) -> None:
         """Other settings, for the requests to come.
 
         What is not told any more is asked for at the next probe. An empty `api_key` stands for
         none, and the client's is kept back too; with None the client's passes.
         """
+        self.stateful, self.draining = stateful, draining
         self.api_key = None if api_key is None else api_key.encode()
         if (self.fixed_models and not models) or (self.fixed_kv_tokens and kv_tokens is None):
             self.discovered_at = -inf
@@ -132,16 +137,28 @@ class Pool:
     ) -> None:
         self.name = name
         self.models = tuple(models)
-        self.workers = tuple(workers)
         self.strategy = strategy
-        self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
+        self.sessions: Sessions | None = None
+        """Those of its clients, if its strategy keeps them."""
+        self._staff(workers)
+        chooses = getattr(strategy, "over", strategy)
+        self.prompts = Prompts(keyed=getattr(chooses, "reads_prompt", True))
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
+
+    def _staff(self, workers: Sequence[Worker]) -> None:
+        self.workers = tuple(workers)
+        self.taking = tuple(worker for worker in workers if not worker.draining)
+        """Those that get new requests."""
+        self.draining = {worker.name: worker for worker in workers if worker.draining}
+        self.stateful = any(worker.stateful for worker in workers)
+        """Its workers keep sessions themselves."""
 
     def change(self, models: Sequence[str], workers: Sequence[Worker]) -> None:
         """Other workers from the next request on; the strategy forgets those who left."""
         left = set(self.workers).difference(workers)
-        self.models, self.workers = tuple(models), tuple(workers)
+        self.models = tuple(models)
+        self._staff(workers)
         for worker in left:
             self.forget(worker)
         self.eject(self._ejection)
@@ -167,7 +184,7 @@ class Pool:
 
     def eligible(self, model: str) -> list[Worker]:
         """Return who may answer for `model` now. Raises UnknownModel, NoWorker."""
-        ready = [w for w in self.workers if w.ready and model in w.models]
+        ready = [w for w in self.taking if w.ready and model in w.models]
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
         # A worker that was never heard of may serve it: the client should try again.

@@ -5,20 +5,24 @@ it is written: it goes to nobody who might read it as something else.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from router.cors import Cors
-from router.errors import UnknownPath, WrongKey, WrongMethod
+from router.errors import Headers, UnknownPath, WrongKey, WrongMethod
 from router.exchange import Exchange
 from router.keys import Keys
 from router.openai import ENDPOINTS
+from router.sagemaker.paths import PING, Operation, route
+from router.sagemaker.sigv4 import Signed
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
-OPEN = frozenset(("/health/live", "/health/ready", "*"))
+OPEN = frozenset(("/health/live", "/health/ready", PING, "*"))
 MODELS = "/v1/models"
 #: Before the name of one of them.
 MODEL = MODELS + "/"
+SESSIONS = "/sessions"
+SESSION = SESSIONS + "/"
 #: Bytes that a request to any other path may bring.
 SMALL_BODY = 64 << 10
 
@@ -28,10 +32,17 @@ def for_clients(path: str) -> bool:
     return path in ENDPOINTS or path == MODELS or path.startswith(MODEL)
 
 
+class Who(Protocol):
+    """Tells who may come in."""
+
+    def who(self, headers: Headers) -> str | None:
+        """Return the name of the key that a request brings, or None if it may not come in."""
+
+
 class Place(NamedTuple):
     """What is asked of a request to one path."""
 
-    keys: Keys | None
+    keys: Who | None
     """One of these must be shown; None: everyone may come."""
     method: str | None
     """The only one; None: whoever serves it judges that."""
@@ -43,8 +54,14 @@ class Gate:
     """The rules of one listening socket. `admit` is the hot path."""
 
     def __init__(
-        self, places: Mapping[str, Place], elsewhere: Keys | None, cors: Cors | None = None
+        self,
+        places: Mapping[str, Place],
+        elsewhere: Keys | None,
+        cors: Cors | None = None,
+        further: Callable[[str], Place | None] | None = None,
     ) -> None:
+        """`further` knows paths that no table can hold."""
+        self._further = further
         self._places = dict(places)
         self._elsewhere = Place(elsewhere, None, -1)
         self._cors = cors
@@ -67,10 +84,12 @@ class Gate:
 
     def _place(self, path: str) -> Place:
         """Return what is asked of a path that the table does not hold."""
-        models = self._places.get(MODELS)
-        if models is not None and path.startswith(MODEL) and len(path) > len(MODEL):
-            return models
-        return self._elsewhere
+        for list_of, one in ((MODELS, MODEL), (SESSIONS, SESSION)):
+            place = self._places.get(list_of)
+            if place is not None and path.startswith(one) and len(path) > len(one):
+                return place
+        found = self._further(path) if self._further is not None else None
+        return found or self._elsewhere
 
     def _for_pages(self, exchange: Exchange) -> int:
         """The same, where web pages of other origins may be among the clients."""
@@ -97,7 +116,8 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
     if not apart:
         places |= dict.fromkeys(operators, Place(admin, None, SMALL_BODY))
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
-    return Gate(places, _either(settings), Cors(settings.cors) if settings.cors else None)
+    cors = Cors(settings.cors) if settings.cors else None
+    return Gate(places, _either(settings), cors, _sagemaker(settings, door))
 
 
 def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
@@ -106,6 +126,22 @@ def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
     places = dict.fromkeys(operators, Place(keys, None, SMALL_BODY))
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     return Gate(places, keys)
+
+
+def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place | None]:
+    """Return the rules of SageMaker's paths."""
+    told = settings.sagemaker
+    who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
+    invocation = Place(who, "POST", told.body)
+    openai = Place(who, None, settings.limits.body)
+
+    def place(path: str) -> Place | None:
+        found = route(path, told.prefix or "")
+        if found is None:
+            return None
+        return openai if found.operation is Operation.OPENAI else invocation
+
+    return place
 
 
 def _keys(keys: Sequence[KeySettings]) -> Keys | None:

@@ -23,14 +23,41 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-#: Written anew towards the worker.
-_REWRITTEN = HOP_BY_HOP | {
-    b"host",
-    b"content-length",
-    b"expect",
-    b"x-request-id",
-    b"http2-settings",
+#: What SageMaker's clients say to SageMaker: never for a worker that keeps no sessions. vLLM
+#: answers 400 to a session id when it keeps none (model-hosting-container-standards, `sessions/`).
+FOR_SAGEMAKER = frozenset(
+    b"x-amzn-sagemaker-" + name
+    for name in (
+        b"accept",
+        b"custom-attributes",
+        b"enable-explanations",
+        b"inference-component",
+        b"inference-id",
+        b"prefix-aware-id",
+        b"session-id",
+        b"target-container-hostname",
+        b"target-model",
+        b"target-variant",
+    )
+) | {
+    b"amz-sdk-invocation-id",
+    b"amz-sdk-request",
+    b"x-amz-content-sha256",
+    b"x-amz-date",
+    b"x-amz-security-token",
 }
+#: Written anew towards the worker.
+_REWRITTEN = (
+    HOP_BY_HOP
+    | FOR_SAGEMAKER
+    | {
+        b"host",
+        b"content-length",
+        b"expect",
+        b"x-request-id",
+        b"http2-settings",
+    }
+)
 #: Where clients put keys: OpenAI's, Anthropic's and Azure's.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
@@ -51,6 +78,11 @@ _OURS = (
         b"x-request-id",
         b"x-warmroute-worker",
         b"x-warmroute-decision",
+        b"x-warmroute-session",
+        # A worker tells the router of its sessions, and the router tells the client.
+        b"x-amzn-sagemaker-session-id",
+        b"x-amzn-sagemaker-new-session-id",
+        b"x-amzn-sagemaker-closed-session-id",
     }
 )
 

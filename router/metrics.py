@@ -21,6 +21,7 @@ from router.memories import Memories
 from router.memory_metrics import memory_metrics
 from router.retries import Budget
 from router.series import Counter, Histogram
+from router.sessions.gauges import session_metrics
 
 log = logging.getLogger("warmroute.metrics")
 
@@ -134,6 +135,7 @@ class Metrics(Collector):
         yield from self._waiting()
         yield from _gauges(self._fleet.pools)
         yield from _prompts(self._fleet.pools)
+        yield from session_metrics(self._fleet.pools)
         yield from _tokenizers(self._fleet.pools, self._cases())
         if self._memories is not None:
             yield from memory_metrics(self._memories)

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
+from msgspec.structs import replace
+
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, Plea, log
 from router.comments import Comments
@@ -25,10 +27,11 @@ from router.metrics import Metrics
 from router.openai import Endpoint, parse
 from router.relay import CutShort, Relay
 from router.retries import Budget
+from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.usage import Usage
-from strategies.base import Decision, Prompt
+from strategies.base import Candidate, Decision, Prompt
 
 STOPPING = "The router is being stopped."
 
@@ -81,6 +84,8 @@ class Proxy:
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)
+        if plea.visit is not None:
+            await plea.visit.look(plea.pool)  # before a comment could promise an answer
         if self._comment is not None and plea.prompt.stream:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
@@ -90,6 +95,9 @@ class Proxy:
     async def _ask(self, plea: Plea) -> None:
         """Wait for room, decide, and ask."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
+        if plea.visit is not None:
+            await self._ask_in_session(plea, plea.visit)
+            return
         while self._admission.must_wait(plea.pool, model, workers):
             await self._admission.turn(plea.pool, model, exchange.tenant)
             pool, _, workers = self._fleet.route(model)
@@ -97,6 +105,33 @@ class Proxy:
                 break
             plea = await self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
         job = self._decide(plea, workers)
+        exchange.asked = True
+        await self._try_each(job)
+
+    async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
+        """The same for a session, which waits for its own worker if it must stay there."""
+        model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
+        while True:
+            pool = plea.pool
+            home = visit.home(pool, model, workers)
+            held = home is not None and getattr(pool.strategy, "stays", False)
+            only = home.name if home is not None and held else ""
+            wanted = [home] if home is not None and held else workers
+            if not self._admission.must_wait(pool, model, wanted, only):
+                break
+            await self._admission.turn(pool, model, exchange.tenant, only)
+            found, _, workers = self._fleet.route(model)
+            if found is not pool:
+                plea = await self._read(plea.endpoint, exchange)
+                if plea.visit is None:
+                    await self._ask(plea)
+                    return
+                visit, workers = plea.visit, plea.workers
+            await visit.look(plea.pool)
+        if home is not None and home not in workers:
+            workers = [home, *workers]  # it is being drained
+        bound = replace(plea.prompt, bound=visit.bound)
+        job = self._decide(plea._replace(prompt=bound, visit=visit), workers)
         exchange.asked = True
         await self._try_each(job)
 
@@ -112,7 +147,8 @@ class Proxy:
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
             pool, _, workers = self._fleet.route(request.model)  # as it is by now
-        return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started)
+        visit = None if pool.sessions is None else exchange.visit(pool.sessions)
+        return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started, visit)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:
         """Rank those with room; all of them if a reserved place was just taken by another."""
@@ -132,12 +168,14 @@ class Proxy:
             decision,
             plea.started,
             metrics,
+            plea.visit,
         )
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
         """Rank them; those that said they are full come last."""
         rests = self._admission.rests
-        awake = rests.awake(workers, now) if rests else workers
+        # A session's worker is not passed over for being full: it holds what others would compute.
+        awake = rests.awake(workers, now) if rests and not prompt.bound else workers
         decision = pool.strategy.rank(prompt, awake, now)
         if len(awake) == len(workers):
             return decision
@@ -156,7 +194,8 @@ class Proxy:
         error: DoorError | None = None
         candidates = job.decision.candidates
         try:
-            for place, choice in enumerate(candidates, start=1):
+            for place, ranked in enumerate(candidates, start=1):
+                choice = await _settled(job, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
@@ -164,7 +203,7 @@ class Proxy:
                     retrying = True
                 if not _still(job, worker, again=error is not None):  # the wait may have been long
                     continue
-                last = asked + 1 >= self._attempts or place == len(candidates)
+                last = asked + 1 >= self._attempts or place == _most(job.decision, place)
                 attempt = Attempt(job, worker, choice)
                 try:
                     if await self._attempt(attempt, is_last=last):
@@ -195,7 +234,8 @@ class Proxy:
         if job.ids and worker.takes_ids:
             body = with_ids(body, job.ids)
         path, key = job.endpoint.path.encode(), worker.api_key
-        head = upstream_head(path, exchange, worker.host, key, len(body))
+        asks = exchange if job.visit is None else job.visit.stripped(exchange)
+        head = upstream_head(path, asks, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
             connection = await upstream.ask(head, body)
@@ -267,10 +307,23 @@ def _still(job: Job, worker: Worker, *, again: bool) -> bool:
     return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
 
 
+async def _settled(job: Job, choice: Candidate) -> Candidate:
+    """Bind the session to the choice, if there is one, or follow it to where others bound it."""
+    visit, worker = job.visit, choice.worker
+    if visit is None or not getattr(worker, "ready", True):
+        return choice
+    return await visit.settle(choice, job.decision.candidates, job.pool)
+
+
+def _most(decision: Decision, place: int) -> int:
+    """Return the place after which nobody else is asked because a worker is full."""
+    return place if decision.stays and place == 1 else len(decision.candidates)
+
+
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Tell the client, as long as there is a way to."""
     if exchange.commented:
         event = error_event(endpoint, error.message, error.code or str(error.status))
-        exchange.write(event, last=True)
+        exchange.fail(event, error.message)
     elif not exchange.started:
         exchange.refuse(error)

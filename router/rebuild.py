@@ -10,11 +10,13 @@ and all that this remembers while the strategy's name and options are the same.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from ssl import SSLContext
 
 from router.breaker import Ejection
 from router.connection import NEVER, Patience
 from router.fleet import Fleet, Pool, Worker
+from router.sessions.keeping import keep_sessions
 from router.settings import PoolSettings, Settings, TimeoutSettings, WorkerSettings
 from router.settings_strategy import StrategySettings
 from router.tls import Contexts
@@ -41,6 +43,8 @@ class Plan:
         self._patience = _patience(new.timeouts)
         self._ejection = Ejection(**new.health.ejection.model_dump())
         self._keyed = bool(new.door_keys)
+        self._session = new.session
+        _check_installed(new)
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._steps: list[Callable[[], None]] = []
         pools = {pool.name: pool for pool in fleet.pools}
@@ -71,11 +75,14 @@ class Plan:
         workers = [self._worker(worker) for worker in new.workers]
         if pool is not None and strategy and strategy.written() == new.strategy.written():
             self._steps.append(partial(pool.change, new.models, workers))
+            self._steps.append(partial(keep_sessions, pool, pool.sessions, self._session))
             return pool
         # Another one, so that what is under way is settled with the strategy that chose. It gets
         # its workers when it takes its place: until then they stand in the pool before it.
         made = Pool(new.name, new.models, (), _strategy(new))
         self._steps.append(partial(made.change, new.models, workers))
+        before = pool.sessions if pool else None
+        self._steps.append(partial(keep_sessions, made, before, self._session))
         if pool is not None:
             self._steps.append(partial(made.follow, pool))
         return made
@@ -96,7 +103,13 @@ class Plan:
     def _change(self, worker: Worker, new: WorkerSettings) -> None:
         # Keys that open our door are not for workers to see.
         key = new.api_key.get_secret_value() if new.api_key else "" if self._keyed else None
-        worker.change(models=new.models, kv_tokens=new.kv_tokens, api_key=key)
+        worker.change(
+            models=new.models,
+            kv_tokens=new.kv_tokens,
+            api_key=key,
+            stateful=new.stateful,
+            draining=new.drain,
+        )
 
     def _upstream(self, new: WorkerSettings, tls: SSLContext | None) -> Upstream:
         return Upstream(new.address.host, new.address.port, tls=tls, patience=self._patience)
@@ -113,6 +126,19 @@ def build(settings: Settings, contexts: Contexts) -> Fleet:
     fleet = Fleet(())
     Plan(fleet, None, settings, contexts).carry_out()
     return fleet
+
+
+def _check_installed(settings: Settings) -> None:
+    """Raises CannotBuild where the settings ask for a package that is not there."""
+    wanted = {
+        "redis": ("redis", settings.session.redis is not None),
+        "botocore": ("sigv4", bool(settings.sagemaker.sigv4)),
+    }
+    for package, (extra, needed) in wanted.items():
+        if needed and find_spec(package) is None:
+            raise CannotBuild(
+                f"the package {package} is not installed: pip install 'warmroute[{extra}]'"
+            )
 
 
 def _strategy(settings: PoolSettings) -> Strategy:

@@ -122,4 +122,4 @@ class Relay:
     def _fail(self, message: str, code: str = "worker_failed") -> None:
         """End the stream, if it is one, with an error in its own shape."""
         if self._events:
-            self._exchange.write(error_event(self._endpoint, message, code), last=True)
+            self._exchange.fail(error_event(self._endpoint, message, code), message)

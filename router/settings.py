@@ -20,6 +20,7 @@ from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings, HealthSettings
 from router.settings_identity import TokenizerSettings
 from router.settings_limits import ClientSettings, LimitSettings, ShutdownSettings, TimeoutSettings
+from router.settings_sagemaker import SageMakerSettings
 from router.settings_security import (
     AdminSettings,
     AuthSettings,
@@ -28,6 +29,7 @@ from router.settings_security import (
     TlsSettings,
     WorkerTlsSettings,
 )
+from router.settings_session import SessionSettings
 from router.settings_strategy import StrategySettings
 from router.settings_types import (
     Count,
@@ -52,6 +54,8 @@ __all__ = [
     "LimitSettings",
     "LogSettings",
     "PoolSettings",
+    "SageMakerSettings",
+    "SessionSettings",
     "Settings",
     "ShutdownSettings",
     "TimeoutSettings",
@@ -83,6 +87,10 @@ class WorkerSettings(Model):
     kv_replay: Endpoint | None = None
     """Where it answers for KV events that were missed. Default: what the worker reports, unless
     `kv_events` is set."""
+    stateful: StrictBool = False
+    """It keeps sessions itself, as SageMaker's containers can. Default: false."""
+    drain: StrictBool = False
+    """It gets nothing new, but the sessions it has stay until they end. Default: false."""
     tls: WorkerTlsSettings | None = None
     """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
     system's roots, and nothing."""
@@ -141,6 +149,10 @@ class Settings(Model):
     """The vLLM servers, as URLs or mappings; instead of `pools`. Default: none."""
     pools: Some[PoolSettings] = ()
     """Groups of workers, by model; instead of `workers`. Default: none."""
+    session: SessionSettings = SessionSettings()
+    """Sessions, in pools whose strategy is `session`."""
+    sagemaker: SageMakerSettings = SageMakerSettings()
+    """The paths of SageMaker's runtime API, for boto3 and whoever speaks like it."""
     auth: AuthSettings | None = None
     """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
     can be reached from other machines. Default: everyone who reaches `listen`."""

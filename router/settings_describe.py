@@ -18,6 +18,10 @@ _LEFT_OUT = {
     ".admin.listen": "as listen",
     ".admin.keys": "as auth",
     ".auth": "everyone on this machine",
+    ".session.ttl": "20m, or as the environment says",
+    ".session.redis": "none, in memory",
+    ".sagemaker.sigv4": "none, signatures are ignored",
+    ".sagemaker.endpoints": "every name",
     ".chat_template": "the model's own",
 }
 

@@ -33,12 +33,14 @@ from strategies.kvaware import KvAware
 from strategies.leastload import LeastLoad
 from strategies.prefixaware import PrefixAware
 from strategies.roundrobin import RoundRobin
+from strategies.session import Session
 
 BUILT_IN: dict[str, type[Any]] = {
     "kvaware": KvAware,
     "leastload": LeastLoad,
     "prefixaware": PrefixAware,
     "roundrobin": RoundRobin,
+    "session": Session,
 }
 _SHORT_FORMS: dict[type[BaseModel], JsonSchemaValue] = {
     WorkerSettings: {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."},
@@ -119,6 +121,18 @@ class _Generator(GenerateJsonSchema):
         return super().encode_default(dft)
 
 
+class _OptionsGenerator(_Generator):
+    """The same within a strategy's options, where another strategy's are not spelled out."""
+
+    def function_plain_schema(
+        self,
+        schema: core_schema.PlainValidatorFunctionSchema,  # noqa: ARG002
+    ) -> JsonSchemaValue:
+        """A name, or a mapping with one."""
+        named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        return {"anyOf": [{"type": "string"}, named]}
+
+
 def _strategy() -> JsonSchemaValue:
     """A name or a mapping; those of ours with their options, any other one freely."""
     names = sorted(BUILT_IN)
@@ -139,7 +153,8 @@ def _strategy() -> JsonSchemaValue:
 
 
 def _with_options(name: str) -> JsonSchemaValue:
-    options = options_model(BUILT_IN[name].Options).model_json_schema(schema_generator=_Generator)
+    model = options_model(BUILT_IN[name].Options)
+    options = model.model_json_schema(schema_generator=_OptionsGenerator)
     described = {key: value for key, value in options.items() if key != "description"}
     return {
         **described,

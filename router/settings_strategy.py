@@ -3,18 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from typing import Any, Self, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, StrictBool, StrictInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+)
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 from router.settings_errors import nearest, refusal, refuse
-from router.units import Duration, Size, shown
+from router.units import Duration, DurationOrOff, Size, shown
 from strategies import registry
-from strategies.base import Bytes, Seconds
+from strategies.base import Bytes, Other, Seconds
 
-_READ_AS = {Bytes: Size, Seconds: Duration, int: StrictInt, bool: StrictBool}
+_READ_AS: dict[object, object] = {
+    Bytes: Size,
+    Seconds: Duration,
+    Seconds | None: DurationOrOff,
+    int: StrictInt,
+    bool: StrictBool,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +87,9 @@ def options_of(name: object) -> type[BaseModel]:
 def options_model(options: type[Any]) -> type[BaseModel]:
     """Build the pydantic model of a strategy's `Options` dataclass."""
     hints = get_type_hints(options)
+    read_as = {**_READ_AS, Other: Annotated[StrategySettings, PlainSerializer(_shortest)]}
     known: dict[str, Any] = {
-        option.name: (_READ_AS.get(hints[option.name], hints[option.name]), _field(option))
+        option.name: (read_as.get(hints[option.name], hints[option.name]), _field(option))
         for option in fields(options)
         if option.init
     }
@@ -88,7 +102,19 @@ def _field(option: "Field[Any]") -> object:
     if option.default_factory is not MISSING:
         return pydantic.Field(default_factory=option.default_factory, description=doc)
     default = ... if option.default is MISSING else option.default
+    if isinstance(default, Other):
+        default = StrategySettings(default.name, default.options)
     return pydantic.Field(default=default, description=doc)
+
+
+def _shortest(strategy: StrategySettings) -> object:
+    """Write a strategy that stands in another one's option: its name, if that says it all."""
+    written = strategy.written()
+    return (
+        {key: written[key] for key in ("name", *strategy.options)}
+        if strategy.options
+        else (strategy.name)
+    )
 
 
 def _find(name: str) -> type[Any]:

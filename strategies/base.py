@@ -5,7 +5,7 @@ never reads a clock, opens a socket or waits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 
@@ -18,6 +18,14 @@ from strategies.pace import Pace
 Bytes = NewType("Bytes", int)
 #: Marks an option as a duration: the YAML reads `30s`, the strategy gets seconds.
 Seconds = NewType("Seconds", float)
+
+
+@dataclass(frozen=True)
+class Other:
+    """Marks an option as another strategy: the YAML reads its name, or a mapping with options."""
+
+    name: str
+    options: dict[str, object] = field(default_factory=dict)
 
 
 #: Where blocks of 16 tokens end, as vLLM has them by default.
@@ -50,6 +58,9 @@ class Prompt(Struct, frozen=True, gc=False):
     blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
     """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
     the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
+    bound: str | None = None
+    """Name of the worker that the request's session is bound to; empty while it is bound to
+    nobody, None without a session."""
 
 
 class WorkerView(Protocol):
@@ -109,6 +120,8 @@ class Decision(Struct, frozen=True, gc=False):
     candidates: Sequence[Candidate]
     reason: str
     """One word for metrics and headers: why the first is first."""
+    stays: bool = False
+    """The others are only for when the first is lost, not for when it is full."""
 
 
 class Outcome(Struct, frozen=True, gc=False):

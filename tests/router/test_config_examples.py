@@ -42,7 +42,7 @@ def test_every_key_is_described() -> None:
 
 def test_there_is_an_example_for_each_strategy() -> None:
     """And one with pools."""
-    names = ["kvaware", "leastload", "pools", "prefixaware", "roundrobin"]
+    names = ["kvaware", "leastload", "pools", "prefixaware", "roundrobin", "session"]
     assert [path.stem for path in EXAMPLES] == names
 
 

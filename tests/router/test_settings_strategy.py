@@ -76,17 +76,17 @@ def test_a_name_and_a_mapping_mean_the_same() -> None:
         (
             "prefixawre",
             'f:2: strategy: "prefixawre" is not a strategy: known are kvaware, leastload,'
-            ' prefixaware, roundrobin; did you mean "prefixaware"?',
+            ' prefixaware, roundrobin, session; did you mean "prefixaware"?',
         ),
         (
             "{name: Round-Robin, x: 1}",
             'f:2: strategy.name: "Round-Robin" is not a strategy: known are kvaware, leastload,'
-            ' prefixaware, roundrobin; did you mean "roundrobin"?',
+            ' prefixaware, roundrobin, session; did you mean "roundrobin"?',
         ),
         (
             "{name: [a]}",
             "f:2: strategy.name: a list is not a strategy: known are kvaware, leastload,"
-            " prefixaware, roundrobin",
+            " prefixaware, roundrobin, session",
         ),
         ("{memory: 1MiB}", "f:2: strategy.name: required key is missing"),
         ("{}", "f:2: strategy.name: required key is missing"),

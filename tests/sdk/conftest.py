@@ -9,6 +9,7 @@ import pytest
 
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
+from tests.sdk.boto.client import GENERATIONS, Boto
 from tests.sdk.clients import CALLERS, Caller
 from tests.sdk.node import Node
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub, until
@@ -51,6 +52,13 @@ def stage() -> Iterator[Stage]:
 def node() -> Iterator[Node]:
     """The JavaScript client, for all tests."""
     with Node() as made:
+        yield made
+
+
+@pytest.fixture(scope="session", params=GENERATIONS)
+def boto(request: pytest.FixtureRequest) -> Iterator[Boto]:
+    """Each generation of boto3 in turn."""
+    with Boto(request.param) as made:
         yield made
 
 

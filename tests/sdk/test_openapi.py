@@ -17,7 +17,15 @@ from tests.support import Action, MakeRouter, MakeStub, Router, Stub, error_of
 
 NAMED = "/v1/models/{name}"
 READ = [
-    *("/health/live", "/health/ready", "/metrics", "/tokenizers", "/v1/models", "/workers"),
+    *(
+        "/health/live",
+        "/health/ready",
+        "/metrics",
+        "/sessions",
+        "/tokenizers",
+        "/v1/models",
+        "/workers",
+    ),
     NAMED,
 ]
 RELAYED = sorted(ENDPOINTS)
@@ -63,7 +71,8 @@ quickly = settings(
 def test_every_path_is_described(api: Api) -> None:
     """And the schema is an OpenAPI document, by OpenAPI's own rules."""
     described = {result.ok().label for result in api.schema.get_all_operations()}
-    assert described == {f"GET {path}" for path in READ} | {f"POST {path}" for path in RELAYED}
+    others = {f"POST {path}" for path in RELAYED} | {"DELETE /sessions/{session}"}
+    assert described == {f"GET {path}" for path in READ} | others
     api.schema.validate()
 
 

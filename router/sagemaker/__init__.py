@@ -1,0 +1,1 @@
+"""SageMaker's runtime API, as boto3 speaks it."""

@@ -1,0 +1,76 @@
+"""`inputs` and `parameters`, the dialect of AWS's text containers, as a completion and back. Pure.
+
+Names of parameters are those of Hugging Face's text-generation-inference, which DJL's LMI
+containers took over, and of SGLang's sampling parameters, which the sticky session example sends.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from router.errors import BadRequest
+
+#: Theirs → OpenAI's and vLLM's. What is not here is not passed on.
+_SAME = {
+    "max_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_new_token": "max_tokens",  # as the example's client writes it
+    "min_new_tokens": "min_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "stop": "stop",
+    "stop_sequences": "stop",
+    "ignore_eos": "ignore_eos",
+}
+
+
+def as_completion(inputs: object, parameters: object, model: str | None, *, stream: bool) -> bytes:
+    """Return the body of the completion that asks for the same. Raises BadRequest."""
+    if not isinstance(inputs, str) or not inputs:
+        raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise BadRequest("The field `parameters` must be an object.", param="parameters")
+    given: Mapping[str, Any] = parameters or {}
+    asked: dict[str, Any] = {} if model is None else {"model": model}
+    asked["prompt"] = inputs
+    for name, value in given.items():
+        if name in _SAME and value is not None:
+            asked[_SAME[name]] = value
+    if given.get("do_sample") is False:
+        asked["temperature"] = 0
+    if given.get("return_full_text") is True:
+        asked["echo"] = True
+    if stream:
+        asked["stream"] = True
+    return msgspec.json.encode(asked)
+
+
+def as_generation(answer: bytes) -> bytes:
+    """Return a completion as the text containers answer; unchanged if it is none.
+
+    `generation` is the sticky session example's, made by SGLang; `generated_text` is LMI's.
+    """
+    try:
+        completion: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
+        choice = completion["choices"][0]
+        text, reason = choice["text"], choice.get("finish_reason")
+    except (msgspec.DecodeError, UnicodeError, LookupError, TypeError, AttributeError):
+        return answer
+    usage = completion.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    meta = {
+        "id": completion.get("id"),
+        "finish_reason": reason,
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "cached_tokens": details.get("cached_tokens"),
+    }
+    generation = {"text": text, "meta_info": meta}
+    return msgspec.json.encode({"generation": generation, "generated_text": text})

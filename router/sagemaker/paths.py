@@ -1,0 +1,72 @@
+"""Which paths are SageMaker's, and what they name. Pure.
+
+`/invocations` is what the platform calls on a container; the others are what clients call on the
+platform (botocore `sagemaker-runtime/2017-05-13`, and the developer guide's page on
+OpenAI-compatible endpoints).
+"""
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+#: Also for probes: what the platform asks a container.
+PING = "/ping"
+_ENDPOINT = re.compile(
+    r"/endpoints/(?P<name>[^/]+)(?:/inference-components/(?P<part>[^/]+))?/(?P<rest>.+)"
+)
+#: `EndpointName` of the service model.
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+_LONGEST_NAME = 63
+
+
+class Operation(Enum):
+    """What is asked for."""
+
+    INVOKE = "invocations"
+    STREAM = "invocations-response-stream"
+    ASYNC = "async-invocations"
+    OPENAI = "openai"
+
+
+_BY_PATH = {one.value: one for one in (Operation.INVOKE, Operation.STREAM, Operation.ASYNC)}
+
+
+class Route(NamedTuple):
+    """One path, understood."""
+
+    operation: Operation
+    name: str = ""
+    """The endpoint's; empty on a container's own path."""
+    component: str = ""
+    """The inference component's, if one is named."""
+    path: str = ""
+    """What follows `/openai`, for that operation."""
+
+
+def route(path: str, prefix: str = "") -> Route | None:
+    """Understand a path; None if it is not SageMaker's."""
+    if not path.startswith(prefix):
+        return None
+    path = path[len(prefix) :]
+    if path == "/invocations":
+        return Route(Operation.INVOKE)
+    found = _ENDPOINT.fullmatch(path)
+    if found is None:
+        return None
+    name, component, rest = found["name"], found["part"] or "", found["rest"]
+    if rest.startswith("openai/v1/"):
+        return Route(Operation.OPENAI, name, component, rest[len("openai") :])
+    operation = _BY_PATH.get(rest)
+    return Route(operation, name) if operation and not component else None
+
+
+def is_name(name: str) -> bool:
+    """Whether an endpoint can be called so."""
+    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+
+
+def speaks_aws(path: str) -> bool:
+    """Whether errors on this path are told as AWS tells them; `/openai/` has OpenAI's own."""
+    if "/openai/" in path:
+        return False
+    return path.endswith("/invocations") or "/endpoints/" in path

@@ -1,0 +1,114 @@
+"""Whether a request is signed with a key that may come in, as AWS signs: Signature Version 4.
+
+botocore itself computes what the signature must be, from what was signed; nothing of it is
+reimplemented here.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from hmac import compare_digest
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from router.errors import DoorError, Headers
+from router.exchange import Exchange
+from router.headers import header
+
+if TYPE_CHECKING:
+    from router.keys import Keys
+    from router.settings_sagemaker import SigningKeySettings
+
+_SCHEME = b"AWS4-HMAC-SHA256 "
+#: Seconds by which a signature's time may differ from ours.
+SKEW_S = 300.0
+_DATE = "%Y%m%dT%H%M%SZ"
+
+
+class Unsigned(DoorError):
+    """No signature, or a wrong one."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "invalid_signature"
+
+
+class Signed:
+    """The keys of those who sign, asked by the gate before a body is read; `others` open it too."""
+
+    def __init__(self, keys: Sequence["SigningKeySettings"], others: "Keys | None") -> None:
+        self._known = {key.access_key for key in keys}
+        self._others = others
+
+    def who(self, headers: Headers) -> str | None:
+        """Return whose key it is that the request says it was signed with."""
+        access = _parts(headers).get("Credential", "").split("/")[0]
+        if access in self._known:
+            return access
+        return self._others.who(headers) if self._others is not None else None
+
+
+class Verifier:
+    """Checks signatures, if there are keys to check them by."""
+
+    def __init__(self, keys: Sequence["SigningKeySettings"]) -> None:
+        self._secrets = {key.access_key: key.secret_key.get_secret_value() for key in keys}
+
+    def check(self, exchange: Exchange, now: float | None = None) -> None:
+        """Raises Unsigned. A request that came in by another kind of key has none to check."""
+        if not self._secrets or not header(exchange.headers, b"authorization").startswith(_SCHEME):
+            return
+        parts = _parts(exchange.headers)
+        access, *scope = parts.get("Credential", "").split("/")
+        secret = self._secrets.get(access)
+        if secret is None or len(scope) != 4:
+            raise Unsigned("The security token included in the request is invalid.")
+        when = header(exchange.headers, b"x-amz-date").decode("latin-1")
+        if not _is_recent(when, time() if now is None else now):
+            raise Unsigned("Signature expired, or its time is not ours.")
+        body_hash = header(exchange.headers, b"x-amz-content-sha256").decode("latin-1")
+        if body_hash and body_hash != sha256(exchange.body).hexdigest():
+            raise Unsigned("The body is not the one that was signed.")
+        signature = _signature(exchange, (access, secret), scope, when, parts)
+        if not compare_digest(signature, parts.get("Signature", "")):
+            raise Unsigned(
+                "The request signature we calculated does not match the signature you provided."
+            )
+
+
+def _signature(
+    exchange: Exchange, key: tuple[str, str], scope: list[str], when: str, parts: dict[str, str]
+) -> str:
+    """Return what the signature must be."""
+    from botocore.auth import SigV4Auth  # noqa: PLC0415 - only for those who want it
+    from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+    from botocore.credentials import Credentials  # noqa: PLC0415
+
+    signed = set(parts.get("SignedHeaders", "").split(";"))
+    given = {name.decode(): value.decode("latin-1") for name, value in exchange.headers}
+    url = f"http://{given.get('host', '')}{exchange.path}{exchange.query.decode('ascii')}"
+    request: Any = AWSRequest(method=exchange.method, url=url, data=exchange.body)
+    for name, value in given.items():
+        if name in signed:
+            request.headers[name] = value
+    request.context["timestamp"] = when
+    auth: Any = SigV4Auth(Credentials(*key), scope[2], scope[1])
+    text = auth.string_to_sign(request, auth.canonical_request(request))
+    return str(auth.signature(text, request))
+
+
+def _parts(headers: Headers) -> dict[str, str]:
+    """Read `Credential=…, SignedHeaders=…, Signature=…`."""
+    value = header(headers, b"authorization")
+    if not value.startswith(_SCHEME):
+        return {}
+    pairs = value[len(_SCHEME) :].decode("latin-1").split(",")
+    return dict(pair.strip().partition("=")[::2] for pair in pairs)
+
+
+def _is_recent(when: str, now: float) -> bool:
+    try:
+        told = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return False
+    return abs(told - now) <= SKEW_S

@@ -1,0 +1,144 @@
+"""SageMaker's paths: from an invocation to a request like any other, or to a word on a session."""
+
+import asyncio
+import logging
+
+from router.errors import BadRequest, DoorError, NoWorker, UnknownPath
+from router.exchange import Exchange
+from router.fleet import Fleet, Pool
+from router.openai import ENDPOINTS, UNEXPECTED, Endpoint, Prompted
+from router.proxy import Proxy
+from router.sagemaker.answer import Answer
+from router.sagemaker.container import Refusal
+from router.sagemaker.errors import model_error
+from router.sagemaker.invocation import Act, Invocation, understand
+from router.sagemaker.paths import Operation, Route, is_name
+from router.sagemaker.payload import Shape, read, with_model, without_words
+from router.sagemaker.sigv4 import Verifier
+from router.sagemaker.words import Words, sessions_of
+from router.sessions.visit import Visit
+from router.settings import Settings
+
+log = logging.getLogger("warmroute.requests")
+
+_CHAT = ENDPOINTS["/v1/chat/completions"]
+_COMPLETION = ENDPOINTS["/v1/completions"]
+#: The container's own path, for workers that keep sessions themselves.
+_OWN_CHAT = Endpoint("/invocations", Prompted.CHAT, answers=True)
+_OWN_COMPLETION = Endpoint("/invocations", Prompted.COMPLETION, answers=True)
+
+
+class SageMaker:
+    """Serves every path of SageMaker's runtime API."""
+
+    def __init__(self, fleet: Fleet, proxy: Proxy, settings: Settings) -> None:
+        self._fleet = fleet
+        self._proxy = proxy
+        self._words = Words(fleet)
+        self.change(settings)
+
+    def change(self, settings: Settings) -> None:
+        """Other settings, for the requests to come."""
+        self._models = {one.name: one.model or "" for one in settings.sagemaker.endpoints}
+        self._verifier = Verifier(settings.sagemaker.sigv4)
+
+    async def serve(self, route: Route, exchange: Exchange) -> None:
+        """Answer one request. Raises nothing that a client or a worker could have caused."""
+        exchange.served = True
+        try:
+            self._verifier.check(exchange)
+            await self._serve(route, exchange)
+        except Refusal as refusal:
+            status, message = refusal.said.status, refusal.message
+            self._proxy.refused(exchange, 424, "the worker refused")
+            error = model_error(status, message)
+            exchange.answer(error.status, error.fields(), error.body)
+        except DoorError as error:
+            self._refuse(exchange, error)
+        except asyncio.CancelledError:
+            if not exchange.left and not exchange.started:
+                self._refuse(exchange, NoWorker("The router is being stopped."))
+        except Exception:
+            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
+            self._refuse(exchange, DoorError("The router failed."))
+
+    def _refuse(self, exchange: Exchange, error: DoorError) -> None:
+        self._proxy.refused(exchange, error.status, error.message)
+        if not exchange.started:
+            exchange.refuse(error)
+
+    async def _serve(self, route: Route, exchange: Exchange) -> None:
+        model = self._model(route)
+        if route.operation is Operation.ASYNC:
+            raise BadRequest(
+                "Asynchronous invocations are not served here: use InvokeEndpoint, or"
+                " InvokeEndpointWithResponseStream for long answers."
+            )
+        if route.operation is Operation.OPENAI:
+            endpoint = ENDPOINTS.get(route.path)
+            if endpoint is None:
+                raise UnknownPath(exchange.path)
+            if model and not endpoint.form:
+                exchange.body = _naming(exchange.body, model)
+            await self._proxy.serve(endpoint, exchange)
+            return
+        asked = understand(route, exchange, model)
+        if asked.act is Act.OPEN:
+            await self._words.open(asked)
+        elif asked.act is Act.CLOSE:
+            await self._words.close(asked)
+        else:
+            await self._infer(asked)
+
+    def _model(self, route: Route) -> str:
+        """Return the model of an endpoint, if one is known. Raises BadRequest."""
+        name = route.name
+        if name and not is_name(name):
+            raise BadRequest(
+                "The endpoint's name is not valid: 1 to 63 letters and digits, with hyphens"
+                " between them.",
+                param="EndpointName",
+            )
+        if name and self._models and name not in self._models:
+            raise BadRequest(f"Endpoint {name} not found.", param="EndpointName")
+        if route.component and route.component in self._fleet.models():
+            return route.component
+        return self._models.get(name, "")
+
+    async def _infer(self, asked: Invocation) -> None:
+        """Have a prompt answered, in a session if it is in one."""
+        pool, _, _ = self._fleet.route(asked.model or None)
+        visit = await self._visit(asked, pool)
+        payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
+        if pool.stateful:  # a container reads its own dialect
+            endpoint, body = (
+                (_OWN_CHAT if chat else _OWN_COMPLETION),
+                without_words(asked.exchange.body),
+            )
+        else:
+            endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
+        if asked.model and payload.model is None:
+            body = _naming(body, asked.model)
+        converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
+        answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
+        answer.stateful = pool.stateful
+        await self._proxy.serve(endpoint, answer)
+
+    async def _visit(self, asked: Invocation, pool: Pool) -> Visit | None:
+        if not asked.opens and asked.session is None:
+            return None
+        sessions = sessions_of(pool)
+        if asked.opens and pool.stateful:
+            return await self._words.open_there(asked, pool, answered=True)
+        if asked.opens or asked.session is None:
+            return sessions.opening(asked.session)
+        return sessions.within(asked.session)
+
+
+def _naming(body: bytes, model: str) -> bytes:
+    """Put the model into a body that names none. Raises BadRequest."""
+    fields = read(body)
+    try:
+        return body if fields.model else with_model(body, model)
+    except UNEXPECTED as error:
+        raise BadRequest(f"The body is not a JSON object: {error}.") from None

@@ -1,0 +1,1 @@
+"""Sessions: which id is bound to which worker, for how long, and who remembers it."""

@@ -1,0 +1,33 @@
+"""How SageMaker writes when a session ends, and how workers do. Pure."""
+
+from datetime import UTC, datetime
+
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_MARK = "expires="
+
+
+def written(expires: float) -> str:
+    """Write seconds since 1970 as UTC in whole seconds, such as `2026-01-02T03:04:05Z`."""
+    return datetime.fromtimestamp(int(expires), UTC).strftime(_FORMAT)
+
+
+def announced(key: str, expires: float) -> str:
+    """Write the header that announces a session (shape `NewSessionResponseHeader`)."""
+    return f"{key}; Expires={written(expires)}"
+
+
+def read(value: str) -> tuple[str, float | None]:
+    """Read a worker's announcement: the id, and when it ends if it says so.
+
+    With `; Expires=` as SageMaker documents it, or the id alone: AWS's container library leaves
+    the rest out where the engine itself keeps the sessions.
+    """
+    key, _, rest = value.partition(";")
+    when = rest.strip()
+    if not when.lower().startswith(_MARK):
+        return key.strip(), None
+    try:
+        ends = datetime.strptime(when[len(_MARK) :], _FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return key.strip(), None
+    return key.strip(), ends.timestamp()

@@ -1,0 +1,84 @@
+"""What a session's id may be, and where a request says which one it belongs to. Pure."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from router.errors import BadRequest, Headers
+from router.units import shown
+
+#: SageMaker's header, in both directions between client and platform (botocore's service model
+#: `sagemaker-runtime/2017-05-13`, shape InvokeEndpointInput).
+AWS_HEADER = b"x-amzn-sagemaker-session-id"
+#: In place of an id: make one.
+NEW_SESSION = "NEW_SESSION"
+#: Characters of an id (`SessionIdHeader`), and of one that must fit in a header with its expiry
+#: (`NewSessionResponseHeader`).
+LONGEST, LONGEST_NEW = 256, 226
+#: The same shapes' pattern. It never fits `NEW_SESSION`, which has an underscore.
+_AWS = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+#: What other clients may use: visible ASCII, e-mail addresses and the like included.
+_PLAIN = re.compile(r"[\x21-\x7e]{1,256}")
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def new_id() -> str:
+    """Return an id that nobody can guess."""
+    return str(uuid4())
+
+
+def is_aws(text: str) -> bool:
+    """Whether SageMaker would take it as an id."""
+    return len(text) <= LONGEST and _AWS.fullmatch(text) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Whether an OpenAI client may use it as an id."""
+    return _PLAIN.fullmatch(text) is not None
+
+
+def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
+    """Return the first of these header fields, in the order of `names`. Raises BadRequest.
+
+    Fields given twice with different values are refused: what else reads them may take the other.
+    """
+    for wanted in names:
+        values = {value for name, value in headers if name == wanted}
+        if len(values) > 1:
+            raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
+        if values:
+            return values.pop().strip(b" \t").decode("latin-1")
+    return None
+
+
+def in_body(body: bytes, field: str) -> str | None:
+    """Return the field of a JSON object, if it is there. Raises BadRequest where it is no text."""
+    try:
+        raw = _object(body).get(field)
+        value: Any = None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None  # whoever reads the body says what is wrong with it
+    if value is None or isinstance(value, str):
+        return value or None
+    if isinstance(value, int):
+        return str(value)
+    raise BadRequest(f"The field `{field}` must be a text: it names the session.", param=field)
+
+
+def check(text: str, *, aws: bool) -> str:
+    """Return the id if it is one. Raises BadRequest."""
+    if aws and not is_aws(text):
+        raise BadRequest(
+            f"The session id {shown(text)} is not valid: 1 to {LONGEST} letters and digits, with"
+            " hyphens between them.",
+            param="SessionId",
+        )
+    if not aws and not is_plain(text):
+        raise BadRequest(
+            f"The session id {shown(text)} is not valid: 1 to {LONGEST} visible ASCII characters.",
+            param="session",
+        )
+    return text

@@ -1,0 +1,57 @@
+"""What operators see of sessions, and how they end one."""
+
+from urllib.parse import unquote
+
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
+
+from router.errors import UnknownSession
+from router.fleet import Fleet
+from router.gate import SESSION, SESSIONS
+from router.sessions.expiry import written
+from router.sessions.table import Session
+
+#: Sessions listed at once.
+LISTED = 1000
+
+
+class SessionStatus(BaseModel):
+    """One open session. Times are UTC, in whole seconds."""
+
+    id: str
+    pool: str
+    worker: str
+    created: str
+    used: str
+    expires: str
+
+    @classmethod
+    def of(cls, key: str, pool: str, session: Session) -> "SessionStatus":
+        """As it is shown."""
+        times = map(written, (session.created, session.used, session.expires))
+        created, used, expires = times
+        return cls(
+            id=key, pool=pool, worker=session.worker, created=created, used=used, expires=expires
+        )
+
+
+def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
+    """Serve them."""
+
+    @app.get(SESSIONS)
+    async def sessions() -> list[SessionStatus]:
+        """List open sessions, up to a thousand of each pool, those unused for longest first."""
+        return [
+            SessionStatus.of(key, pool.name, session)
+            for pool in fleet.pools
+            if pool.sessions is not None
+            for key, session in await pool.sessions.listed(LISTED)
+        ]
+
+    @app.delete(SESSION + "{session:path}", status_code=204)
+    async def close(session: str) -> Response:
+        """Close a session in every pool that knows it."""
+        kept = [pool.sessions for pool in fleet.pools if pool.sessions is not None]
+        if not any([await one.close(unquote(session)) for one in kept]):
+            raise UnknownSession
+        return Response(status_code=204)

@@ -1,0 +1,144 @@
+"""The sessions that are open: id → worker, with an end. Pure: time is an argument, in seconds.
+
+Every session ends: its expiry is strict (the first use after it is refused; AWS's container
+library lets one pass), and where there are too many, the one unused for longest goes. Looking for
+what has expired costs what has expired, not what is there: ends lie in a heap, and one that has
+moved meanwhile is put back when its turn comes.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct
+
+
+class Lease(NamedTuple):
+    """How long sessions last, and how many there may be."""
+
+    ttl: float = 1200.0
+    """Seconds from creation, or, if sliding, from the last use."""
+    sliding: bool = False
+    longest: float = inf
+    """Seconds from creation, however often it is used."""
+    most: int = 100_000
+    """The one unused for longest makes room."""
+
+    def end(self, created: float, now: float) -> float:
+        """When a session ends that is used now."""
+        begin = now if self.sliding else created
+        return min(begin + self.ttl, created + self.longest)
+
+
+class Session(Struct, gc=False):
+    """One session. Times are the caller's clock, in seconds."""
+
+    worker: str
+    """Name of the worker it is bound to."""
+    created: float
+    expires: float
+    used: float
+    own: str = ""
+    """The id that the worker itself gave it, if it keeps sessions and chose another one."""
+
+
+class Table:
+    """Open sessions by id, the one used last at the end."""
+
+    def __init__(self, lease: Lease | None = None) -> None:
+        self.lease = lease or Lease()
+        self.expired = self.evicted = 0
+        """Sessions that have ended by themselves, and for want of room."""
+        self._sessions: dict[str, Session] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, key: str, now: float) -> Session | None:
+        """Return an open session without using it."""
+        session = self._sessions.get(key)
+        if session is not None and now >= session.expires:
+            del self._sessions[key]
+            self.expired += 1
+            return None
+        return session
+
+    def use(self, key: str, now: float) -> Session | None:
+        """Return an open session and count this as a use of it."""
+        session = self.find(key, now)
+        if session is not None:
+            session.used = now
+            if self.lease.sliding:
+                session.expires = max(session.expires, self.lease.end(session.created, now))
+            self._sessions[key] = self._sessions.pop(key)
+        return session
+
+    def bind(
+        self,
+        key: str,
+        worker: str,
+        expected: str | None,
+        now: float,
+        *,
+        own: str = "",
+        expires: float | None = None,
+    ) -> Session | None:
+        """Bind a session to `worker` if it is bound to `expected` now; None: if it is not there.
+
+        Returns the session as it is then, whether or not this has bound it. `expires` is the end
+        that a worker has given it.
+        """
+        session = self.find(key, now)
+        if (session.worker if session else None) != expected:
+            return session
+        if session is None:
+            self._make_room(now)
+            session = Session(worker, now, expires or self.lease.end(now, now), now, own)
+            self._sessions[key] = session
+            self._note_end(session.expires, key)
+        else:
+            session.worker, session.own = worker, own
+        return session
+
+    def close(self, key: str, now: float) -> Session | None:
+        """End a session; return it if it was open."""
+        session = self.find(key, now)
+        if session is not None:
+            del self._sessions[key]
+        return session
+
+    def sweep(self, now: float) -> int:
+        """Drop what has expired; return how many."""
+        dropped = 0
+        ends, sessions = self._ends, self._sessions
+        while ends and ends[0][0] <= now:
+            _, key = heappop(ends)
+            session = sessions.get(key)
+            if session is None:
+                continue
+            if session.expires > now:  # it was used, or made anew
+                heappush(ends, (session.expires, key))
+            else:
+                del sessions[key]
+                dropped += 1
+        self.expired += dropped
+        return dropped
+
+    def items(self, most: int) -> Iterator[tuple[str, Session]]:
+        """Return sessions, those unused for longest first."""
+        return islice(self._sessions.items(), most)
+
+    def _note_end(self, expires: float, key: str) -> None:
+        heappush(self._ends, (expires, key))
+        if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions long closed
+            self._ends = [(one.expires, key) for key, one in self._sessions.items()]
+            heapify(self._ends)
+
+    def _make_room(self, now: float) -> None:
+        self.sweep(now)
+        while len(self._sessions) >= self.lease.most:
+            del self._sessions[next(iter(self._sessions))]
+            self.evicted += 1

@@ -1,0 +1,108 @@
+"""Settings of sessions: how long they last, how clients name them, and where they are kept."""
+
+import os
+import re
+from math import inf
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, StrictBool, WithJsonSchema
+
+from router.sessions.table import Lease
+from router.settings_types import Count, Model, Wait
+from router.units import DurationOrOff, Secret, shown
+
+HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
+FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
+TTL_S = 1200.0
+#: Names under which AWS's containers are told how long a session lasts, and their unit in seconds:
+#: the example server of aws-samples, and model-hosting-container-standards.
+_TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
+
+
+def _header(value: object) -> str:
+    text = value.lower() if isinstance(value, str) else ""
+    if not re.fullmatch(HEADER_PATTERN[1:-1], text):
+        raise ValueError(f"{shown(value)} is not a header's name: write it like x-session-id")
+    return text
+
+
+def _field(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(FIELD_PATTERN[1:-1], value):
+        raise ValueError(f"{shown(value)} is not a field's name: write it like user_id")
+    return value
+
+
+def _redis(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    if "@" in text:  # not echoed: it may hold a password
+        raise ValueError("a Redis URL holds no user name or password here; use password")
+    if not re.fullmatch(REDIS_PATTERN[1:-1], text):
+        raise ValueError(f"{shown(value)} is not a Redis URL: write redis://host:port")
+    return text
+
+
+HeaderName = Annotated[
+    str, BeforeValidator(_header), WithJsonSchema({"type": "string", "pattern": HEADER_PATTERN})
+]
+FieldName = Annotated[
+    str, BeforeValidator(_field), WithJsonSchema({"type": "string", "pattern": FIELD_PATTERN})
+]
+RedisUrl = Annotated[
+    str, BeforeValidator(_redis), WithJsonSchema({"type": "string", "pattern": REDIS_PATTERN})
+]
+
+
+class RedisSettings(Model):
+    """Where several routers keep their sessions together."""
+
+    url: RedisUrl
+    """`redis://host:port`, or `rediss://` with TLS; `/N` after it chooses a database. Required."""
+    username: str | None = None
+    """User of Redis' access lists. Default: none."""
+    password: Secret | None = None
+    """Its password: `${NAME}` or `file:/path`. Default: none."""
+    timeout: Wait = 0.25
+    """How long one question may take; then sessions go by their hash for a second. Default:
+    250ms."""
+
+
+class SessionSettings(Model):
+    """Sessions, in pools whose strategy is `session`."""
+
+    ttl: Wait | None = None
+    """How long a session lasts. Default: 20m, or what `SES_TTL_MIN` (minutes) or
+    `SAGEMAKER_SESSIONS_EXPIRATION` (seconds) say in the environment."""
+    sliding: StrictBool = False
+    """Every use begins `ttl` anew. Default: false."""
+    longest: DurationOrOff = None
+    """How long a session may last in all, however often it is used; or `off`. Default: off."""
+    most: Count = 100_000
+    """Sessions open at once in one pool; the one unused for longest makes room. Default: 100000."""
+    header: HeaderName = "x-session-id"
+    """Header in which OpenAI clients name their session. Default: x-session-id."""
+    field: FieldName | None = None
+    """Field of the body that names it where no header does, such as `user`. Default: none."""
+    create: StrictBool = True
+    """An id that OpenAI clients name and nobody knows begins a session. Default: true."""
+    on_worker_lost: Literal["rebind", "error"] = "rebind"
+    """What happens when a session's worker is gone: another one takes it, or the session ends with
+    an error. Default: rebind."""
+    redis: RedisSettings | None = None
+    """Where several routers keep their sessions together. Default: none, in memory."""
+
+    @property
+    def lease(self) -> Lease:
+        """How long sessions last, and how many there may be."""
+        ttl = self.ttl or _told() or TTL_S
+        longest = inf if self.longest is None else self.longest
+        return Lease(ttl, self.sliding, longest, self.most)
+
+
+def _told() -> float | None:
+    """Return the seconds that the environment says; None if it says nothing that is a number."""
+    for name, unit in _TOLD.items():
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text):
+            return int(text) * unit
+    return None

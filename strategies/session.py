@@ -1,0 +1,84 @@
+"""`session`: a session stays with its worker; everything else is for another strategy to say.
+
+Which session is bound to which worker is not known here: a prompt says where its session is. The
+strategy below this one chooses at creation, and for requests without a session; its costs are what
+staying and moving are compared by.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from strategies.base import Candidate, Decision, Other, Outcome, Prompt, Seconds, WorkerView
+from strategies.registry import make
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What an operator may set."""
+
+    over: Other = field(
+        default=Other("prefixaware"),
+        metadata={"doc": "Strategy that chooses a session's worker, and serves all others."},
+    )
+    spill: Seconds | None = field(
+        default=None,
+        metadata={
+            "doc": "A session moves when another worker would answer sooner by more than this;"
+            " `off`: it stays however long the line."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse to stand over itself."""
+        if self.over.name == "session":
+            raise ValueError("over: must be another strategy than session itself")
+
+
+class Session:
+    """Keeps requests of a session together."""
+
+    Options: ClassVar[type[Any]] = SessionOptions
+    reads_prompt: ClassVar[bool] = True
+    """Only if the strategy below does."""
+    keeps_sessions: ClassVar[bool] = True
+    """Pools of this strategy have a table of sessions."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.over = make(options.over.name, dict(options.over.options))
+        """The strategy below."""
+        self._spill = options.spill
+        self.stays = options.spill is None
+        """A bound session waits for its worker."""
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Put a session's worker first, unless moving is worth it; the rest as below."""
+        decision = self.over.rank(prompt, workers, now)
+        if prompt.bound is None:
+            return decision
+        ranked = decision.candidates
+        if not prompt.bound:
+            return Decision(ranked, "bind")
+        home = next((one for one in ranked if one.worker.name == prompt.bound), None)
+        if home is None:
+            return Decision(ranked, "rebind")
+        if self._spill is not None and home.cost.total - ranked[0].cost.total > self._spill:
+            return Decision(ranked, "spill")
+        others = [one for one in ranked if one is not home]
+        return Decision([home, *others], "session", stays=self.stays)
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Tell the strategy below."""
+        self.over.placed(prompt, worker, now)
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Tell the strategy below."""
+        self.over.settled(prompt, candidate, outcome, now)
+
+    def forget(self, worker: str) -> None:
+        """Tell the strategy below."""
+        self.over.forget(worker)
+
+    def gauges(self) -> Mapping[str, float]:
+        """Sizes of the strategy below."""
+        return self.over.gauges()

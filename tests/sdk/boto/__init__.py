@@ -1,0 +1,1 @@
+"""The real boto3, of three generations."""

@@ -1,0 +1,1 @@
+"""AWS's own container library, as a worker."""

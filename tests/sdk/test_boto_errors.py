@@ -1,0 +1,282 @@
+"""What boto3's callers are told of trouble, and how often it is tried."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.sdk.boto.client import Boto
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub, head, read_all, send, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
+#: `amz-sdk-request` tells which attempt a request is.
+ATTEMPT = "amz-sdk-request"
+
+
+def answer(status: int, body: bytes) -> list[Action]:
+    """A worker's answer."""
+    head = b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return [head % (status, len(body)) + body]
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
+def test_what_a_worker_refuses(boto: Boto, stub: MakeStub, route: MakeRouter, status: int) -> None:
+    """Is a ModelError with the worker's own words, sent once (S14)."""
+    worker = stub(answer(status, b'{"error":"so it is"}'))
+    router = route(worker.url, strategy="session")
+    reply = boto.invoke(router.url, CHAT)
+    assert (reply.kind, reply.code, reply.refusal) == ("ModelError", "ModelError", 424)
+    assert reply.error is not None
+    told = reply.error["response"]
+    assert (told["OriginalStatusCode"], told["OriginalMessage"]) == (status, '{"error":"so it is"}')
+    assert "so it is" in reply.message
+    assert (len(reply.sent), len(worker.requests)) == (1, 1)
+
+
+def test_a_worker_that_dies(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """May have begun: it is a ModelError, and not sent again."""
+    worker = stub([0.3, "close"])
+    router = route(worker.url, strategy="session")
+    reply = boto.invoke(router.url, CHAT)
+    assert (reply.kind, len(reply.sent), len(worker.requests)) == ("ModelError", 1, 1)
+    until(router.idle)
+
+
+def test_a_full_fleet(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """Is asked again by boto3 itself, three times since 1.44 (S15)."""
+    worker = stub(answer(503, b"{}"))
+    router = route(worker.url, strategy="session")
+    reply = boto.invoke(router.url, CHAT)
+    assert (reply.kind, reply.refusal) == ("ServiceUnavailable", 503)
+    assert len(reply.sent) == (3 if boto.generation == "1.44" else 5)
+    assert len({one["amz-sdk-invocation-id"] for one in reply.sent}) == 1
+    assert len(worker.requests) == len(reply.sent)
+    bare = httpx.post(f"{router.url}/invocations", json=CHAT)
+    assert (bare.status_code, "retry-after" in bare.headers) == (503, True)
+
+
+def test_a_full_queue(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """Throttles, which boto3 waits for."""
+    done: list[int] = []
+    worker = stub([lambda: bool(done), *OK])
+    router = route(worker.url, limits={"in_flight": 1, "queue": 0})
+    first = boto.start(router.url, "invoke_endpoint", CHAT)
+    until(lambda: len(worker.requests) == 1)
+    reply = boto.invoke(router.url, CHAT)
+    done.append(1)
+    assert (reply.code, reply.refusal) == ("ThrottlingException", 429)
+    assert len(reply.sent) >= 3
+    assert boto.reply(first).good
+
+
+def test_no_worker_at_all(boto: Boto, route: MakeRouter, dead_url: str) -> None:
+    """Is told as unavailable."""
+    router = route({"url": dead_url, "models": ["m"]}, strategy="session")
+    assert boto.invoke(router.url, CHAT).code == "ServiceUnavailable"
+
+
+def test_async_is_refused_in_words(stub: MakeStub, route: MakeRouter) -> None:
+    """It is another API, with a bucket behind it."""
+    router = route(stub().url, strategy="session")
+    reply = httpx.post(f"{router.url}/endpoints/x/async-invocations", json={})
+    assert reply.status_code == 400
+    assert reply.headers["x-amzn-errortype"] == "ValidationError"
+    assert "Asynchronous" in reply.json()["Message"]
+
+
+class TestHeaders:
+    """What passes, and what does not."""
+
+    @pytest.mark.parametrize("path", ["invocations", "openai"])
+    def test_workers_see_nothing_of_aws(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter, path: str
+    ) -> None:
+        """No session, no signature, no attributes (S19)."""
+        worker = stub()
+        router = route(worker.url, strategy="session")
+        more = {"CustomAttributes": "c=1", "InferenceId": "i-1", "TargetVariant": "v-1"}
+        if path == "invocations":
+            start = boto.invoke(router.url, {"requestType": "NEW_SESSION"}).good
+            key = start.output["NewSessionId"].partition(";")[0]
+            assert boto.invoke(router.url, CHAT, SessionId=key, **more).good
+        else:
+            fields = {
+                "X-Amzn-SageMaker-Session-Id": "abc",
+                "X-Amz-Date": "now",
+                "x-session-id": "a",
+            }
+            url = f"{router.url}/endpoints/x/openai/v1/chat/completions"
+            assert httpx.post(url, json=CHAT, headers=fields).status_code == 200
+        head = worker.requests[-1].partition(b"\r\n\r\n")[0].lower()
+        assert b"amz" not in head
+        assert b"authorization" not in head
+        assert b"x-session-id" not in head
+
+    def test_what_the_caller_gave_comes_back(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """Custom attributes, and which variant it was (S20)."""
+        router = route(stub().url, strategy="session")
+        reply = boto.invoke(router.url, CHAT, CustomAttributes="trace=7", TargetVariant="blue").good
+        assert reply.output["CustomAttributes"] == "trace=7"
+        assert reply.output["InvokedProductionVariant"] == "blue"
+        assert boto.invoke(router.url, CHAT).good.output["InvokedProductionVariant"] == "AllTraffic"
+        assert reply.headers["x-amzn-requestid"] == reply.headers["x-request-id"]
+
+    def test_no_content_type(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """boto3 sends none unless told; workers want one (S22)."""
+        worker = stub()
+        router = route(worker.url)
+        reply = boto.invoke(router.url, CHAT).good
+        assert "content-type" not in reply.sent[0]
+        assert b"\r\ncontent-type: application/json\r\n" in worker.requests[-1].lower()
+
+    def test_unsigned(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """Where nobody asks for a signature none is needed."""
+        router = route(stub().url)
+        reply = boto.invoke(router.url, CHAT, options={"config": {"unsigned": True}}).good
+        assert "authorization" not in reply.sent[0]
+
+
+class TestSignatures:
+    """`sagemaker.sigv4`: botocore's own computation, both sides."""
+
+    def test_only_the_right_secret_opens(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A wrong one, an unknown one and none are 403, and no worker is asked (S22)."""
+        monkeypatch.setenv("SECRET", "right")
+        worker = stub()
+        keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
+        router = route(worker.url, strategy="session", sagemaker={"sigv4": keys})
+        wrong: list[dict[str, Any]] = [
+            {"keys": ["AKIA1", "wrong"]},
+            {"keys": ["AKIA2", "right"]},
+            {"config": {"unsigned": True}},
+        ]
+        for options in wrong:
+            reply = boto.invoke(router.url, CHAT, options=options)
+            assert (reply.refusal, len(reply.sent)) == (403, 1)
+            assert reply.message
+        assert worker.requests == []
+        for more in ({}, {"CustomAttributes": "a  b"}, {"SessionId": "NEW_SESSION"}):
+            assert boto.invoke(router.url, CHAT, options={"keys": ["AKIA1", "right"]}, **more).good
+
+    def test_a_changed_body_is_found_out(
+        self, stub: MakeStub, route: MakeRouter, boto: Boto, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The signature is over it."""
+        monkeypatch.setenv("SECRET", "right")
+        keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
+        router = route(stub().url, sagemaker={"sigv4": keys})
+        sent = boto.invoke(router.url, CHAT, options={"keys": ["AKIA1", "right"]}).good.sent[0]
+        url = f"{router.url}/endpoints/llama/invocations"
+        names = ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request")
+        head = {name: sent[name] for name in names if name in sent}
+        head |= {"user-agent": sent["user-agent"]}
+        same = httpx.post(url, content=json.dumps(CHAT), headers=head)
+        other = httpx.post(url, content=json.dumps(CHAT) + " ", headers=head)
+        assert (same.status_code, other.status_code) == (200, 403)
+
+
+class TestPaths:
+    """The forms of paths (S21)."""
+
+    def test_an_alias_and_a_prefix(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """The old name of the service, and a path before all others."""
+        router = route(stub().url, sagemaker={"prefix": "/llm"})
+        options = {"service": "runtime.sagemaker"}
+        assert boto.invoke(f"{router.url}/llm", CHAT, options=options).good
+        assert httpx.post(f"{router.url}/llm/invocations", json=CHAT).status_code == 200
+        assert httpx.post(f"{router.url}/invocations", json=CHAT).status_code == 404
+
+    def test_the_url_in_the_environment(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """As AWS's own tools are told it."""
+        router = route(stub().url)
+        with Boto(boto.generation) as other:
+            told = other.told(AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME=router.url)
+            assert told.invoke(None, CHAT).good
+
+    def test_the_container_s_own_paths(self, stub: MakeStub, route: MakeRouter) -> None:
+        """What the platform asks of a container."""
+        router = route(stub().url)
+        assert httpx.post(f"{router.url}/invocations", json=CHAT).content == JSON
+        assert httpx.get(f"{router.url}/ping").status_code == 200
+        assert httpx.post(f"{router.url}/ping").status_code == 200
+
+    @pytest.mark.parametrize("name", ["a_b", "with/slash", "x" * 64, "other"])
+    def test_unknown_endpoints(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter, name: str
+    ) -> None:
+        """Names that are none, and names that are not in the settings."""
+        worker = stub()
+        router = route(worker.url, sagemaker={"endpoints": ["llama"]})
+        reply = boto.invoke(router.url, CHAT, EndpointName=name)
+        assert (reply.code, reply.refusal, len(reply.sent)) == ("ValidationError", 400, 1)
+        assert worker.requests == []
+
+    def test_an_endpoint_stands_for_a_model(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """Of requests that name none; the worker is told."""
+        one, two = stub(model="one"), stub(model="two")
+        endpoints = [{"name": "llama", "model": "two"}]
+        router = route(one.url, two.url, sagemaker={"endpoints": endpoints})
+        assert boto.invoke(router.url, CHAT).good
+        assert b'"model":"two"' in two.requests[-1]
+        assert boto.invoke(router.url, {**CHAT, "model": "one"}).good
+        assert len(one.requests) == 1
+
+
+class TestBodies:
+    """How long they may be (S23)."""
+
+    def test_the_limit_is_sagemaker_s(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """6,291,456 bytes, and not one more."""
+        router = route(stub().url)
+        start = b'{"messages":[{"role":"user","content":"'
+        end = b'"}]}'
+        text = b"x" * (6_291_456 - len(start) - len(end))
+        assert boto.invoke(router.url, start + text + end).good
+        assert 400 <= boto.invoke(router.url, start + text + b"x" + end).refusal < 500
+
+    def test_a_longer_one_is_refused_unread(self, stub: MakeStub, route: MakeRouter) -> None:
+        """By its declared length."""
+        router = route(stub().url, sagemaker={"body": "1KiB"})
+        with send(router.port, head("/invocations", 1025)) as client:
+            reply = read_all(client)
+        assert reply.startswith(b"HTTP/1.1 413 ")
+        assert b"x-amzn-errortype: ValidationError" in reply
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"[]", b"hello", b'{"inputs":[1]}', b'{"requestType":1}']
+    )
+    def test_what_is_no_invocation(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter, body: bytes
+    ) -> None:
+        """Is refused in words."""
+        worker = stub()
+        router = route(worker.url, strategy="session")
+        reply = boto.invoke(router.url, body)
+        assert (reply.code, bool(reply.message)) == ("ValidationError", True)
+        assert worker.requests == []
+
+
+def test_openai_s_own_paths(stub: MakeStub, route: MakeRouter) -> None:
+    """Streams pass untouched, `model` may be empty, a session holds (S24)."""
+    said = b'data: {"a":1}\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    router = route(stub([head % len(said) + said]).url, strategy="session")
+    for form in ("endpoints/x", "endpoints/x/inference-components/lora"):
+        url = f"{router.url}/{form}/openai/v1/chat/completions"
+        body = {**CHAT, "model": "", "stream": True}
+        reply = httpx.post(url, json=body, headers={"X-Amzn-SageMaker-Session-Id": "NEW_SESSION"})
+        assert reply.content == said
+        key = reply.headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+        again = httpx.post(url, json=body, headers={"X-Amzn-SageMaker-Session-Id": key})
+        assert again.headers["x-warmroute-session"].startswith("kept")
+    refused = httpx.post(url, content=b"{")
+    assert set(refused.json()) == {"error"}

@@ -1,0 +1,121 @@
+"""Event streams, as boto3 decodes them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from router.sagemaker import frames
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.sdk.boto.client import Boto
+from tests.support import Action, MakeRouter, MakeStub, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of an answer."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(number: int) -> bytes:
+    """One event of a stream."""
+    return b'data: {"number":%d}\n\n' % number
+
+
+def test_a_frame_is_what_botocore_reads() -> None:
+    """The bytes that stock botocore was seen to decode as `hi`."""
+    wanted = (
+        "0000006b00000059997770650d3a6d6573736167652d747970650700056576656e740b3a6576656e742d74797065"
+        "07000b5061796c6f6164506172740d3a636f6e74656e742d747970650700186170706c69636174696f6e2f6f6374"
+        "65742d73747265616d68697dde0062"
+    )
+    assert frames.parts(b"hi").hex() == wanted
+
+
+def test_the_parts_are_the_worker_s_bytes(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """One event a part, whatever pieces they came in (S11)."""
+    said = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
+    pieces: list[Action] = [chunk(said[at : at + 17]) for at in range(0, len(said), 17)]
+    router = route(stub([HEAD, *pieces, b"0\r\n\r\n"]).url, strategy="session")
+    reply = boto.stream(router.url, CHAT).good
+    assert b"".join(reply.parts) == said
+    assert reply.parts == [*map(event, range(5)), b"data: [DONE]\n\n"]
+    assert reply.output["ContentType"].startswith("text/event-stream")
+
+
+def test_parts_come_as_the_worker_makes_them(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """The first is there before the worker has made the last."""
+    seen: list[int] = []
+    last = [chunk(event(1)), b"0\r\n\r\n"]
+    worker = stub([HEAD, chunk(event(0)), lambda: bool(seen), *last])
+    router = route(worker.url, strategy="session")
+    number = boto.start(router.url, "invoke_endpoint_with_response_stream", CHAT)
+    seen.append(boto.part(number))
+    assert boto.reply(number).good.parts == [event(0), event(1)]
+
+
+def test_a_session_goes_on_in_a_stream(boto: Boto, route: MakeRouter) -> None:
+    """On the worker where it began."""
+    settings = FleetSettings(workers=3, profile="toy", models=("toy",), kv_events=False)
+    with FleetThread(settings) as fleet:
+        router = route(*fleet.urls, strategy="session")
+        start = boto.invoke(router.url, {"requestType": "NEW_SESSION"}).good
+        key = start.output["NewSessionId"].partition(";")[0]
+        for body in ({**CHAT, "max_tokens": 4}, {"inputs": "Hi", "parameters": {}}):
+            reply = boto.stream(router.url, body, SessionId=key).good
+            assert reply.worker == start.worker
+            assert reply.parts[-1] == b"data: [DONE]\n\n"
+
+
+def test_a_session_cannot_begin_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """The service model forbids it (S12)."""
+    worker = stub()
+    router = route(worker.url, strategy="session")
+    for body, named in ((CHAT, {"SessionId": "NEW_SESSION"}), ({"requestType": "NEW_SESSION"}, {})):
+        reply = boto.stream(router.url, body, **named)
+        assert (reply.kind, reply.refusal, len(reply.sent)) == ("ValidationError", 400, 1)
+    assert worker.requests == []
+
+
+@pytest.mark.parametrize("end", ["reset", "close"])
+def test_a_worker_that_dies_in_mid_stream(
+    boto: Boto, stub: MakeStub, route: MakeRouter, end: str
+) -> None:
+    """Is an exception of the stream, not a broken connection (S13)."""
+    worker = stub([HEAD, chunk(event(0)), chunk(event(1)), 0.05, end])
+    router = route(worker.url, strategy="session")
+    reply = boto.stream(router.url, CHAT)
+    assert reply.kind == "EventStreamError"
+    assert reply.code == "ModelStreamError"
+    assert "closed the connection" in reply.message
+    assert reply.parts == [event(0), event(1)]
+    until(router.idle)
+
+
+def test_json_that_ends_too_soon_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """The same for an answer that is no stream of events."""
+    script: list[Action] = [
+        b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"a"',
+        0.05,
+        "close",
+    ]
+    router = route(stub(script).url, strategy="session")
+    assert boto.stream(router.url, {**CHAT, "stream": False}).code == "ModelStreamError"
+
+
+def test_an_error_before_the_stream_is_an_error(
+    boto: Boto, stub: MakeStub, route: MakeRouter
+) -> None:
+    """With its status, not in a frame."""
+    body = b'{"error":{"message":"no such thing"}}'
+    head = (
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    )
+    router = route(stub([head % len(body) + body]).url, strategy="session")
+    reply = boto.stream(router.url, CHAT)
+    assert (reply.kind, reply.refusal) == ("ModelError", 424)
+    assert reply.error is not None
+    assert json.loads(reply.error["response"]["OriginalMessage"])["error"]["message"]

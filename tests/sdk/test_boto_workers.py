@@ -1,0 +1,256 @@
+"""Sessions and their workers: lost, drained, and keeping sessions themselves."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.sdk.boto.client import Boto
+from tests.sdk.container.running import Container
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
+
+OPEN = {"requestType": "NEW_SESSION"}
+CLOSE = {"requestType": "CLOSE"}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+SESSIONS = "warmroute_session_events_total"
+
+
+def opened(boto: Boto, url: str) -> str:
+    """Open a session; return its id."""
+    reply = boto.invoke(url, OPEN, SessionId="NEW_SESSION").good
+    return str(reply.output["NewSessionId"]).partition(";")[0]
+
+
+class TestLost:
+    """A worker goes, and its sessions with it or not (S16)."""
+
+    def test_another_worker_takes_over(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """The id stays; header, metric and decision tell."""
+        workers = {worker.url: worker for worker in (stub(), stub(), stub())}
+        router = route(*workers, strategy="session")
+        key = opened(boto, router.url)
+        first = boto.invoke(router.url, CHAT, SessionId=key).good
+        workers[f"http://{first.worker}"].stop()
+        second = boto.invoke(router.url, CHAT, SessionId=key).good
+        assert second.worker != first.worker
+        assert second.headers["x-warmroute-session"].startswith("rebound;")
+        assert router.metric(SESSIONS, pool="default", event="rebound") == 1
+        third = boto.invoke(router.url, CHAT, SessionId=key).good
+        assert third.worker == second.worker
+        assert third.headers["x-warmroute-session"].startswith("kept;")
+        assert third.headers["x-warmroute-decision"].startswith("session;")
+        assert router.metric(SESSIONS, pool="default", event="rebound") == 1
+
+    def test_or_the_session_ends(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+        """Told once as lost, then as unknown; never sent again."""
+        workers = {worker.url: worker for worker in (stub(), stub())}
+        router = route(*workers, strategy="session", session={"on_worker_lost": "error"})
+        key = opened(boto, router.url)
+        first = boto.invoke(router.url, CHAT, SessionId=key).good
+        workers[f"http://{first.worker}"].stop()
+        for word in ("lost", "not found"):
+            reply = boto.invoke(router.url, CHAT, SessionId=key)
+            assert (reply.code, len(reply.sent), word in reply.message) == (
+                "ValidationError",
+                1,
+                True,
+            )
+        assert router.metric("warmroute_open_sessions", pool="default") == 0
+
+    def test_whoever_holds_most_takes_over(self, route: MakeRouter) -> None:
+        """The one that was sent the same beginning, though it has no session."""
+        settings = FleetSettings(workers=3, profile="toy", models=("toy",), kv_events=False)
+        with FleetThread(settings) as fleet:
+            router = route(*fleet.urls, strategy="session")
+            text = f"{uuid.uuid4()} " + "All the king's horses. " * 300
+            body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+
+            def ask(session: str) -> str:
+                named = {"x-session-id": session}
+                reply = router.http.post("/v1/chat/completions", json=body, headers=named)
+                return str(reply.headers["x-warmroute-worker"])
+
+            first = router.door.fleet.pools[0].workers
+            home = ask("a")
+            for worker in first:
+                worker.draining = worker.name == home
+            pool = router.door.fleet.pools[0]
+            pool._staff(pool.workers)
+            second = ask("b")
+            assert second != home
+            for worker in first:
+                worker.draining = False
+            pool._staff(pool.workers)
+            lost = next(worker for worker in first if worker.name == home)
+            lost.lost("for a test")
+            lost.ready = False
+            assert ask("a") == second
+
+
+class TestDrain:
+    """A worker is to be taken away (S17)."""
+
+    def test_its_sessions_stay_until_it_is_gone(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """Nothing new goes there; when it is removed only its sessions move."""
+        workers = [stub() for _ in range(4)]
+        listed = [{"url": worker.url, "name": f"w{n}"} for n, worker in enumerate(workers)]
+        router = route(*listed, strategy="session")
+        keys = [opened(boto, router.url) for _ in range(16)]
+
+        def where() -> dict[str, str]:
+            return {k: boto.invoke(router.url, CHAT, SessionId=k).good.worker for k in keys}
+
+        before = where()
+        assert set(before.values()) == {"w0", "w1", "w2", "w3"}
+        _change(router, [{**listed[0], "drain": True}, *listed[1:]])
+        assert where() == before
+        fresh = {boto.invoke(router.url, OPEN).good.headers["x-warmroute-worker"] for _ in range(8)}
+        plain = {boto.invoke(router.url, CHAT).good.worker for _ in range(8)}
+        assert fresh | plain == {"w1", "w2", "w3"}
+        _change(router, listed[1:])
+        after = where()
+        moved = {key for key in keys if before[key] != after[key]}
+        assert moved == {key for key in keys if before[key] == "w0"}
+        assert where() == after
+
+
+def _change(router: Router, workers: list[dict[str, Any]]) -> None:
+    """Put other workers into effect, as a reload does."""
+    import asyncio  # noqa: PLC0415
+
+    from router.settings import Settings  # noqa: PLC0415
+
+    settings = Settings.model_validate({"workers": workers, "strategy": "session"})
+    loop = router._server._loop
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(router.door.change(settings), loop).result(20)
+
+
+class TestDialects:
+    """Workers of any spelling, and clients of any spelling (S18)."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"X-Amzn-SageMaker-Session-Id: w-1; Expires=2030-01-02T03:04:05Z",
+            b"X-Amzn-SageMaker-New-Session-Id: w-1; Expires=2030-01-02T03:04:05Z",
+            b"X-Amzn-SageMaker-New-Session-Id: w-1",
+        ],
+    )
+    def test_the_id_is_learned(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter, line: bytes
+    ) -> None:
+        """From either header, with an expiry or without; clients see one form."""
+        worker = stub([_said(line)])
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        reply = boto.invoke(router.url, OPEN, SessionId="NEW_SESSION").good
+        key, _, ends = reply.output["NewSessionId"].partition("; Expires=")
+        assert key == "w-1"
+        assert ends == "2030-01-02T03:04:05Z" or b"Expires" not in line
+        assert "x-amzn-sagemaker-session-id" not in reply.headers
+        worker.script = OK
+        assert boto.invoke(router.url, CHAT, SessionId=key, CustomAttributes="c").good
+        path, *head = worker.requests[-1].partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+        assert path == b"post /invocations http/1.1"
+        assert b"x-amzn-sagemaker-session-id: w-1" in head
+        assert b"x-amzn-sagemaker-custom-attributes: c" in head
+        assert not any(one.startswith((b"authorization", b"x-amz-")) for one in head)
+        assert boto.invoke(router.url, CLOSE, SessionId=key).good.output["ClosedSessionId"] == key
+        assert boto.invoke(router.url, CHAT, SessionId=key).code == "ValidationError"
+
+    def test_a_worker_that_is_lost_takes_its_sessions_along(
+        self, boto: Boto, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """Nobody else has their state."""
+        workers: dict[str, Stub] = {}
+        for number in range(2):
+            line = b"X-Amzn-SageMaker-Session-Id: w-%d" % number
+            worker = stub([_said(line)])
+            workers[worker.url] = worker
+        router = route(*({"url": u, "stateful": True} for u in workers), strategy="session")
+        key = opened(boto, router.url)
+        for worker in workers.values():
+            worker.script = OK
+        first = boto.invoke(router.url, CHAT, SessionId=key).good
+        workers[f"http://{first.worker}"].stop()
+        assert "lost" in boto.invoke(router.url, CHAT, SessionId=key).message
+
+
+def _said(line: bytes) -> Action:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n\r\n{}" % line
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Container]]:
+    """Two real containers of AWS's library, each with sessions of its own."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(Container(Path(tmp_path_factory.mktemp("sessions"))))
+            for _ in range(2)
+        ]
+
+
+class TestContainers:
+    """The library behind vLLM's own `/invocations`."""
+
+    @pytest.mark.parametrize("spelling", ["documented", "example"])
+    def test_a_session_lives_in_one_of_them(
+        self, boto: Boto, containers: list[Container], route: MakeRouter, spelling: str
+    ) -> None:
+        """Opened, used, closed and gone, however the client spells it."""
+        listed = [{"url": one.url, "stateful": True} for one in containers]
+        router = route(*listed, strategy="session")
+        named = {"extSessionID": f"conversation-{uuid.uuid4().hex[:8]}"}
+        more: dict[str, Any] = named if spelling == "example" else {}
+        reply = boto.invoke(router.url, {**OPEN, **more}, SessionId="NEW_SESSION").good
+        key = reply.output["NewSessionId"].partition(";")[0]
+        assert key == named["extSessionID"] or not more
+        turn = {"inputs": "Hello", "requestType": "SESSION"} if more else CHAT
+        answers = [boto.invoke(router.url, turn, SessionId=key).good for _ in range(4)]
+        assert len({answer.json["pid"] for answer in answers}) == 1
+        streamed = boto.stream(router.url, CHAT, SessionId=key).good
+        assert b'"pid"' in b"".join(streamed.parts)
+        word = {"requestType": "CLOSE_SESSION", **more} if more else CLOSE
+        assert boto.invoke(router.url, word, SessionId=key).good.output["ClosedSessionId"] == key
+        for body in (word, turn):
+            assert boto.invoke(router.url, body, SessionId=key).code == "ValidationError"
+
+    def test_sessions_are_spread(
+        self, boto: Boto, containers: list[Container], route: MakeRouter
+    ) -> None:
+        """And each stays; a prompt that opens one is answered within it."""
+        router = route(
+            *({"url": one.url, "stateful": True} for one in containers), strategy="session"
+        )
+        where: dict[str, set[int]] = {}
+        for _ in range(4):
+            reply = boto.invoke(router.url, CHAT, SessionId="NEW_SESSION").good
+            key = reply.output["NewSessionId"].partition(";")[0]
+            where[key] = {reply.json["pid"]}
+        for key, pids in where.items():
+            pids.add(boto.invoke(router.url, CHAT, SessionId=key).good.json["pid"])
+        assert all(len(pids) == 1 for pids in where.values())
+        assert set.union(*where.values()) == {one.pid for one in containers}
+
+    def test_one_that_keeps_no_sessions_sees_none(
+        self, boto: Boto, tmp_path: Path, route: MakeRouter
+    ) -> None:
+        """It would answer 400 to the mere presence of an id (S19)."""
+        with Container(tmp_path, sessions=False) as plain:
+            bad = httpx.post(
+                f"{plain.url}/invocations", json=CHAT, headers={"X-Amzn-SageMaker-Session-Id": "a"}
+            )
+            assert bad.status_code == 400
+            router = route({"url": plain.url, "stateful": False}, strategy="session")
+            key = opened(boto, router.url)
+            assert boto.invoke(router.url, CHAT, SessionId=key).good
+            assert "x-amzn-sagemaker-session-id" not in plain.seen()[-1]["headers"]
+            until(router.idle)

@@ -1,0 +1,14 @@
+"""A Redis for tests of sessions."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sessions.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """One for all tests of a module, which keep out of each other's way by names."""
+    with RedisServer() as server:
+        yield server

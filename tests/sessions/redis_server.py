@@ -1,0 +1,75 @@
+"""A real redis-server, as a program, on a port of its own."""
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from tests.support import until
+
+
+def program() -> str:
+    """Where it is; skips the test where none is installed."""
+    beside = Path(sys.executable).parent / "redis-server"
+    found = str(beside) if beside.exists() else shutil.which("redis-server")
+    if found is None:
+        pytest.skip("no redis-server is installed")
+    return found
+
+
+class RedisServer:
+    """Runs from `start` to `kill`, as often as wanted, on one port; it keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = int(free.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, with nothing in it."""
+        options = (
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        )
+        self._process = subprocess.Popen([program(), *options], stdout=subprocess.DEVNULL)
+        until(self._listens)
+
+    def _listens(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as client:
+                client.sendall(b"PING\r\n")
+                return client.recv(7) == b"+PONG\r\n"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """End it at once, and all that it knew with it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+        self.kill()

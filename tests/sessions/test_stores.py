@@ -1,0 +1,192 @@
+"""What every store promises: in memory and in Redis alike."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from router.sessions.redis import RedisStore
+from router.sessions.store import MemoryStore, Store, StoreDown
+from router.sessions.table import Lease
+from router.settings_session import RedisSettings
+from tests.sessions.redis_server import RedisServer
+
+Make = Callable[[Lease], Store]
+Play = Callable[[Callable[[Make], Coroutine[Any, Any, None]]], None]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def play(request: pytest.FixtureRequest) -> Play:
+    """Run a test in a loop, with a way to make stores; each has the same sessions as the others
+    where they are kept in one place."""
+
+    def run(test: Callable[[Make], Coroutine[Any, Any, None]]) -> None:
+        made: list[Store] = []
+        name = uuid.uuid4().hex
+
+        def make(lease: Lease) -> Store:
+            if request.param == "redis":
+                redis: RedisServer = request.getfixturevalue("redis")
+                store: Store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), name, lease)
+            else:
+                store = made[0] if made else MemoryStore(lease, time.time)
+                store.lease = lease
+            made.append(store)
+            return store
+
+        async def all_of_it() -> None:
+            try:
+                await test(make)
+            finally:
+                for store in made:
+                    await store.stop()
+
+        asyncio.run(all_of_it())
+
+    return run
+
+
+def test_a_session_s_life(play: Play) -> None:
+    """Bound, used, moved, closed."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=100))
+        assert await store.use("a") is None
+        before = time.time()
+        session = await store.bind("a", "w", None)
+        assert session is not None
+        assert (session.worker, session.own) == ("w", "")
+        assert abs(session.expires - before - 100) < 5
+        moved = await store.bind("a", "v", "w", own="x")
+        assert moved is not None
+        assert (moved.worker, moved.own, moved.expires) == ("v", "x", session.expires)
+        used = await store.use("a")
+        assert used is not None
+        assert (used.worker, used.own) == ("v", "x")
+        assert await store.close("a") is not None
+        assert await store.close("a") is None
+        assert await store.use("a") is None
+
+    play(test)
+
+
+def test_wrong_expectations(play: Play) -> None:
+    """Change nothing, and are told how it is."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease())
+        assert await store.bind("a", "v", "w") is None
+        await store.bind("a", "w", None)
+        for expected in (None, "u"):
+            told = await store.bind("a", "v", expected)
+            assert told is not None
+            assert told.worker == "w"
+
+    play(test)
+
+
+def test_of_many_at_once_one_binds(play: Play) -> None:
+    """From several routers; all are told the same."""
+
+    async def test(make: Make) -> None:
+        stores = [make(Lease()) for _ in range(3)]
+        for number in range(20):
+            tries = [stores[n % 3].bind(f"s{number}", f"w{n}", None) for n in range(12)]
+            told = {one.worker for one in await asyncio.gather(*tries) if one}
+            assert len(told) == 1
+            home = told.pop()
+            moves = [stores[n % 3].bind(f"s{number}", f"v{n}", home) for n in range(12)]
+            assert len({one.worker for one in await asyncio.gather(*moves) if one}) == 1
+
+    play(test)
+
+
+def test_expiry(play: Play) -> None:
+    """Strict; a sliding one lives on with its use, up to its longest life."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=0.2))
+        await store.bind("a", "w", None)
+        await asyncio.sleep(0.25)
+        assert await store.use("a") is None
+        again = await store.bind("a", "v", None)
+        assert again is not None
+        assert again.worker == "v"
+        sliding = make(Lease(ttl=0.4, sliding=True, longest=1.0))
+        first = await sliding.bind("b", "w", None)
+        assert first is not None
+        await asyncio.sleep(0.2)
+        later = await sliding.use("b")
+        assert later is not None
+        assert later.expires > first.expires - 0.001
+        assert later.expires <= later.created + 1.001
+
+    play(test)
+
+
+def test_an_end_that_a_worker_has_given(play: Play) -> None:
+    """Is kept."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=100))
+        ends = float(int(time.time()) + 7)
+        session = await store.bind("a", "w", None, own="o", expires=ends)
+        assert session is not None
+        assert (session.expires, session.own) == (ends, "o")
+
+    play(test)
+
+
+def test_counts_and_room(play: Play) -> None:
+    """No more than there may be; the one unused for longest goes."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=100, most=3))
+        for key in "abc":
+            await store.bind(key, "w", None)
+            await asyncio.sleep(0.002)
+        await store.use("a")
+        await store.bind("d", "w", None)
+        assert await store.use("b") is None
+        kept = await store.look()
+        assert (kept.open, kept.evicted) == (3, 1)
+        assert {key for key, _ in await store.listed(10)} == {"a", "c", "d"}
+        assert len(await store.listed(2)) == 2
+        await store.close("a")
+        assert (await store.look()).open == 2
+
+    play(test)
+
+
+def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
+    """Nobody who is alive goes for them."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=0.1, most=2))
+        await store.bind("a", "w", None)
+        await store.bind("b", "w", None)
+        await asyncio.sleep(0.15)
+        store.lease = Lease(ttl=100, most=2)
+        for key in "cd":
+            await store.bind(key, "w", None)
+        kept = await store.look()
+        assert (kept.open, kept.expired, kept.evicted) == (2, 2, 0)
+
+    play(test)
+
+
+def test_a_store_that_is_not_there(dead_url: str) -> None:
+    """Says so in time, whatever it is asked."""
+
+    async def test() -> None:
+        url = dead_url.replace("http", "redis")
+        store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", Lease())
+        for asked in (store.use("a"), store.bind("a", "w", None), store.close("a"), store.look()):
+            with pytest.raises(StoreDown):
+                await asked
+        await store.stop()
+
+    asyncio.run(test())

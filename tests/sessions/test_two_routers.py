@@ -1,0 +1,191 @@
+"""Two router processes and a real Redis, which comes and goes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.commands import started
+from tests.sessions.redis_server import RedisServer
+from tests.support import MakeRouter, MakeStub, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+SESSION = "X-Amzn-SageMaker-Session-Id"
+
+
+def invoke(url: str, body: dict[str, Any], session: str | None = None) -> httpx.Response:
+    """What boto3 would send."""
+    named = {SESSION: session} if session else {}
+    return httpx.post(f"{url}/endpoints/x/invocations", json=body, headers=named, timeout=20)
+
+
+def opened(url: str) -> str:
+    """Open a session; return its id."""
+    reply = invoke(url, {"requestType": "NEW_SESSION"}, "NEW_SESSION")
+    assert reply.status_code == 200, reply.text
+    return str(reply.headers["x-amzn-sagemaker-new-session-id"]).partition(";")[0]
+
+
+def metric(url: str, line: str) -> float:
+    """The value of one series."""
+    for one in httpx.get(f"{url}/metrics").text.splitlines():
+        if one.startswith(line + " "):
+            return float(one.rpartition(" ")[2])
+    return 0.0
+
+
+class Pair(NamedTuple):
+    """Two routers that share sessions."""
+
+    redis: RedisServer
+    urls: tuple[str, str]
+
+    @property
+    def up(self) -> bool:
+        """Both say that the store is there."""
+        return all(metric(url, 'warmroute_session_store_up{pool="default"}') for url in self.urls)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Processes of their own, as an operator starts them, before four workers."""
+    folder = tmp_path_factory.mktemp("routers")
+    with ExitStack() as stack:
+        settings = FleetSettings(workers=4, profile="toy", models=("toy",), kv_events=False)
+        fleet = stack.enter_context(FleetThread(settings))
+        redis = stack.enter_context(RedisServer())
+        urls = [_serve(stack, folder, name, fleet.urls, redis.url) for name in ("a", "b")]
+        made = Pair(redis, (urls[0], urls[1]))
+        until(lambda: made.up, 20)
+        yield made
+
+
+def _serve(stack: ExitStack, folder: Path, name: str, workers: list[str], redis: str) -> str:
+    file = folder / f"{name}.yaml"
+    session = {"ttl": "60s", "redis": {"url": redis}}
+    told = {"listen": "127.0.0.1:0", "workers": workers, "strategy": "session", "session": session}
+    file.write_text(json.dumps(told))
+    running = stack.enter_context(started(folder, "serve", "--config", file))
+    return running.url()
+
+
+def test_opened_here_used_there_closed_here(pair: Pair) -> None:
+    """On one worker all the time; when it is closed, it is for both."""
+    one, other = pair.urls
+    for first, second in ((one, other), (other, one)):
+        key = opened(first)
+        replies = [invoke(url, CHAT, key) for url in (second, first, second)]
+        assert [reply.status_code for reply in replies] == [200] * 3
+        assert len({reply.headers["x-warmroute-worker"] for reply in replies}) == 1
+        assert {one["id"] for one in httpx.get(f"{second}/sessions").json()} >= {key}
+        closed = invoke(first, {"requestType": "CLOSE"}, key)
+        assert closed.headers["x-amzn-sagemaker-closed-session-id"] == key
+        for url in (first, second):
+            assert invoke(url, CHAT, key).status_code == 400
+            assert invoke(url, {"requestType": "CLOSE"}, key).status_code == 400
+
+
+def test_first_uses_at_once_agree(pair: Pair) -> None:
+    """An id that nobody knows is bound once, whoever is asked first."""
+    for number in range(10):
+        seen: list[str] = []
+
+        def ask(url: str, name: str, seen: list[str] = seen) -> None:
+            named = {"x-session-id": name}
+            reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=named, timeout=20)
+            seen.append(reply.headers["x-warmroute-worker"])
+
+        threads = [
+            threading.Thread(target=ask, args=(pair.urls[n % 2], f"both-{number}"))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 8
+        assert len(set(seen)) == 1
+
+
+def test_redis_dies_and_comes_back_in_mid_traffic(pair: Pair) -> None:
+    """Nothing fails: not before, not meanwhile, not after; and the metrics tell."""
+    statuses: list[tuple[int, str]] = []
+    over = threading.Event()
+    keys = [opened(pair.urls[n % 2]) for n in range(6)]
+
+    def go_on(number: int) -> None:
+        mine = keys[number]
+        for turn in range(10_000):
+            if over.is_set():
+                return
+            url = pair.urls[turn % 2]
+            replies = [invoke(url, CHAT, mine)]
+            if turn % 5 == 0:
+                replies.append(invoke(url, {"requestType": "NEW_SESSION"}, "NEW_SESSION"))
+                fresh = replies[-1].headers.get("x-amzn-sagemaker-new-session-id", "")
+                replies.append(invoke(pair.urls[1 - turn % 2], CHAT, fresh.partition(";")[0]))
+            statuses.extend((reply.status_code, reply.text) for reply in replies)
+
+    threads = [threading.Thread(target=go_on, args=(n,)) for n in range(len(keys))]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: len(statuses) > 30, 20)
+        pair.redis.kill()
+        until(lambda: not any(_up(url) for url in pair.urls), 20)
+        at = len(statuses)
+        until(lambda: len(statuses) > at + 60, 20)
+        pair.redis.start()
+        until(lambda: pair.up, 20)
+        at = len(statuses)
+        until(lambda: len(statuses) > at + 60, 20)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(20)
+    assert [one for one in statuses if one[0] != 200] == []
+    for url in pair.urls:
+        assert metric(url, 'warmroute_session_events_total{event="hashed",pool="default"}') > 0
+
+
+def _up(url: str) -> float:
+    return metric(url, 'warmroute_session_store_up{pool="default"}')
+
+
+def test_while_redis_is_away_both_choose_alike(
+    stub: MakeStub, route: MakeRouter, dead_url: str
+) -> None:
+    """By the id's hash, spread over the workers; another worker goes on where one is lost."""
+    workers = [{"url": stub().url, "name": f"w{n}"} for n in range(3)]
+    redis = {"url": dead_url.replace("http", "redis")}
+    routers = [route(*workers, strategy="session", session={"redis": redis}) for _ in range(2)]
+    chosen = {}
+    for number in range(30):
+        named = {"x-session-id": f"s{number}"}
+        replies = [
+            router.http.post("/v1/chat/completions", json=CHAT, headers=named) for router in routers
+        ]
+        where = {reply.headers["x-warmroute-worker"] for reply in replies}
+        assert len(where) == 1
+        assert replies[0].headers["x-warmroute-session"].startswith("hashed;")
+        chosen[number] = where.pop()
+    assert set(chosen.values()) == {"w0", "w1", "w2"}
+
+
+def test_a_request_without_a_session_asks_nobody(
+    stub: MakeStub, route: MakeRouter, dead_url: str
+) -> None:
+    """A Redis that hangs delays only those with a session, once a second."""
+    redis = {"url": dead_url.replace("http", "redis")}
+    router = route(stub().url, strategy="session", session={"redis": redis})
+    before = router.metric("warmroute_session_events_total", pool="default", event="hashed")
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    after = router.metric("warmroute_session_events_total", pool="default", event="hashed")
+    assert after == before

@@ -1,0 +1,105 @@
+"""`session`: a session stays, others are chosen for by the strategy below."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from strategies.base import Other, Prompt, Seconds
+from strategies.load import Load
+from strategies.pace import Pace
+from strategies.rendezvous import owner
+from strategies.session import Session, SessionOptions
+
+
+@dataclass
+class Worker:
+    """As much of one as strategies see."""
+
+    name: str
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = None
+
+
+def fleet() -> list[Worker]:
+    """Three workers; the later ones have more to do."""
+    made = [Worker(f"w{number}") for number in range(3)]
+    for number, worker in enumerate(made):
+        worker.load.book(0.0, float(number))
+    return made
+
+
+def over(name: str, spill: float | None = None) -> Session:
+    """A strategy over another one."""
+    return Session(SessionOptions(Other(name), None if spill is None else Seconds(spill)))
+
+
+def names(strategy: Session, bound: str | None) -> tuple[list[str], str]:
+    """The order of workers, and the reason."""
+    decision = strategy.rank(Prompt("m", 100, bound=bound), fleet(), 0.0)
+    return [one.worker.name for one in decision.candidates], decision.reason
+
+
+@pytest.mark.parametrize("below", ["leastload", "prefixaware"])
+def test_without_a_session_it_is_as_the_strategy_below(below: str) -> None:
+    """Reason and all."""
+    order, reason = names(over(below), None)
+    assert order == ["w0", "w1", "w2"]
+    assert reason in {"load", "cold"}
+
+
+def test_a_new_session_goes_where_it_costs_least() -> None:
+    """Not to anyone blindly."""
+    assert names(over("leastload"), "") == (["w0", "w1", "w2"], "bind")
+
+
+def test_a_session_stays_however_long_the_line() -> None:
+    """The others come after it, in their order."""
+    strategy = over("leastload")
+    assert names(strategy, "w2") == (["w2", "w0", "w1"], "session")
+    assert strategy.rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
+
+
+def test_it_moves_when_that_is_worth_more_than_allowed() -> None:
+    """Two seconds is what the line there costs."""
+    assert names(over("leastload", 1.9), "w2") == (["w0", "w1", "w2"], "spill")
+    assert names(over("leastload", 2.1), "w2") == (["w2", "w0", "w1"], "session")
+    assert not over("leastload", 2.1).rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
+
+
+def test_what_it_holds_counts_for_staying() -> None:
+    """A cached prompt outweighs a line that computing it elsewhere would exceed."""
+    strategy = over("prefixaware", 0.0)
+    prompt = Prompt("m", 40_000, keys=range(1, 2500), bound="w1")
+    cold = strategy.rank(prompt, fleet(), 0.0)
+    assert (cold.reason, cold.candidates[0].worker.name) == ("spill", "w0")
+    strategy.placed(prompt, fleet()[1], 0.0)
+    warm = strategy.rank(prompt, fleet(), 0.0)
+    assert (warm.reason, warm.candidates[0].worker.name) == ("session", "w1")
+
+
+def test_a_lost_worker_s_session_goes_where_most_of_it_is() -> None:
+    """As the strategy below says."""
+    strategy = over("prefixaware")
+    prompt = Prompt("m", 40_000, keys=range(1, 2500), bound="gone")
+    strategy.placed(prompt, fleet()[2], 0.0)
+    decision = strategy.rank(prompt, fleet(), 0.0)
+    assert (decision.reason, decision.candidates[0].worker.name) == ("rebind", "w2")
+
+
+def test_it_does_not_stand_over_itself() -> None:
+    """Nor would that mean anything."""
+    with pytest.raises(ValueError, match="another strategy"):
+        SessionOptions(Other("session"))
+
+
+def test_a_hash_moves_only_what_it_must() -> None:
+    """When a name goes, its keys go to others, and no other key moves; all names have some."""
+    keys = [f"session-{number}" for number in range(3000)]
+    before = {key: owner(key, ["a", "b", "c"]) for key in keys}
+    after = {key: owner(key, ["c", "a"]) for key in keys}
+    assert {key for key in keys if before[key] != after[key]} == {
+        key for key in keys if before[key] == "b"
+    }
+    for name in "abc":
+        assert 800 < sum(one == name for one in before.values()) < 1200
