@@ -52,6 +52,7 @@ class Door:
 
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
+        self.metrics.aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
         self.backdoor.admit = admin_gate(settings, self._operators).admit

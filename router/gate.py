@@ -15,7 +15,7 @@ from router.openai import ENDPOINTS
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
-OPEN = frozenset(("/health/live", "/health/ready", "*"))
+OPEN = frozenset(("/health", "/health/live", "/health/ready", "*"))
 MODELS = "/v1/models"
 #: Before the name of one of them.
 MODEL = MODELS + "/"

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, object]] = {
         "max_tokens": None,
         "in_flight": 1024,
         "queue": 1000,
+        "overflow": {"status": 429, "message": None, "body": "openai"},
         "attempts": 3,
         "retries": 0.2,
     },
@@ -54,6 +55,7 @@ SECTIONS: dict[str, dict[str, object]] = {
         "ejection": {"failures": 5, "first": 5, "longest": 300, "share": 0.5, "panic": 0.5},
     },
     "shutdown": {"delay": 5, "drain": 600},
+    "metrics": {"aliases": "none"},
     "logs": {"level": "info", "format": "plain", "requests": False},
 }
 """What all sections hold if nothing is written: seconds, bytes and numbers."""
