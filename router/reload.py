@@ -7,13 +7,13 @@ stays as it was, and the log says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from router import settings_file
-from router.hyperpod.notes import Fate
+from router.hyperpod.notes import Fate, Note
 from router.rebuild import CannotBuild
 from router.settings import Settings
 from router.settings_diff import WAITS, changes, needs_restart
@@ -61,12 +61,14 @@ class Source:
 class Reload:
     """Keeps the settings in use those of the file."""
 
-    def __init__(self, source: Source, watch: Watch, loaded: Loaded) -> None:
-        self.settings = settings = loaded.settings
+    def __init__(
+        self, source: Source, watch: Watch, settings: Settings, notes: Sequence[Note] = ()
+    ) -> None:
+        self.settings = settings
         """In effect."""
         self._source = source
         self._watch = watch
-        self._notes = loaded.notes
+        self._notes = tuple(notes)
         self._asked = asyncio.Event()
         watch.follow(source.files(settings))
 

@@ -37,7 +37,7 @@ def serve(source: Source, count: int, announce: Announce) -> int:
     watch = Watch([source.file])  # before it is read: what changes from now on is seen
     loaded = source.take()
     run = _alone if count == 1 else _together
-    return run(Reload(source, watch, loaded), count, announce)
+    return run(Reload(source, watch, *loaded), count, announce)
 
 
 def _alone(reload: Reload, _: int, announce: Announce) -> int:

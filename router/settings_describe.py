@@ -17,6 +17,7 @@ _LEFT_OUT = {
     ".admin.keys": "as auth",
     ".auth": "everyone on this machine",
     ".chat_template": "the model's own",
+    ".overflow.message": "one that fits body",
 }
 
 
