@@ -50,6 +50,8 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         """Answer as long as the process does; says nothing of the workers."""
         return {"status": "live"}
 
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", include_in_schema=False)  # as vLLM has it: balancers ask there
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
     @app.get(

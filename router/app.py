@@ -67,6 +67,7 @@ class Door:
 
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
+        self.metrics.aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit

@@ -17,7 +17,7 @@ from router.sagemaker.sigv4 import Signed
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
-OPEN = frozenset(("/health/live", "/health/ready", PING, "*"))
+OPEN = frozenset(("/health", "/health/live", "/health/ready", PING, "*"))
 MODELS = "/v1/models"
 #: Before the name of one of them.
 MODEL = MODELS + "/"

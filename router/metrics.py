@@ -14,6 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from router.admission import Admission
+from router.aliases import hyperpod
 from router.fleet import Fleet, Pool, State
 from router.identity import agreement
 from router.identity.case import Case
@@ -93,6 +94,8 @@ class Metrics(Collector):
             name: Counter(f"warmroute_{name}", says, labels)
             for name, (says, labels) in _COUNTERS.items()
         }
+        self.aliases = False
+        """Tell some of it again under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
         self._admission: Admission | None = None
@@ -139,6 +142,8 @@ class Metrics(Collector):
         yield from _tokenizers(self._fleet.pools, self._cases())
         if self._memories is not None:
             yield from memory_metrics(self._memories)
+        if self.aliases:
+            yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
 
     def _waiting(self) -> Iterator[Metric]:
         if self._admission is None or self._budget is None:

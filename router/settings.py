@@ -19,7 +19,13 @@ from router.settings_errors import refuse
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings, HealthSettings
 from router.settings_identity import TokenizerSettings
-from router.settings_limits import ClientSettings, LimitSettings, ShutdownSettings, TimeoutSettings
+from router.settings_limits import (
+    ClientSettings,
+    LimitSettings,
+    OverflowSettings,
+    ShutdownSettings,
+    TimeoutSettings,
+)
 from router.settings_sagemaker import SageMakerSettings
 from router.settings_security import (
     AdminSettings,
@@ -53,6 +59,8 @@ __all__ = [
     "KeySettings",
     "LimitSettings",
     "LogSettings",
+    "MetricSettings",
+    "OverflowSettings",
     "PoolSettings",
     "SageMakerSettings",
     "SessionSettings",
@@ -136,6 +144,13 @@ class LogSettings(Model):
     """One line for each attempt at a request, and for each refusal. Default: false."""
 
 
+class MetricSettings(Model):
+    """What `/metrics` tells."""
+
+    aliases: Literal["none", "hyperpod"] = "none"
+    """Further names for some series: those of HyperPod's invocation metrics. Default: none."""
+
+
 class Settings(Model):
     """One YAML file. Needs `workers` or `pools`; all else has a default."""
 
@@ -173,6 +188,8 @@ class Settings(Model):
     """How the router asks each worker whether it is ready, and learns from its answers."""
     shutdown: ShutdownSettings = ShutdownSettings()
     """How the router ends when it is told to."""
+    metrics: MetricSettings = MetricSettings()
+    """What `/metrics` tells."""
     logs: LogSettings = LogSettings()
     """What is written to standard error."""
 

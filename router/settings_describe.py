@@ -23,6 +23,7 @@ _LEFT_OUT = {
     ".sagemaker.sigv4": "none, signatures are ignored",
     ".sagemaker.endpoints": "every name",
     ".chat_template": "the model's own",
+    ".overflow.message": "one that fits body",
 }
 
 

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, object]] = {
         "max_tokens": None,
         "in_flight": 1024,
         "queue": 1000,
+        "overflow": {"status": 429, "message": None, "body": "openai"},
         "attempts": 3,
         "retries": 0.2,
     },
@@ -54,6 +55,7 @@ SECTIONS: dict[str, dict[str, object]] = {
         "ejection": {"failures": 5, "first": 5, "longest": 300, "share": 0.5, "panic": 0.5},
     },
     "shutdown": {"delay": 5, "drain": 600},
+    "metrics": {"aliases": "none"},
     "logs": {"level": "info", "format": "plain", "requests": False},
 }
 """What all sections hold if nothing is written: seconds, bytes and numbers."""
@@ -206,6 +208,9 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("limits.max_tokens", "no limit", "default"),
         ("limits.in_flight", "1024", "default"),
         ("limits.queue", "1000", "default"),
+        ("limits.overflow.status", "429", "default"),
+        ("limits.overflow.message", "one that fits body", "default"),
+        ("limits.overflow.body", "openai", "default"),
         ("limits.attempts", "3", "default"),
         ("limits.retries", "0.2", "default"),
         ("health.interval", "2s", "default"),
@@ -219,6 +224,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("health.ejection.panic", "0.5", "default"),
         ("shutdown.delay", "5s", "default"),
         ("shutdown.drain", "10m", "default"),
+        ("metrics.aliases", "none", "default"),
         ("logs.level", "info", "default"),
         ("logs.format", "plain", "default"),
         ("logs.requests", "false", "default"),
