@@ -1,0 +1,87 @@
+"""What is asked of the simulated fleet: talks of turns, each prompt known by its block keys."""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One request. `keys` name the prompt's full blocks; equal keys mean equal prefixes."""
+
+    keys: tuple[int, ...]
+    prompt_tokens: int
+    answer_tokens: int
+    think_s: float = 0.0
+    """Seconds between the answer before it and this one."""
+
+
+class Talk(msgspec.Struct, frozen=True):
+    """Turns that follow one another: a request of an open loop is a talk of one turn."""
+
+    at_s: float
+    session: int
+    """Equal for what one user or agent asks; strategies with stickiness may know it."""
+    turns: tuple[Turn, ...]
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A named workload."""
+
+    name: str
+    talks: Sequence[Talk]
+
+    @property
+    def requests(self) -> int:
+        """How many there are."""
+        return sum(len(talk.turns) for talk in self.talks)
+
+
+class Ideal(NamedTuple):
+    """What one infinite cache in front of idle workers would do."""
+
+    hit_rate: float
+    """Share of the prompt tokens it would hold."""
+    ttft_s: float
+    """Mean seconds to the first token without any queue: no policy can be below."""
+
+
+def faster(work: Work, rate: float) -> Work:
+    """Return the same talks beginning `rate` times as often; thinking takes as long as before."""
+    talks = [msgspec.structs.replace(talk, at_s=talk.at_s / rate) for talk in work.talks]
+    return Work(work.name, talks)
+
+
+def shuffled_starts(work: Work, per_s: float, seed: int) -> Work:
+    """Return the talks in a random order, beginning at random, `per_s` of them a second."""
+    chance = Random(f"starts {work.name} {seed}")
+    talks = list(work.talks)
+    chance.shuffle(talks)
+    at, begun = 0.0, []
+    for talk in talks:
+        at += chance.expovariate(per_s)
+        begun.append(msgspec.structs.replace(talk, at_s=at))
+    return Work(work.name, begun)
+
+
+def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, ...]:
+    """Return keys of the full blocks of a prompt made of `(content, tokens)` parts.
+
+    A part is text of its own; equal parts in equal order give equal keys. Numbers are hashed as
+    tuples of integers, which Python does alike in every process.
+    """
+    keys, key, filled = [], 0, 0
+    content: tuple[int, ...] = ()
+    for what, tokens in parts:
+        done = 0
+        while done < tokens:
+            piece = min(tokens - done, block_tokens - filled)
+            content += (what, done, piece)
+            done += piece
+            filled += piece
+            if filled == block_tokens:
+                key = hash((key, content))
+                keys.append(key)
+                content, filled = (), 0
+    return tuple(keys)
