@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from benchmarks.routing_work import Talk, Turn, Work
+from benchmarks.routing_work import Talk, Work
 from simulator.profiles import Profile
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
 from strategies.base import Candidate, Outcome, Prompt, Strategy
@@ -27,18 +27,22 @@ ENDS = range(0, 1 << 32, BLOCK_TOKENS)
 class Seat:
     """A worker: the engine, and what the router knows of it (a `WorkerView`)."""
 
-    __slots__ = ("engine", "kv_tokens", "load", "name", "pace", "peak")
+    __slots__ = ("engine", "kv_tokens", "load", "name", "pace", "room_tokens")
 
-    def __init__(self, name: str, engine: StrideEngine, kv_tokens: int | None) -> None:
+    def __init__(self, name: str, engine: StrideEngine) -> None:
         self.name = name
         self.engine = engine
-        self.kv_tokens = kv_tokens
+        cache = engine.cache
+        self.kv_tokens: int | None = cache.capacity * engine.block_tokens
+        """Tokens it remembers."""
+        self.room_tokens: int | None = cache.room * engine.block_tokens
+        """Tokens that running requests may take."""
         self.load = Load()
         self.pace = Pace()
 
 
 class Asked(Struct):
-    """One request on its way."""
+    """One request, not yet placed."""
 
     talk: Talk
     place: int
@@ -46,18 +50,19 @@ class Asked(Struct):
     prompt: Prompt
     at_s: float
     job: Job
-    seat: Seat | None = None
-    choice: Candidate | None = None
-    booking: Booking | None = None
-    first_s: float = -1.0
-    """Seconds to the first token."""
-    ended_s: float = -1.0
-    """Seconds to the last one."""
 
-    @property
-    def turn(self) -> Turn:
-        """What is asked."""
-        return self.talk.turns[self.place]
+
+class Placed(Struct):
+    """One request on its worker."""
+
+    asked: Asked
+    seat: Seat
+    choice: Candidate
+    booking: Booking
+    first_s: float = 0.0
+    """Seconds from the client's asking to the first token."""
+    ended_s: float = 0.0
+    """Seconds from the client's asking to the last one."""
 
 
 class Fleet(NamedTuple):
@@ -75,15 +80,16 @@ class Drive:
     def __init__(self, fleet: Fleet, strategy: Callable[[Sequence[Seat]], Strategy]) -> None:
         """`strategy` makes it; it is shown the seats, which only exact knowledge may look into."""
         self.seats = [_seat(number, fleet) for number in range(fleet.workers)]
+        self._named = {seat.name: seat for seat in self.seats}
         self.strategy = strategy(self.seats)
-        self.done: list[Asked] = []
+        self.done: list[Placed] = []
         self.now = 0.0
         self._events: list[tuple[float, int, Seat | Asked]] = []
         self._numbers = count()
         self._turns = count(1)
-        self._asked: dict[int, Asked] = {}
+        self._placed: dict[int, Placed] = {}
 
-    def run(self, work: Work) -> list[Asked]:
+    def run(self, work: Work) -> list[Placed]:
         """Run all of it; return the requests in the order of their ends."""
         for talk in work.talks:
             self._ask(talk, 0, talk.at_s)
@@ -98,15 +104,8 @@ class Drive:
 
     def _ask(self, talk: Talk, place: int, at_s: float) -> None:
         turn, number = talk.turns[place], next(self._numbers)
-        prompt = Prompt(
-            "model",
-            turn.prompt_tokens,
-            turn.keys,
-            ENDS,
-            answer_tokens=turn.answer_tokens,
-            counted=True,
-            stream=True,
-        )
+        # The length of the answer is the engine's secret: clients seldom set a limit.
+        prompt = Prompt("model", turn.prompt_tokens, turn.keys, ENDS, counted=True, stream=True)
         job = Job(number, turn.keys, turn.prompt_tokens, turn.answer_tokens)
         heappush(self._events, (at_s, number, Asked(talk, place, prompt, at_s, job)))
 
@@ -116,12 +115,10 @@ class Drive:
 
     def _place(self, asked: Asked, choice: Candidate) -> None:
         """Book it and send it, as `Pool.book` does."""
-        seat, prompt = choice.worker, asked.prompt
-        assert isinstance(seat, Seat)
-        load = seat.load
+        seat = self._named[choice.worker.name]
+        prompt, load = asked.prompt, seat.load
         load.turn = next(self._turns)
-        asked.seat, asked.choice = seat, choice
-        asked.booking = load.book(
+        booking = load.book(
             self.now,
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
@@ -129,7 +126,7 @@ class Drive:
             pace_factor=seat.pace.factor,
         )
         self.strategy.placed(prompt, seat, self.now)
-        self._asked[asked.job.number] = asked
+        self._placed[asked.job.number] = Placed(asked, seat, choice, booking)
         due = seat.engine.due
         seat.engine.add(asked.job, self.now)
         if seat.engine.due != due:
@@ -140,36 +137,30 @@ class Drive:
         if seat.engine.due < inf:
             heappush(self._events, (seat.engine.due, next(self._numbers), seat))
         for job in first:
-            self._first(self._asked[job.number])
+            placed = self._placed[job.number]
+            placed.first_s = self.now - placed.asked.at_s
+            seat.load.first_byte(placed.booking, self.now)
         for job in ended:
-            self._end(self._asked.pop(job.number))
+            self._end(self._placed.pop(job.number))
 
-    def _first(self, asked: Asked) -> None:
-        asked.first_s = self.now - asked.at_s
-        assert asked.seat is not None and asked.booking is not None
-        asked.seat.load.first_byte(asked.booking, self.now)
-
-    def _end(self, asked: Asked) -> None:
+    def _end(self, placed: Placed) -> None:
         """Settle it as `Attempt.settle` does; the next turn follows when it was thought of."""
-        seat, booking, choice = asked.seat, asked.booking, asked.choice
-        assert seat is not None and booking is not None and choice is not None
-        asked.ended_s = self.now - asked.at_s
+        asked, seat, booking = placed.asked, placed.seat, placed.booking
+        placed.ended_s = self.now - asked.at_s
         tokens, cached = asked.prompt.tokens, asked.job.cached_tokens or 0
         outcome = Outcome(
-            ok=True, first_byte_s=asked.first_s, prompt_tokens=tokens, cached_tokens=cached
+            ok=True, first_byte_s=placed.first_s, prompt_tokens=tokens, cached_tokens=cached
         )
-        self.strategy.settled(asked.prompt, choice, outcome, self.now)
+        self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
         waited = booking.waited_s / booking.pace_factor
-        seat.pace.observe(waited + seat.pace.guess(tokens - cached, cached), asked.first_s)
+        seat.pace.observe(waited + seat.pace.guess(tokens - cached, cached), placed.first_s)
         seat.load.release(booking, self.now)
-        self.done.append(asked)
+        self.done.append(placed)
         following = asked.place + 1
         if following < len(asked.talk.turns):
-            think_s = asked.talk.turns[following].think_s
-            self._ask(asked.talk, following, self.now + think_s)
+            self._ask(asked.talk, following, self.now + asked.talk.turns[following].think_s)
 
 
 def _seat(number: int, fleet: Fleet) -> Seat:
     engine = StrideEngine(fleet.profile, cache_tokens=fleet.cache_tokens)
-    room = engine.cache.capacity * engine.block_tokens
-    return Seat(f"w{number}", engine, room)
+    return Seat(f"w{number}", engine)
