@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from benchmarks.routing_work import Talk, Work
 from simulator.profiles import Profile
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
-from strategies.base import Candidate, Outcome, Prompt, Strategy
+from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.load import Booking, Load
 from strategies.pace import Pace
 
@@ -59,6 +59,8 @@ class Placed(Struct):
     seat: Seat
     choice: Candidate
     booking: Booking
+    at_s: float
+    """When it was placed."""
     first_s: float = 0.0
     """Seconds from the client's asking to the first token."""
     ended_s: float = 0.0
@@ -74,17 +76,57 @@ class Fleet(NamedTuple):
     """Tokens of cached prefixes a worker keeps; None for no more than its room for running."""
 
 
+class Held(Protocol):
+    """A request that waits in the router."""
+
+    item: Any
+
+
+class Hold(Protocol):
+    """Late binding as the drive uses it."""
+
+    def __len__(self) -> int:
+        """Requests that are held."""
+
+    def must_hold(self, decision: Decision) -> bool:
+        """Whether even the best choice is too busy."""
+
+    def enter(self, prompt: Prompt, now: float, item: Any) -> Held:  # noqa: ANN401 - the caller's
+        """Hold it."""
+
+    def release(
+        self, rank: Callable[[Prompt], Decision], now: float
+    ) -> Sequence[tuple[Any, Decision]]:
+        """Who is to go now, and where; called when something has changed."""
+
+
+#: Seconds between two looks at those that are held.
+TICK_S = 0.1
+
+
 class Drive:
     """Runs one workload through one strategy."""
 
-    def __init__(self, fleet: Fleet, strategy: Callable[[Sequence[Seat]], Strategy]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        strategy: Callable[[Sequence[Seat]], Strategy],
+        hold: Hold | None = None,
+    ) -> None:
         """`strategy` makes it; it is shown the seats, which only exact knowledge may look into."""
+        self._hold = hold
+        self._tick_at = inf
         self.seats = [_seat(number, fleet) for number in range(fleet.workers)]
         self._named = {seat.name: seat for seat in self.seats}
         self.strategy = strategy(self.seats)
+        # What peers are told beyond what a strategy of ours is.
+        self._about: Callable[[Talk], None] | None = getattr(self.strategy, "about", None)
+        self._computed: Callable[[Prompt, Seat], None] | None = getattr(
+            self.strategy, "computed", None
+        )
         self.done: list[Placed] = []
         self.now = 0.0
-        self._events: list[tuple[float, int, Seat | Asked]] = []
+        self._events: list[tuple[float, int, Seat | Asked | None]] = []
         self._numbers = count()
         self._turns = count(1)
         self._placed: dict[int, Placed] = {}
@@ -98,6 +140,9 @@ class Drive:
             self.now, _, what = heappop(events)
             if isinstance(what, Asked):
                 self._arrive(what)
+            elif what is None:
+                self._tick_at = inf
+                self._release()
             elif what.engine.due == self.now:  # else it was cut short, and is noted anew
                 self._advance(what)
         return self.done
@@ -110,8 +155,31 @@ class Drive:
         heappush(self._events, (at_s, number, Asked(talk, place, prompt, at_s, job)))
 
     def _arrive(self, asked: Asked) -> None:
-        decision = self.strategy.rank(asked.prompt, self.seats, self.now)
-        self._place(asked, decision.candidates[0])
+        if self._about is not None:
+            self._about(asked.talk)
+        decision = self._rank(asked.prompt)
+        if self._hold is None or not self._hold.must_hold(decision):
+            self._place(asked, decision.candidates[0])
+        else:
+            self._hold.enter(asked.prompt, self.now, asked)
+            self._note_tick()
+
+    def _rank(self, prompt: Prompt) -> Decision:
+        return self.strategy.rank(prompt, self.seats, self.now)
+
+    def _release(self) -> None:
+        """Place those of the held whose time has come."""
+        if self._hold is None or not len(self._hold):
+            return
+        while released := self._hold.release(self._rank, self.now):
+            for ticket, decision in released:
+                self._place(ticket.item, decision.candidates[0])
+        self._note_tick()
+
+    def _note_tick(self) -> None:
+        if self._hold is not None and len(self._hold) and self._tick_at == inf:
+            self._tick_at = self.now + TICK_S
+            heappush(self._events, (self._tick_at, next(self._numbers), None))
 
     def _place(self, asked: Asked, choice: Candidate) -> None:
         """Book it and send it, as `Pool.book` does."""
@@ -123,10 +191,9 @@ class Drive:
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
             stream=True,
-            pace_factor=seat.pace.factor,
         )
         self.strategy.placed(prompt, seat, self.now)
-        self._placed[asked.job.number] = Placed(asked, seat, choice, booking)
+        self._placed[asked.job.number] = Placed(asked, seat, choice, booking, self.now)
         due = seat.engine.due
         seat.engine.add(asked.job, self.now)
         if seat.engine.due != due:
@@ -140,20 +207,29 @@ class Drive:
             placed = self._placed[job.number]
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
+            if self._computed is not None:
+                self._computed(placed.asked.prompt, seat)
         for job in ended:
             self._end(self._placed.pop(job.number))
+        if first or ended:
+            self._release()
 
     def _end(self, placed: Placed) -> None:
         """Settle it as `Attempt.settle` does; the next turn follows when it was thought of."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
         tokens, cached = asked.prompt.tokens, asked.job.cached_tokens or 0
+        first_byte_s = asked.at_s + placed.first_s - placed.at_s
         outcome = Outcome(
-            ok=True, first_byte_s=placed.first_s, prompt_tokens=tokens, cached_tokens=cached
+            ok=True,
+            first_byte_s=first_byte_s,
+            prompt_tokens=tokens,
+            cached_tokens=cached,
+            answer_tokens=asked.job.answer_tokens,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        waited = booking.waited_s / booking.pace_factor
-        seat.pace.observe(waited + seat.pace.guess(tokens - cached, cached), placed.first_s)
+        if booking.computed_s is not None:
+            seat.pace.observe(tokens - cached, cached, booking.computed_s)
         seat.load.release(booking, self.now)
         self.done.append(placed)
         following = asked.place + 1

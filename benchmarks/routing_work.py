@@ -65,11 +65,18 @@ def shuffled_starts(work: Work, per_s: float, seed: int) -> Work:
     return Work(work.name, begun)
 
 
+def follows(key: int, content: object) -> int:
+    """Return the key, of 64 bits, of a block with this content after the one with that key.
+
+    Tuples of integers are hashed by Python alike in every process.
+    """
+    return hash((key, content)) & 0xFFFF_FFFF_FFFF_FFFF
+
+
 def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, ...]:
     """Return keys of the full blocks of a prompt made of `(content, tokens)` parts.
 
-    A part is text of its own; equal parts in equal order give equal keys. Numbers are hashed as
-    tuples of integers, which Python does alike in every process.
+    A part is text of its own; equal parts in equal order give equal keys.
     """
     keys, key, filled = [], 0, 0
     content: tuple[int, ...] = ()
@@ -81,7 +88,7 @@ def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, .
             done += piece
             filled += piece
             if filled == block_tokens:
-                key = hash((key, content))
+                key = follows(key, content)
                 keys.append(key)
                 content, filled = (), 0
     return tuple(keys)
