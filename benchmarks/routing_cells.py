@@ -75,7 +75,9 @@ def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: f
         task.seed,
         len(done),
         fmean(firsts),
-        *(firsts[int(share * (len(firsts) - 1))] for share in (0.5, 0.9, 0.99)),
+        _quantile(firsts, 0.5),
+        _quantile(firsts, 0.9),
+        _quantile(firsts, 0.99),
         fmean(placed.ended_s for placed in done),
         fmean(_between(placed) for placed in done),
         sum(placed.asked.job.cached_tokens or 0 for placed in done) / tokens,
@@ -84,6 +86,10 @@ def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: f
         max(placed.asked.at_s + placed.ended_s for placed in done) - begun,
         cpu_s,
     )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[int(share * (len(ordered) - 1))]
 
 
 def _between(placed: Placed) -> float:

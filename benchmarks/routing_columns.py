@@ -58,11 +58,11 @@ def columns(traces: Path | None) -> list[Column]:
 
 #: Requests (or users) a second: each at seven to nine tenths of what the best can bear.
 _RATES = {
-    "groups": 12.0,
+    "groups": 10.0,
     "long_answers": 9.0,
     "chats": 8.0,
     "agents": 1.0,
-    "documents": 4.0,
+    "documents": 3.0,
     "one_prefix": 40.0,
     "no_reuse": 26.0,
     "bursts": 12.0,

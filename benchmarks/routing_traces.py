@@ -1,7 +1,7 @@
 """Three forms of recorded traces, as work for the simulated fleet.
 
-- Mooncake (github kvcache-ai/Mooncake, `FAST25-release/traces`): an open loop, one id for each block
-  of 512 tokens. Time stamps are quantised to about 3 s and are spread.
+- Mooncake (github kvcache-ai/Mooncake, `FAST25-release/traces`): an open loop, one id for each
+  512 tokens. Time stamps are quantised to about 3 s and are spread.
 - Agent sessions (github callanjfox/kv-cache-tester, `traces/`, reduced): a closed loop, run-length
   coded ids of 64 tokens that mean something only within their session.
 - Qwen-Bailian (github alibaba-edu/qwen-bailian-usagetraces-anon): an open loop, ids of 16 tokens.
@@ -64,7 +64,8 @@ def bailian(path: Path, seed: int) -> Work:
 
     Blocks of 16 tokens are joined into those of the simulation.
     """
-    requests, sessions = [], {}
+    requests: list[tuple[TraceRequest, int]] = []
+    sessions: dict[int, int] = {}
     for chat in _lines(path, _Chat):
         sessions[chat.chat_id] = session = sessions.get(chat.parent_chat_id, chat.chat_id)
         keys = _joined(chat.hash_ids, BLOCK_TOKENS // 16)
@@ -90,7 +91,7 @@ def agent_sessions(path: Path) -> Work:
 
 def _talk(session: _Session, number: int) -> Talk:
     joined = BLOCK_TOKENS // session.block_size
-    turns = []
+    turns: list[Turn] = []
     for call, tools in _calls(session.requests, session.tool_tokens):
         if call.tokens > SESSION_TOKENS or len(turns) == SESSION_TURNS:
             break
