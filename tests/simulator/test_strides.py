@@ -110,6 +110,16 @@ def test_a_job_larger_than_the_room_is_refused() -> None:
         engine.add(Job(1, (), 4 * BLOCK, 1), 0.0)
 
 
+def test_the_last_token_is_always_computed() -> None:
+    """A prompt of full blocks that are all cached computes the last of them again."""
+    engine = StrideEngine(TOY, block_tokens=BLOCK)
+    jobs = [Job(number, tuple(range(10)), 10 * BLOCK, 1) for number in range(2)]
+    for job in jobs:
+        engine.add(job, engine.due if engine.due < inf else 0.0)
+        engine.advance(engine.due)
+    assert [job.cached_tokens for job in jobs] == [0, 9 * BLOCK]
+
+
 def test_a_cleared_engine_knows_nothing() -> None:
     """A restart loses what runs and what was cached."""
     engine = StrideEngine(TOY, block_tokens=BLOCK)
@@ -133,7 +143,9 @@ def test_the_oldest_leaf_goes_first() -> None:
         cache.name(path[held:])
         cache.release(path, 0)
     assert cache.held((1, 2, 5, 6)) == 4
-    assert cache.admit((), 4)
+    assert cache.admit((), 3)
+    assert cache.held((1, 2, 3, 4)) == 3, "one block had to go, a leaf"
+    assert cache.admit((), 1)
     assert cache.held((1, 2, 3, 4)) == 2, "1 and 2 were used again since, 3 and 4 were not"
     assert cache.held((1, 2, 5, 6)) == 4
 
