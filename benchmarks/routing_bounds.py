@@ -5,6 +5,7 @@ choose workers by what is queued there.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -65,7 +66,7 @@ class Shared(Peer):
 class Ticket(Struct):
     """A request that is held."""
 
-    item: object
+    item: Any
     prompt: Prompt
 
 
@@ -88,7 +89,7 @@ class Shortest:
         """Whether the best one is still computing a prompt."""
         return decision.candidates[0].cost.wait > 0.0
 
-    def enter(self, prompt: Prompt, now: float, item: object) -> Ticket:
+    def enter(self, item: object, prompt: Prompt, decision: Decision, now: float) -> Ticket:
         """Keep it."""
         ticket = Ticket(item, prompt)
         self._held.append(ticket)
@@ -96,11 +97,11 @@ class Shortest:
 
     def release(
         self, rank: Callable[[Prompt], Decision], now: float
-    ) -> list[tuple[Ticket, Decision]]:
+    ) -> tuple[Ticket, Decision] | None:
         """Give out the shortest, if a worker is free."""
         if not self._held or self.must_hold(rank(self._held[0].prompt)):
-            return []
+            return None
         ranked = [(rank(ticket.prompt), ticket) for ticket in self._held[: self.LOOK]]
         decision, best = min(ranked, key=lambda one: one[0].candidates[0].cost.prefill)
         self._held.remove(best)
-        return [(best, decision)]
+        return best, decision

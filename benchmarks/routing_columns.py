@@ -33,8 +33,8 @@ class Column(NamedTuple):
     work: Callable[[int, float], Work]
     fleet: Fleet
     rate: float
-    heavy: bool = False
-    """Near saturation: at moderate load everyone good ties."""
+    searched: bool = True
+    """Whether its sustainable rate is looked for: once for each workload and fleet."""
 
 
 def columns(traces: Path | None) -> list[Column]:
@@ -44,13 +44,13 @@ def columns(traces: Path | None) -> list[Column]:
         talk = partial(_conversation, traces / CONVERSATION)
         agent = partial(_agents, traces / SESSIONS)
         recorded = [
-            Column("conversation x1", talk, ROOMY, 1.0),
-            Column("conversation x2", talk, ROOMY, 2.0, heavy=True),
-            Column("conversation x2.2", talk, ROOMY, 2.2, heavy=True),
-            Column("conversation tight x1.75", talk, TIGHT, 1.75, heavy=True),
-            Column("conversation 70B x1.7", talk, LARGE_ROOMY, 1.7, heavy=True),
-            Column("sessions x0.1", agent, ROOMY, 0.1),
-            Column("sessions x0.3", agent, ROOMY, 0.3, heavy=True),
+            Column("conversation x1", talk, ROOMY, 1.0, searched=False),
+            Column("conversation x2", talk, ROOMY, 2.0),
+            Column("conversation x2.2", talk, ROOMY, 2.2, searched=False),
+            Column("conversation tight x1.75", talk, TIGHT, 1.75),
+            Column("conversation 70B x1.7", talk, LARGE_ROOMY, 1.7),
+            Column("sessions x0.1", agent, ROOMY, 0.1, searched=False),
+            Column("sessions x0.3", agent, ROOMY, 0.3),
         ]
     made = [Column(name, partial(_made, name), ROOMY, rate) for name, rate in _RATES.items()]
     return [*recorded, *made]

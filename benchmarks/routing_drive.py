@@ -74,6 +74,7 @@ class Fleet(NamedTuple):
     workers: int = 8
     cache_tokens: int | None = None
     """Tokens of cached prefixes a worker keeps; None for no more than its room for running."""
+    block_tokens: int = BLOCK_TOKENS
 
 
 class Held(Protocol):
@@ -83,7 +84,7 @@ class Held(Protocol):
 
 
 class Hold(Protocol):
-    """Late binding as the drive uses it."""
+    """Late binding, as the drive uses it."""
 
     def __len__(self) -> int:
         """Requests that are held."""
@@ -91,13 +92,13 @@ class Hold(Protocol):
     def must_hold(self, decision: Decision) -> bool:
         """Whether even the best choice is too busy."""
 
-    def enter(self, prompt: Prompt, now: float, item: Any) -> Held:  # noqa: ANN401 - the caller's
+    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller's
         """Hold it."""
 
     def release(
         self, rank: Callable[[Prompt], Decision], now: float
-    ) -> Sequence[tuple[Any, Decision]]:
-        """Who is to go now, and where; called when something has changed."""
+    ) -> tuple[Held, Decision] | None:
+        """Who is to go now, and where; asked when something has changed, until there is none."""
 
 
 #: Seconds between two looks at those that are held.
@@ -161,7 +162,7 @@ class Drive:
         if self._hold is None or not self._hold.must_hold(decision):
             self._place(asked, decision.candidates[0])
         else:
-            self._hold.enter(asked.prompt, self.now, asked)
+            self._hold.enter(asked, asked.prompt, decision, self.now)
             self._note_tick()
 
     def _rank(self, prompt: Prompt) -> Decision:
@@ -172,8 +173,8 @@ class Drive:
         if self._hold is None or not len(self._hold):
             return
         while released := self._hold.release(self._rank, self.now):
-            for ticket, decision in released:
-                self._place(ticket.item, decision.candidates[0])
+            held, decision = released
+            self._place(held.item, decision.candidates[0])
         self._note_tick()
 
     def _note_tick(self) -> None:
@@ -238,5 +239,7 @@ class Drive:
 
 
 def _seat(number: int, fleet: Fleet) -> Seat:
-    engine = StrideEngine(fleet.profile, cache_tokens=fleet.cache_tokens)
+    engine = StrideEngine(
+        fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=fleet.block_tokens
+    )
     return Seat(f"w{number}", engine)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_drive import Hold, Seat
+from benchmarks.routing_exact import Exact
 from benchmarks.routing_peers import (
     AtRandom,
     BoundedLoad,
@@ -43,8 +44,14 @@ def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
     return make(name, {})
 
 
+def _exact(seats: Sequence[Seat], seed: int) -> Strategy:
+    del seed
+    return Exact(seats)
+
+
 POLICIES = [
     Policy("prefixaware", "ours", partial(_ours, "prefixaware")),
+    Policy("kvaware", "ours", _exact),
     Policy("leastload", "ours", partial(_ours, "leastload")),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),
