@@ -18,7 +18,7 @@ from simulator.profiles import Profile
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.load import Booking, Load
-from strategies.pace import Pace
+from strategies.pace import Curve, Pace
 
 #: Where the blocks of prompts end, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -65,6 +65,9 @@ class Placed(Struct):
     """Seconds from the client's asking to the first token."""
     ended_s: float = 0.0
     """Seconds from the client's asking to the last one."""
+
+
+Event = Asked | Seat | Callable[[], None]
 
 
 class Fleet(NamedTuple):
@@ -119,6 +122,9 @@ class Drive:
         self._tick_at = inf
         self.seats = [_seat(number, fleet) for number in range(fleet.workers)]
         self._named = {seat.name: seat for seat in self.seats}
+        curve = Curve()
+        for seat in self.seats:  # as `Pool.change` does
+            seat.pace.follow(curve)
         self.strategy = strategy(self.seats)
         # What peers are told beyond what a strategy of ours is.
         self._about: Callable[[Talk], None] | None = getattr(self.strategy, "about", None)
@@ -126,11 +132,45 @@ class Drive:
             self.strategy, "computed", None
         )
         self.done: list[Placed] = []
+        self.cut: list[Placed] = []
+        """Answers that broke off with their worker."""
         self.now = 0.0
-        self._events: list[tuple[float, int, Seat | Asked | None]] = []
+        self.eligible = list(self.seats)
+        """Who may be sent requests now."""
+        self.reports: Callable[[Placed], int | None] = _honest
+        """What a worker says it found cached."""
+        self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
         self._turns = count(1)
         self._placed: dict[int, Placed] = {}
+
+    def at(self, at_s: float, change: Callable[[], None]) -> None:
+        """Have something happen at that time, before what else happens then."""
+        heappush(self._events, (at_s, -next(self._numbers), change))
+
+    def leave(self, seat: Seat) -> None:
+        """It gets no more requests; those it has end there."""
+        self.eligible.remove(seat)
+        self.strategy.forget(seat.name)
+
+    def restart(self, seat: Seat, *, noticed: bool = True) -> None:
+        """It loses everything. Requests without a first token go elsewhere, as they may.
+
+        The strategy is told to forget it, unless nobody `noticed`.
+        """
+        lost = [self._placed.pop(job.number) for job in seat.engine.clear()]
+        if noticed:
+            self.strategy.forget(seat.name)
+        for placed in lost:
+            outcome = Outcome(ok=False)
+            self.strategy.settled(placed.asked.prompt, placed.choice, outcome, self.now)
+            seat.load.release(placed.booking, self.now)
+            if placed.first_s:
+                self.cut.append(placed)
+            else:
+                job = placed.asked.job
+                placed.asked.job = Job(job.number, job.keys, job.prompt_tokens, job.answer_tokens)
+                self._arrive(placed.asked)
 
     def run(self, work: Work) -> list[Placed]:
         """Run all of it; return the requests in the order of their ends."""
@@ -141,11 +181,11 @@ class Drive:
             self.now, _, what = heappop(events)
             if isinstance(what, Asked):
                 self._arrive(what)
-            elif what is None:
-                self._tick_at = inf
-                self._release()
-            elif what.engine.due == self.now:  # else it was cut short, and is noted anew
-                self._advance(what)
+            elif isinstance(what, Seat):
+                if what.engine.due == self.now:  # else it was cut short, and is noted anew
+                    self._advance(what)
+            else:
+                what()
         return self.done
 
     def _ask(self, talk: Talk, place: int, at_s: float) -> None:
@@ -166,7 +206,7 @@ class Drive:
             self._note_tick()
 
     def _rank(self, prompt: Prompt) -> Decision:
-        return self.strategy.rank(prompt, self.seats, self.now)
+        return self.strategy.rank(prompt, self.eligible, self.now)
 
     def _release(self) -> None:
         """Place those of the held whose time has come."""
@@ -180,7 +220,11 @@ class Drive:
     def _note_tick(self) -> None:
         if self._hold is not None and len(self._hold) and self._tick_at == inf:
             self._tick_at = self.now + TICK_S
-            heappush(self._events, (self._tick_at, next(self._numbers), None))
+            heappush(self._events, (self._tick_at, next(self._numbers), self._tick))
+
+    def _tick(self) -> None:
+        self._tick_at = inf
+        self._release()
 
     def _place(self, asked: Asked, choice: Candidate) -> None:
         """Book it and send it, as `Pool.book` does."""
@@ -219,13 +263,14 @@ class Drive:
         """Settle it as `Attempt.settle` does; the next turn follows when it was thought of."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
-        tokens, cached = asked.prompt.tokens, asked.job.cached_tokens or 0
+        tokens, told = asked.prompt.tokens, self.reports(placed)
+        cached = placed.choice.held_tokens if told is None else told
         first_byte_s = asked.at_s + placed.first_s - placed.at_s
         outcome = Outcome(
             ok=True,
             first_byte_s=first_byte_s,
             prompt_tokens=tokens,
-            cached_tokens=cached,
+            cached_tokens=told,
             answer_tokens=asked.job.answer_tokens,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
@@ -243,3 +288,7 @@ def _seat(number: int, fleet: Fleet) -> Seat:
         fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=fleet.block_tokens
     )
     return Seat(f"w{number}", engine)
+
+
+def _honest(placed: Placed) -> int | None:
+    return placed.asked.job.cached_tokens
