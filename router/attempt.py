@@ -153,12 +153,11 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
-        if job.prompt.stream and self._first_byte_s is not None:  # else it came with the last token
-            pace = self.worker.pace
-            waited = self._booking.waited_s / self._booking.pace_factor
+        seconds = self._booking.computed_s
+        if seconds is not None:
             if cached is None:
                 cached = expected
-            pace.observe(waited + pace.guess(prompt_tokens - cached, cached), self._first_byte_s)
+            self.worker.pace.observe(prompt_tokens - cached, cached, seconds)
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client what happened."""
@@ -172,7 +171,7 @@ class Attempt:
         choice, reason = self.choice, self.job.decision.reason.encode()
         if choice.cost is FREE:
             return reason
-        return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; crowd=%.3fs; pressure=%.3fs" % (
+        return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; price=%.3fs; decode=%.3fs; room=%.3fs" % (
             (reason, choice.held_tokens, *choice.cost)
         )
 

@@ -18,7 +18,7 @@ from router.prompts import Prompts
 from router.upstream import Upstream
 from strategies.base import Candidate, Prompt, Strategy
 from strategies.load import Booking, Load
-from strategies.pace import Pace
+from strategies.pace import Curve, Pace
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -111,6 +111,11 @@ class Worker:
         self.state, self.reason = state, reason
         self.ready = state is State.READY
 
+    @property
+    def room_tokens(self) -> int | None:
+        """Tokens that the requests running there may take: what it says it holds on its GPU."""
+        return self.kv_tokens
+
     def wait(self) -> float:
         """Seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
@@ -134,6 +139,10 @@ class Pool:
         self.models = tuple(models)
         self.workers = tuple(workers)
         self.strategy = strategy
+        self.curve = Curve()
+        """What its workers' speeds have in common."""
+        for worker in workers:
+            worker.pace.follow(self.curve)
         self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
@@ -142,6 +151,8 @@ class Pool:
         """Other workers from the next request on; the strategy forgets those who left."""
         left = set(self.workers).difference(workers)
         self.models, self.workers = tuple(models), tuple(workers)
+        for worker in workers:
+            worker.pace.follow(self.curve)
         for worker in left:
             self.forget(worker)
         self.eject(self._ejection)
@@ -155,8 +166,11 @@ class Pool:
         log.warning("pool %s: %s", self.name, news)
 
     def follow(self, before: "Pool") -> None:
-        """Take the place of a pool that chose otherwise; what was learned of prompts stays."""
+        """Take the place of a pool that chose otherwise; what was learned stays."""
         self.prompts.bytes_per_token = before.prompts.bytes_per_token
+        self.curve = before.curve
+        for worker in self.workers:
+            worker.pace.follow(self.curve)
 
     def forget(self, worker: Worker) -> None:
         """It left, or was most likely restarted: the strategy is told."""
@@ -185,7 +199,6 @@ class Pool:
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
             stream=prompt.stream,
-            pace_factor=worker.pace.factor,
         )
         try:
             self.strategy.placed(prompt, worker, now)

@@ -1,0 +1,99 @@
+"""Late binding: near saturation a request is held back until a worker is about to be free.
+
+Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
+behind whatever came before. Held in the router instead, the shortest goes first, and each goes
+where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, so
+no one starves; nobody is held beyond `LONGEST_S`.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Generic, TypeVar
+
+from strategies.base import Decision, Prompt
+from strategies.load import Load
+
+T = TypeVar("T")
+
+#: Seconds of prefill that a worker may have booked and still be sent more: so it never idles.
+READY_S = 0.3
+#: Seconds of prefill that a second of waiting makes up for.
+AGING = 0.2
+#: Nobody is held longer.
+LONGEST_S = 30.0
+#: How many are looked at each time; those who came first.
+LOOKED_AT = 64
+
+
+class Held(Generic[T]):
+    """One request that waits to be bound."""
+
+    __slots__ = ("item", "prefill_s", "prompt", "since")
+
+    def __init__(self, item: T, prompt: Prompt, since: float) -> None:
+        self.item = item
+        """Whatever the caller wants back with it."""
+        self.prompt = prompt
+        self.since = since
+        self.prefill_s = 0.0
+        """What it needs where it is cheapest, as of the last look."""
+
+
+class LateBinding(Generic[T]):
+    """Who is held. Every time is the caller's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._held: dict[Held[T], None] = {}
+        self._promised: set[Load] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @staticmethod
+    def must_hold(decision: Decision) -> bool:
+        """Even where it is cheapest, it would only wait in a queue."""
+        cost = decision.candidates[0].cost
+        return cost.wait > READY_S or cost.room > 0.0
+
+    def enter(self, item: T, prompt: Prompt, decision: Decision, now: float) -> Held[T]:
+        """Hold it; it leaves by `release` or by `leave`."""
+        held = Held(item, prompt, now)
+        self._promise(held, decision)
+        self._held[held] = None
+        return held
+
+    def leave(self, held: Held[T]) -> None:
+        """Its client has gone. Doing it twice, or after its release, changes nothing."""
+        self._held.pop(held, None)
+        if not self._held:
+            self._clear()
+
+    def release(
+        self, rank: Callable[[Prompt], Decision], now: float
+    ) -> tuple[Held[T], Decision] | None:
+        """Let go of the next one that need not be held any more, with the decision for it.
+
+        To be called when a worker may have become free, and again once that one is booked. Those
+        held are gone through by need; each that has to stay is promised to where it would go, so
+        that those behind it, and those who come, see the line as it will be.
+        """
+        self._clear()
+        line = sorted(islice(self._held, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
+        for held in line:
+            decision = rank(held.prompt)
+            if now - held.since >= LONGEST_S or not self.must_hold(decision):
+                del self._held[held]
+                return held, decision
+            self._promise(held, decision)
+        return None
+
+    def _promise(self, held: Held[T], decision: Decision) -> None:
+        choice = decision.candidates[0]
+        load, held.prefill_s = choice.worker.load, choice.cost.prefill
+        load.promised_s += held.prefill_s
+        self._promised.add(load)
+
+    def _clear(self) -> None:
+        for load in self._promised:
+            load.promised_s = 0.0
+        self._promised.clear()
