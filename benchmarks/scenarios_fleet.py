@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from benchmarks.routing_drive import Placed
 from benchmarks.routing_made import chats
@@ -94,7 +95,7 @@ def restart(size: float) -> Sequence[Check]:
     checks = []
     for noticed in (True, False):
         runs = drive()
-        runs.at(at_s, lambda runs=runs, told=noticed: runs.restart(runs.seats[0], noticed=told))
+        runs.at(at_s, partial(runs.restart, runs.seats[0], noticed=noticed))
         done = runs.run(work)
         late = [placed for placed in done if placed.at_s > at_s + 60]
         said = "noticed" if noticed else "unnoticed"
