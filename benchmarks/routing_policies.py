@@ -25,6 +25,7 @@ from benchmarks.routing_rules import (
     Scorers,
 )
 from strategies.base import Strategy
+from strategies.latebinding import LateBinding
 from strategies.registry import make
 
 
@@ -50,9 +51,10 @@ def _exact(seats: Sequence[Seat], seed: int) -> Strategy:
 
 
 POLICIES = [
-    Policy("prefixaware", "ours", partial(_ours, "prefixaware")),
-    Policy("kvaware", "ours", _exact),
-    Policy("leastload", "ours", partial(_ours, "leastload")),
+    Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
+    Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
+    Policy("kvaware", "ours", _exact, LateBinding),
+    Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),
     Policy("least requests", "plain", LeastRequests),

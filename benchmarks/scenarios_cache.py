@@ -1,6 +1,7 @@
 """Caches are smaller than the work, than they are said to be, or than they say."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from benchmarks.routing_columns import SMALL
@@ -14,16 +15,16 @@ _TIGHT = Fleet(SMALL)
 
 
 def _overflowing(size: float) -> Work:
-    """Chats of some 14,000 tokens each, so many at a time that they are four times the caches."""
+    """Chats of some 14,000 tokens each: those of the last minutes are four times the caches."""
     users = max(60, round(900 * size))
-    return chats(1, 8.0, users=users, rounds=6)
+    return chats(1, 8.0 * min(1.0, 2 * size), users=users, rounds=6)
 
 
 def _small(size: float) -> Fleet:
     """A fleet whose caches hold a quarter of `_overflowing`."""
     work = _overflowing(size)
     tokens = sum(talk.turns[-1].prompt_tokens for talk in work.talks)
-    return Fleet(SMALL, cache_tokens=max(SMALL.kv_tokens, tokens // 4 // 8))
+    return Fleet(replace(SMALL, kv_tokens=max(50_000, tokens // 4 // 8)))
 
 
 def tight(size: float) -> Sequence[Check]:

@@ -60,7 +60,7 @@ def fleets(size: float) -> Sequence[Check]:
     checks = []
     for workers in (2, 64, 500):
         fleet = Fleet(SMALL, workers, cache_tokens=2_000_000)
-        users = max(2 * workers, round(37 * workers * size)) if workers < 500 else 1_000
+        users = max(8, round(min(37 * workers, 1_000) * size))
         work = chats(1, 0.9 * workers, users=users, rounds=6)
         ours, plain = run(work, fleet=fleet), run(work, "leastload", fleet)
         checks += [
