@@ -21,7 +21,7 @@ from benchmarks.routing_goals import OURS, Found, goals
 from benchmarks.routing_plot import plot
 from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
-from benchmarks.routing_tables import tables
+from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal, ideal
 from simulator.traces import TraceError
 
@@ -45,6 +45,9 @@ def main(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the numbers here.")
     ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write the tables here.")
+    ] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw a PNG here.")] = None,
 ) -> None:
     """Measure, and print the tables."""
@@ -58,8 +61,11 @@ def main(
         raise typer.BadParameter(str(error)) from error
     reached = goals(result)
     names = [one.name for one in picked]
-    for table in tables(result, names, reached):
-        Console(width=200).print(table)
+    several = list(sheets(result, names, reached))
+    for sheet in several:
+        Console(width=200).print(terminal(sheet))
+    if markdown_file is not None:
+        markdown_file.write_text("\n".join(map(markdown, several)))
     if json_file is not None:
         told = {"cells": cells, "rates": searched, "ideals": result.ideals, "goals": reached}
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")

@@ -1,6 +1,7 @@
-"""What was measured, as tables to read."""
+"""What was measured, as tables to read: on a terminal, or in a document."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -8,7 +9,7 @@ from benchmarks.routing_cells import Cell
 from benchmarks.routing_goals import Found, Goal
 from benchmarks.routing_policies import POLICIES
 
-#: Columns of one table, so that a terminal of 160 characters shows it.
+#: Columns of one table, so that a wide terminal shows it.
 _WIDE = 8
 
 _NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
@@ -22,71 +23,86 @@ _NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
 )
 
 
-def tables(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Table]:
-    """Yield a table for every number, the sustainable rates, and the goals."""
+class Sheet(NamedTuple):
+    """A table as plain text; the first columns of each row are words, those in `right` numbers."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int]
+
+
+def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Sheet]:
+    """Yield a sheet for every number, the sustainable rates, and the goals."""
     for title, text in _NUMBERS:
         for start in range(0, len(columns), _WIDE):
-            yield _number_table(title, text, found, columns[start : start + _WIDE])
+            yield _number_sheet(title, text, found, columns[start : start + _WIDE])
     if found.rates:
-        yield _rate_table(found)
-    yield _goal_table(goals)
+        yield _rate_sheet(found)
+    yield _goal_sheet(goals)
 
 
-def _number_table(
+def terminal(sheet: Sheet) -> Table:
+    """Show a sheet in colours."""
+    table = Table(title=sheet.title)
+    for place, heading in enumerate(sheet.headings):
+        table.add_column(heading, justify="right" if place in sheet.right else "left")
+    for row in sheet.rows:
+        table.add_row(*(f"[bold red]{text}[/]" if text == "not met" else text for text in row))
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """Write a sheet as GitHub-flavoured Markdown, its title in front."""
+    rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
+    lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
+    return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
+
+
+def _number_sheet(
     title: str, text: Callable[[Cell], str], found: Found, columns: Sequence[str]
-) -> Table:
-    table = Table(title=title)
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for place, policy in enumerate(POLICIES):
+) -> Sheet:
+    rows = []
+    for policy in POLICIES:
         cells = [found.means.get((column, policy.name)) for column in columns]
         if any(cells):
-            last = place + 1 == len(POLICIES) or POLICIES[place + 1].kind != policy.kind
-            texts = ("" if cell is None else text(cell) for cell in cells)
-            table.add_row(policy.name, *texts, end_section=last)
+            rows.append([policy.name, *("" if cell is None else text(cell) for cell in cells)])
+    ideals = [found.ideals[column] for column in columns]
     if title.startswith("Mean TTFT"):
-        floors = (_short(found.ideals[column].ttft_s) for column in columns)
-        table.add_row("zero-queue floor", *floors)
+        rows.append(["zero-queue floor", *(_short(ideal.ttft_s) for ideal in ideals)])
     if title == "Hit rate":
-        table.add_row("ideal", *(f"{found.ideals[column].hit_rate:.3f}" for column in columns))
-    return table
+        rows.append(["ideal", *(f"{ideal.hit_rate:.3f}" for ideal in ideals)])
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
 
 
-def _rate_table(found: Found) -> Table:
+def _rate_sheet(found: Found) -> Sheet:
     columns = list(dict.fromkeys(rate.column for rate in found.rates))
     rates = {(rate.column, rate.policy): rate.rate for rate in found.rates}
-    table = Table(title="Sustainable rate: 90 % begun within 2 s; 0 is below what was searched")
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for policy in POLICIES:
-        if any((column, policy.name) in rates for column in columns):
-            texts = (f"{rates.get((column, policy.name), 0.0):.2f}" for column in columns)
-            table.add_row(policy.name, *texts)
-    return table
+    rows = [
+        [policy.name, *(f"{rates.get((column, policy.name), 0.0):.2f}" for column in columns)]
+        for policy in POLICIES
+        if any((column, policy.name) in rates for column in columns)
+    ]
+    title = "Sustainable rate (nine in ten begun within 2 s; 0 is below what was searched)"
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
 
 
-def _goal_table(goals: Sequence[Goal]) -> Table:
+def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
     met = sum(goal.met for goal in goals)
-    table = Table(title=f"Goals: {met} of {len(goals)} met")
-    for heading in ("goal", "strategy", "column", "is", "", "to be", "against", ""):
-        table.add_column(heading, justify="right" if heading in {"is", "to be"} else "left")
-    for goal in goals:
-        table.add_row(
+    rows = [
+        (
             *(goal.name, goal.policy, goal.column, f"{goal.value:.3f}"),
             *("≥" if goal.least else "≤", f"{goal.bound:.3f}", goal.against),
-            "met" if goal.met else "[bold red]not met[/]",
+            "met" if goal.met else "not met",
         )
-    return table
+        for goal in goals
+    ]
+    headings = ("goal", "strategy", "column", "is", "", "to be", "against", "")
+    return Sheet(f"Goals, {met} of {len(goals)} met", headings, rows, (3, 5))
 
 
 def _short(seconds: float) -> str:
     """Three digits."""
-    return (
-        f"{seconds:.3f}"
-        if seconds < 10
-        else f"{seconds:.1f}"
-        if seconds < 100
-        else f"{seconds:.0f}"
-    )
+    if seconds < 10:
+        return f"{seconds:.3f}"
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"

@@ -11,7 +11,7 @@ from benchmarks.routing_cells import Cell, means
 from benchmarks.routing_goals import Found, Goal, goals
 from benchmarks.routing_plot import plot
 from benchmarks.routing_rates import Rate
-from benchmarks.routing_tables import tables
+from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal
 
 
@@ -88,10 +88,20 @@ def test_seeds_are_averaged() -> None:
 def test_tables_have_a_row_for_each_policy() -> None:
     """Ones that were not run have none; floors and ideals have their own."""
     result = found(cell("mixed", "prefixaware"), cell("mixed", "random"))
-    made = {table.title: table for table in tables(result, ["mixed"], goals(result))}
-    assert made["Mean TTFT, s"].row_count == 3
-    assert made["p99 TTFT, s"].row_count == 2
-    assert made["Goals: 2 of 2 met"].row_count == 2
+    made = {sheet.title: sheet for sheet in sheets(result, ["mixed"], goals(result))}
+    assert made["Mean TTFT, s"].rows == [
+        ["prefixaware", "1.000"],
+        ["random", "1.000"],
+        ["zero-queue floor", "0.500"],
+    ]
+    assert len(made["p99 TTFT, s"].rows) == 2
+    assert "Goals, 2 of 2 met" in made
+    for sheet in made.values():
+        assert terminal(sheet).row_count == len(sheet.rows)
+    assert markdown(made["Mean TTFT, s"]) == (
+        "Mean TTFT, s:\n\n|  | mixed |\n| --- | ---: |\n| prefixaware | 1.000 |\n"
+        "| random | 1.000 |\n| zero-queue floor | 0.500 |\n"
+    )
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
