@@ -57,14 +57,18 @@ def faster(work: Work, rate: float) -> Work:
 
 
 def shuffled_starts(work: Work, per_s: float, seed: int) -> Work:
-    """Return the talks in a random order, beginning at random, `per_s` of them a second."""
+    """Return the talks in a random order, `per_s` of them beginning a second, each at random.
+
+    Each begins within its own share of the time: seeds then differ by who comes when, not by how
+    many happen to come at once, which would drown what is compared.
+    """
     chance = Random(f"starts {work.name} {seed}")
     talks = list(work.talks)
     chance.shuffle(talks)
-    at, begun = 0.0, []
-    for talk in talks:
-        at += chance.expovariate(per_s)
-        begun.append(msgspec.structs.replace(talk, at_s=at))
+    begun = [
+        msgspec.structs.replace(talk, at_s=(place + chance.random()) / per_s)
+        for place, talk in enumerate(talks)
+    ]
     return Work(work.name, begun)
 
 
