@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from router.admission import Admission
 from router.fleet import Fleet, Pool, State
+from router.holding import Holding
 from router.identity import agreement
 from router.identity.case import Case
 from router.retries import Budget
@@ -94,12 +95,13 @@ class Metrics(Collector):
         self._pools: dict[str, PoolMetrics] = {}
         self._admission: Admission | None = None
         self._budget: Budget | None = None
+        self._holding: Holding | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, admission: Admission, budget: Budget) -> None:
+    def watch(self, admission: Admission, budget: Budget, holding: Holding) -> None:
         """Read these too, when scraped."""
-        self._admission, self._budget = admission, budget
+        self._admission, self._budget, self._holding = admission, budget, holding
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
@@ -130,7 +132,7 @@ class Metrics(Collector):
         yield from _tokenizers(self._fleet.pools, self._cases())
 
     def _waiting(self) -> Iterator[Metric]:
-        if self._admission is None or self._budget is None:
+        if self._admission is None or self._budget is None or self._holding is None:
             return
         queue = self._admission.queue
         yield GaugeMetricFamily(
@@ -141,6 +143,14 @@ class Metrics(Collector):
         )
         yield CounterMetricFamily(
             "warmroute_queue_refused", "Requests that found the queue full.", queue.refused
+        )
+        yield GaugeMetricFamily(
+            "warmroute_held",
+            "Requests held until a worker is about to be free.",
+            len(self._holding),
+        )
+        yield CounterMetricFamily(
+            "warmroute_held_requests", "Requests that were held.", self._holding.held
         )
         yield CounterMetricFamily(
             "warmroute_retries_denied",

@@ -24,6 +24,7 @@ SMOOTHED_S = 20.0
 FULL_STEP_S = 0.025
 #: Part of the slowness of its own answer, and of others', that counts beside the first token.
 DECODE = 0.3
+CROWD = 0.0
 #: From this share of the KV cache on, a request may have to wait until another one leaves.
 FULL = 1.0
 #: Part of a request's stay that this wait is at least, when it comes to it.
@@ -52,7 +53,7 @@ class Costs:
         recently chosen.
         """
         waits = [worker.load.wait(now) + worker.load.promised_s for worker in workers]
-        price = self.price(workers, now)
+        glob = self.price(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         decode = DECODE * answer * FULL_STEP_S
         ranked = []
@@ -61,6 +62,7 @@ class Costs:
             has = held.get(name, 0) if held else 0
             prefill = worker.pace.prefill(tokens - has, has)
             slow = room = 0.0
+            price = glob + CROWD * load.decoding
             space = worker.room_tokens
             if space:
                 used = float(load.kv_tokens + tokens + answer)

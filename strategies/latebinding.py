@@ -6,7 +6,7 @@ where it is cheapest by then. A held request's need shrinks by `AGING` for each 
 no one starves; nobody is held beyond `LONGEST_S`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -42,12 +42,18 @@ class Held(Generic[T]):
 class LateBinding(Generic[T]):
     """Who is held. Every time is the caller's clock, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float = LONGEST_S) -> None:
+        """Hold nobody for longer than `longest_s` seconds, nor than `LONGEST_S`."""
+        self._longest_s = min(longest_s, LONGEST_S)
         self._held: dict[Held[T], None] = {}
         self._promised: set[Load] = set()
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __iter__(self) -> Iterator[Held[T]]:
+        """Those held, whoever came first first."""
+        return iter(list(self._held))
 
     @staticmethod
     def must_hold(decision: Decision) -> bool:
@@ -81,7 +87,7 @@ class LateBinding(Generic[T]):
         line = sorted(islice(self._held, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
         for held in line:
             decision = rank(held.prompt)
-            if now - held.since >= LONGEST_S or not self.must_hold(decision):
+            if now - held.since >= self._longest_s or not self.must_hold(decision):
                 del self._held[held]
                 return held, decision
             self._promise(held, decision)

@@ -277,7 +277,7 @@ class PrefixTree:
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""
-        return sum(entry.held for shadow in self._shadows.values() for entry in shadow)
+        return sum(shadow.blocks for shadow in self._shadows.values())
 
     @property
     def bytes(self) -> int:

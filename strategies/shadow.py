@@ -23,6 +23,8 @@ MOST_LOST = 0.5
 #: A learned capacity never falls below this part of what the worker is said to hold, nor rises
 #: above so many times it.
 LEAST, MOST = 0.25, 4.0
+#: How many entries in use are passed over at a time.
+MOST_PASSED = 8
 #: What one report may do to a learned capacity: fewer tokens than believed, more, just as many.
 LOWER, RISE, RETURN = 0.95, 1.05, 0.001
 
@@ -49,12 +51,13 @@ class Entry:
 class Shadow:
     """One worker's entries in the order of their use."""
 
-    __slots__ = ("bit", "bytes", "clock", "first", "scale", "shared", "size", "worker")
+    __slots__ = ("bit", "blocks", "bytes", "clock", "first", "scale", "shared", "size", "worker")
 
     def __init__(self, worker: str, bit: int) -> None:
         self.worker = worker
         self.bit = bit
         self.bytes = 0
+        self.blocks = 0
         self.size = 0.0
         """Tokens."""
         self.shared = 0.0
@@ -104,6 +107,7 @@ class Shadow:
         change = entry.node.tokens(entry.held, held)
         self.size += change
         self.bytes += KEY_BYTES * (held - entry.held)
+        self.blocks += held - entry.held
         if entry.users > 1:
             self.shared += (entry.users - 1) * change
         entry.held = held
@@ -139,16 +143,18 @@ class Shadow:
 
         What requests under way use, the worker cannot evict: it is passed over, but for memory.
         """
-        ring, passed = self.first, None
+        ring, passed = self.first, 0
         while (over := self.size - tokens) > 0 or self.bytes > bytes_:
             entry = ring.younger
-            if entry is ring or entry is passed:
+            if entry is ring:
                 return
             if self.bytes > bytes_:
                 self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
+                if passed == MOST_PASSED:  # it has more under way than it is said to hold
+                    return
                 self.touch(entry)
-                passed = passed or entry
+                passed += 1
             elif over < entry.extra:
                 self.add(entry, -over)
             else:
