@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks.routing_drive import Fleet
 from benchmarks.routing_made import MADE
-from benchmarks.routing_traces import agent_sessions, mooncake
+from benchmarks.routing_traces import agent_sessions, bailian, mooncake
 from benchmarks.routing_work import Work, faster, shuffled_starts
 from simulator.profiles import PROFILES
 
@@ -22,8 +22,10 @@ ROOMY = Fleet(SMALL, cache_tokens=2_000_000)
 TIGHT = Fleet(SMALL)
 LARGE_ROOMY = Fleet(LARGE, cache_tokens=3_000_000)
 
-CONVERSATION = Path("mooncake/conversation_trace.jsonl.zst")
-SESSIONS = Path("agent_sessions/sessions.jsonl.zst")
+#: Where the folder of traces has them, compressed (`.zst`) or not.
+CONVERSATION = "mooncake/conversation_trace.jsonl"
+SESSIONS = "agent_sessions/sessions.jsonl"
+BAILIAN = "bailian/*.jsonl"
 
 
 class Column(NamedTuple):
@@ -38,22 +40,38 @@ class Column(NamedTuple):
 
 
 def columns(traces: Path | None) -> list[Column]:
-    """Return all columns; those of traces only where the folder is given."""
-    recorded = []
-    if traces is not None:
-        talk = partial(_conversation, traces / CONVERSATION)
-        agent = partial(_agents, traces / SESSIONS)
-        recorded = [
+    """Return all columns; those of traces only where the folder has them.
+
+    Raises ValueError if it has none, and says which there could be.
+    """
+    made = [Column(name, partial(_made, name), ROOMY, rate) for name, rate in _RATES.items()]
+    if traces is None:
+        return made
+    recorded: list[Column] = []
+    for path in _found(traces, CONVERSATION):
+        talk = partial(_conversation, path)
+        recorded += [
             Column("conversation x1", talk, ROOMY, 1.0, searched=False),
             Column("conversation x2", talk, ROOMY, 2.0),
             Column("conversation x2.2", talk, ROOMY, 2.2, searched=False),
             Column("conversation tight x1.75", talk, TIGHT, 1.75),
             Column("conversation 70B x1.7", talk, LARGE_ROOMY, 1.7),
+        ]
+    for path in _found(traces, SESSIONS):
+        agent = partial(_agents, path)
+        recorded += [
             Column("sessions x0.1", agent, ROOMY, 0.1, searched=False),
             Column("sessions x0.3", agent, ROOMY, 0.3),
         ]
-    made = [Column(name, partial(_made, name), ROOMY, rate) for name, rate in _RATES.items()]
+    for path in _found(traces, BAILIAN):
+        recorded.append(Column(path.name.partition(".")[0], partial(_bailian, path), ROOMY, 1.0))
+    if not recorded:
+        raise ValueError(f"{traces} has none of {CONVERSATION}, {SESSIONS}, {BAILIAN} (or .zst)")
     return [*recorded, *made]
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    return sorted({*folder.glob(pattern), *folder.glob(f"{pattern}.zst")})
 
 
 #: Requests (or users) a second: each at seven to nine tenths of what the best can bear.
@@ -86,6 +104,10 @@ def _conversation(path: Path, seed: int, rate: float) -> Work:
 
 def _agents(path: Path, seed: int, rate: float) -> Work:
     return shuffled_starts(_sessions_once(path), rate, seed)
+
+
+def _bailian(path: Path, seed: int, rate: float) -> Work:
+    return faster(bailian(path, seed), rate)
 
 
 def _made(name: str, seed: int, rate: float) -> Work:

@@ -2,8 +2,8 @@
 
 - Mooncake (github kvcache-ai/Mooncake, `FAST25-release/traces`): an open loop, one id for each
   512 tokens. Time stamps are quantised to about 3 s and are spread.
-- Agent sessions (github callanjfox/kv-cache-tester, `traces/`, reduced): a closed loop, run-length
-  coded ids of 64 tokens that mean something only within their session.
+- Agent sessions (github callanjfox/kv-cache-tester, `traces/*.json`, one a line): a closed loop,
+  ids of 64 tokens that mean something only within their session, listed or run-length coded.
 - Qwen-Bailian (github alibaba-edu/qwen-bailian-usagetraces-anon): an open loop, ids of 16 tokens.
 """
 
@@ -33,7 +33,8 @@ class _Call(msgspec.Struct, gc=False, rename={"tokens": "in", "answer": "out"}):
     tokens: int = 0
     answer: int = 0
     think_time: float = 0.0
-    h: tuple[int, ...] = ()
+    hash_ids: tuple[int, ...] = ()
+    h: tuple[int, ...] = ()  # the same in runs: first, count, first, count, ...
     tool_tokens: int = 0
     requests: tuple["_Call", ...] = ()  # of a sub-agent, whose entry has nothing else of a call
 
@@ -95,7 +96,7 @@ def _talk(session: _Session, number: int) -> Talk:
     for call, tools in _calls(session.requests, session.tool_tokens):
         if call.tokens > SESSION_TOKENS or len(turns) == SESSION_TURNS:
             break
-        ids = _ids(call.h, number, tools, session.block_size)
+        ids = _ids(call, number, tools // session.block_size)
         keys = _joined(ids, joined)[: call.tokens // BLOCK_TOKENS]
         think_s = min(call.think_time, LONGEST_THINK_S)
         turns.append(Turn(keys, call.tokens, max(1, call.answer), think_s))
@@ -111,15 +112,18 @@ def _calls(calls: Sequence[_Call], tools: int) -> Iterator[tuple[_Call, int]]:
             yield call, tools
 
 
-def _ids(runs: Sequence[int], session: int, tools: int, size: int) -> list[tuple[int, int]]:
-    """Return ids that mean the same everywhere, from runs of `first, count`."""
-    ids = [
-        (session, first + step)
-        for first, count in zip(runs[::2], runs[1::2], strict=True)
+def _ids(call: _Call, session: int, tool_blocks: int) -> list[tuple[int, int]]:
+    """Return ids that mean the same everywhere."""
+    local = call.hash_ids or [
+        first + step
+        for first, count in zip(call.h[::2], call.h[1::2], strict=True)
         for step in range(count)
     ]
-    shared = min(tools // size, len(ids))
-    return [*((-tools, place) for place in range(shared)), *ids[shared:]]
+    shared = min(tool_blocks, len(local))
+    return [
+        *((-tool_blocks, place) for place in range(shared)),
+        *((session, one) for one in local[shared:]),
+    ]
 
 
 def _joined(ids: Sequence[object], count: int) -> tuple[int, ...]:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.routing_columns import columns
 from benchmarks.routing_traces import agent_sessions, bailian, mooncake
 from benchmarks.routing_work import Work, faster, shuffled_starts
 from simulator.traces import TraceError
@@ -43,12 +45,15 @@ def test_agent_sessions(tmp_path: Path) -> None:
     def call(tokens: int, *runs: int, **more: object) -> dict[str, object]:
         return {"in": tokens, "out": 7, "think_time": 100.0, "h": runs, **more}
 
-    def session(first: int) -> dict[str, object]:
+    def session(first: int) -> dict[str, Any]:
         sub = {"subagent": "a", "tool_tokens": 512, "requests": [call(1024, 900, 16)]}
         calls = [call(1536, first, 24), sub, call(2048, first, 32), call(70_000, first, 1000)]
         return {"block_size": 64, "tool_tokens": 1024, "requests": calls}
 
-    work = agent_sessions(write(tmp_path / "t.jsonl", session(1), session(1)))
+    plain = session(1)
+    plain["requests"][0]["hash_ids"] = [*range(1, 25)]  # as published; the other is coded in runs
+    del plain["requests"][0]["h"]
+    work = agent_sessions(write(tmp_path / "t.jsonl", plain, session(1)))
     one, two = work.talks
     assert [turn.prompt_tokens for turn in one.turns] == [1536, 1024, 2048], "the last is too long"
     assert one.turns[2].keys[:3] == one.turns[0].keys
@@ -92,3 +97,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """The error names it."""
     with pytest.raises(TraceError, match=r"nowhere\.jsonl: No such file"):
         agent_sessions(tmp_path / "nowhere.jsonl")
+
+
+def test_a_folder_of_traces(tmp_path: Path) -> None:
+    """What is there becomes columns; a folder without any is an error."""
+    with pytest.raises(ValueError, match=r"has none of mooncake/conversation_trace\.jsonl"):
+        columns(tmp_path)
+    (tmp_path / "bailian").mkdir()
+    write(tmp_path / "bailian" / "qwen_a.jsonl")
+    assert [column.name for column in columns(tmp_path)][:2] == ["qwen_a", "groups"]
+    assert next(column.name for column in columns(None)) == "groups"
