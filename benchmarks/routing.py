@@ -56,6 +56,8 @@ def main(
         policies = [policy_named(name) for name in policy] if policy else POLICIES
         seeds, rates = (1, False) if quick else (seeds, rates)
         cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
+        if keep is not None:
+            cells, searched = _with_kept(keep, cells, searched)
         result = Found(means(cells), _ideals(picked), searched)
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -103,6 +105,21 @@ def _measured(
         cells = computed(tasks, jobs, lambda: bar.advance(cell_bar))
         rate_bar = bar.add_task("Rates", total=len(searches))
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
+
+
+class _Kept(msgspec.Struct):
+    cells: list[Cell]
+    rates: list[Rate]
+
+
+def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[Cell], list[Rate]]:
+    """Add what an earlier run found of policies and columns that were not run now."""
+    kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+    run = {(cell.column, cell.policy) for cell in cells}
+    searched = {(rate.column, rate.policy) for rate in rates}
+    cells = [*cells, *(one for one in kept.cells if (one.column, one.policy) not in run)]
+    rates = [*rates, *(one for one in kept.rates if (one.column, one.policy) not in searched)]
+    return cells, rates
 
 
 def _ideals(picked: Sequence[Column]) -> dict[str, Ideal]:

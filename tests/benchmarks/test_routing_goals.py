@@ -132,6 +132,17 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
         jobs=1,
         rates=True,
     )
+    main(
+        column=["bursts"],
+        policy=["prefixaware"],
+        quick=True,
+        json_file=path,
+        keep=path,
+        seeds=3,
+        jobs=1,
+        rates=True,
+    )
     text = path.read_text()
+    assert text.count('"policy": "prefixaware",\n   "seed"') == 1
     assert text.count('"policy": "round robin"') == 1
     assert '"name": "mean TTFT, s"' in text
