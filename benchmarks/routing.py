@@ -42,6 +42,10 @@ def main(
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     rates: Annotated[bool, typer.Option(help="Search sustainable rates too.")] = True,
     quick: Annotated[bool, typer.Option(help="One seed, no search.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Numbers of an earlier run, for what is not run now."),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the numbers here.")
     ] = None,
