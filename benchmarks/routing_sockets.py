@@ -24,15 +24,16 @@ from rich.table import Table
 from benchmarks.guarded import free_ports, router
 from benchmarks.processes import started
 from benchmarks.routing_drive import Drive, Fleet, Placed
+from benchmarks.routing_policies import policy_named
 from benchmarks.routing_traces import mooncake
 from benchmarks.routing_work import Work, faster
 from router.replay import replay_trace
 from simulator.profiles import PROFILES
-from strategies.registry import make
 
 PROFILE = "llama-3.1-8b-h100"
 WORKERS = 8
-STRATEGIES = ("roundrobin", "leastload", "prefixaware")
+#: As settings name them, and as `benchmarks.routing` does.
+STRATEGIES = {"roundrobin": "round robin", "leastload": "leastload", "prefixaware": "prefixaware"}
 #: How far the two may lie apart.
 APART = 0.15
 _READY_S = 30.0
@@ -67,11 +68,14 @@ def main(
     table = Table(title=f"Sockets against the virtual clock, {limit:,} requests")
     for heading in ("strategy", "TTFT, sockets", "virtual", "", "hits, sockets", "virtual", "", ""):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    names = strategy or list(STRATEGIES)
+    if not set(names) <= STRATEGIES.keys():
+        raise typer.BadParameter(f"a strategy is one of {', '.join(STRATEGIES)}")
     agreed, how = True, How(limit, rate, speed)
     with tempfile.TemporaryDirectory(prefix="warmroute-sockets-") as name:
         folder = Path(name)
         with _fleet(folder, speed) as ports:
-            for one in strategy or STRATEGIES:
+            for one in names:
                 err.print(f"{one}: through sockets")
                 sockets = _through_sockets(folder, ports, one, trace, how)
                 virtual = _virtual(trace, one, how)
@@ -83,7 +87,7 @@ def main(
                     *(f"{sockets.hit_rate:.3f}", f"{virtual.hit_rate:.3f}", f"{off[1]:+.1%}"),
                     "agrees" if good else "differs",
                 )
-    Console().print(table)
+    Console(width=100).print(table)
     if not agreed:
         raise typer.Exit(1)
 
@@ -148,7 +152,10 @@ def _through_sockets(
 def _virtual(trace: Path, strategy: str, how: How) -> Seen:
     whole = mooncake(trace, 0)  # the seed by which `warmroute replay` spreads time stamps
     work = Work(whole.name, sorted(whole.talks, key=lambda talk: talk.at_s)[: how.limit])
-    runs = Drive(Fleet(PROFILES[PROFILE], WORKERS), lambda _: make(strategy, {}))
+    policy = policy_named(STRATEGIES[strategy])
+    hold = None if policy.hold is None else policy.hold()
+    fleet = Fleet(PROFILES[PROFILE], WORKERS)
+    runs = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
     return _seen(runs.run(faster(work, how.rate)))
 
 
