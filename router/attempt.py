@@ -8,10 +8,12 @@ from typing import NamedTuple
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
 from router.fleet import Pool, Worker
+from router.headers import header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
+from strategies.explain import terms, words
 
 log = logging.getLogger("warmroute.requests")
 
@@ -19,6 +21,10 @@ log = logging.getLogger("warmroute.requests")
 CLIENT_LEFT = 499
 #: How vLLM says that it admits no more: backpressure, not a failure.
 FULL = 503
+#: With this field, whatever it says, a client asks for the whole decision.
+DECISION = b"x-warmroute-decision"
+#: Workers of which a header tells the cost.
+MOST_TOLD = 16
 
 
 class Plea(NamedTuple):
@@ -161,19 +167,26 @@ class Attempt:
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client what happened."""
-        return b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
-            self.job.exchange.identity,
+        exchange = self.job.exchange
+        lines = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
+            exchange.identity,
             self.worker.label,
             self._explanation(),
         )
+        return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
         choice, reason = self.choice, self.job.decision.reason.encode()
-        if choice.cost is FREE:
-            return reason
-        return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; price=%.3fs; decode=%.3fs; room=%.3fs" % (
-            (reason, choice.held_tokens, *choice.cost)
-        )
+        return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
+
+    def _whole(self) -> bytes:
+        """The reason in words, and what the best of all workers would have cost."""
+        decision = self.job.decision
+        lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
+        for choice in decision.candidates[:MOST_TOLD]:
+            told = f"{choice.worker.name}; {terms(choice)}"
+            lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
+        return b"".join(lines)
 
     def log(self) -> None:
         """Write one line, without a word of the prompt."""

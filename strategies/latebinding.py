@@ -21,6 +21,9 @@ READY_S = 0.3
 AGING = 0.2
 #: Nobody is held longer.
 LONGEST_S = 30.0
+#: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
+#: less where it is room that is missing, which comes back unseen.
+LOOK_S, FULL_LOOK_S = 1.0, 0.2
 #: How many are looked at each time; those who came first.
 LOOKED_AT = 64
 
@@ -28,15 +31,29 @@ LOOKED_AT = 64
 class Held(Generic[T]):
     """One request that waits to be bound."""
 
-    __slots__ = ("item", "prefill_s", "prompt", "since")
+    __slots__ = ("again", "full", "item", "load", "prefill_s", "prompt", "since")
 
-    def __init__(self, item: T, prompt: Prompt, since: float) -> None:
+    def __init__(self, item: T, prompt: Prompt, since: float, decision: Decision) -> None:
         self.item = item
         """Whatever the caller wants back with it."""
         self.prompt = prompt
         self.since = since
-        self.prefill_s = 0.0
-        """What it needs where it is cheapest, as of the last look."""
+        self.look(decision, since)
+
+    def look(self, decision: Decision, now: float) -> None:
+        """Note where it would go."""
+        choice = decision.candidates[0]
+        self.load: Load = choice.worker.load
+        self.prefill_s = choice.cost.prefill
+        """What it needs there."""
+        self.full = choice.cost.room > 0.0
+        self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
+
+    def is_sure(self, now: float) -> bool:
+        """It has to stay, without deciding anew: where it would go there is still a line."""
+        if now >= self.again:
+            return False
+        return self.full or self.load.wait(now) + self.load.promised_s > READY_S
 
 
 class LateBinding(Generic[T]):
@@ -63,8 +80,8 @@ class LateBinding(Generic[T]):
 
     def enter(self, item: T, prompt: Prompt, decision: Decision, now: float) -> Held[T]:
         """Hold it; it leaves by `release` or by `leave`."""
-        held = Held(item, prompt, now)
-        self._promise(held, decision)
+        held = Held(item, prompt, now, decision)
+        self._promise(held)
         self._held[held] = None
         return held
 
@@ -86,18 +103,20 @@ class LateBinding(Generic[T]):
         self._clear()
         line = sorted(islice(self._held, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
         for held in line:
+            if held.is_sure(now):
+                self._promise(held)
+                continue
             decision = rank(held.prompt)
             if now - held.since >= self._longest_s or not self.must_hold(decision):
                 del self._held[held]
                 return held, decision
-            self._promise(held, decision)
+            held.look(decision, now)
+            self._promise(held)
         return None
 
-    def _promise(self, held: Held[T], decision: Decision) -> None:
-        choice = decision.candidates[0]
-        load, held.prefill_s = choice.worker.load, choice.cost.prefill
-        load.promised_s += held.prefill_s
-        self._promised.add(load)
+    def _promise(self, held: Held[T]) -> None:
+        held.load.promised_s += held.prefill_s
+        self._promised.add(held.load)
 
     def _clear(self) -> None:
         for load in self._promised:
