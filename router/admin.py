@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -12,6 +13,8 @@ from starlette.routing import Route
 
 from router import __version__
 from router.errors import DoorError, UnknownModel, WrongMethod
+from router.explain import PATH as EXPLAIN
+from router.explain import explained
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
@@ -84,7 +87,18 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return found
 
     _add_views(app, view)
+    _add_explain(app, fleet)
     return app
+
+
+def _add_explain(app: FastAPI, fleet: Fleet) -> None:
+    """What would become of a request."""
+
+    @app.post(EXPLAIN)
+    async def explain(request: Request, path: str = "/v1/chat/completions") -> Response:
+        """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere."""
+        explanation = explained(fleet, path, await request.body())
+        return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 
 def _add_views(app: FastAPI, view: View) -> None:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from router import __version__, demo, logs, server, settings_file
+from router import explain as explaining
 from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.reload import Source
@@ -151,6 +152,42 @@ def _check_live(settings: Settings) -> int:
     for line in lines:
         print(line)
     return 0 if well else 1
+
+
+@app.command()
+def explain(
+    *,
+    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    request: Annotated[Path, typer.Option(help="The body of a request, JSON.")],
+    url: Annotated[
+        str | None, typer.Option(help="Ask the router that runs there, with all it knows.")
+    ] = None,
+    path: Annotated[str, typer.Option(help="The endpoint it is for.")] = "/v1/chat/completions",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WARMROUTE_ADMIN_KEY", help="An operator's key.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    workers: Workers = None,
+) -> None:
+    """Say where a request would go and why, without sending it anywhere."""
+    settings, _ = _load(file, workers)
+    try:
+        body = request.read_bytes()
+    except OSError as error:
+        raise _fail(f"--request {request}: {error.strerror or error}", 2) from None
+    try:
+        if url is None:
+            found = explaining.explained_offline(settings, path, body)
+        else:
+            found = explaining.explained_by(url, path, body, api_key)
+    except explaining.CannotExplain as error:
+        raise _fail(str(error), 2 if url is None else 1) from None
+    except CannotBuild as error:
+        raise _fail(str(error)) from None
+    if as_json:
+        print(explaining.to_json(found))
+    else:
+        _out.print(explaining.table(found))
 
 
 @app.command()

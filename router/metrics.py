@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from router.admission import Admission
 from router.aliases import hyperpod
 from router.fleet import Fleet, Pool, State
+from router.holding import Holding
 from router.identity import agreement
 from router.identity.case import Case
 from router.memories import Memories
@@ -101,12 +102,13 @@ class Metrics(Collector):
         self._admission: Admission | None = None
         self._budget: Budget | None = None
         self._memories: Memories | None = None
+        self._holding: Holding | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, admission: Admission, budget: Budget) -> None:
+    def watch(self, admission: Admission, budget: Budget, holding: Holding) -> None:
         """Read these too, when scraped."""
-        self._admission, self._budget = admission, budget
+        self._admission, self._budget, self._holding = admission, budget, holding
 
     def remember(self, memories: Memories) -> None:
         """Read these too, when scraped."""
@@ -146,7 +148,7 @@ class Metrics(Collector):
             yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
 
     def _waiting(self) -> Iterator[Metric]:
-        if self._admission is None or self._budget is None:
+        if self._admission is None or self._budget is None or self._holding is None:
             return
         queue = self._admission.queue
         yield GaugeMetricFamily(
@@ -157,6 +159,14 @@ class Metrics(Collector):
         )
         yield CounterMetricFamily(
             "warmroute_queue_refused", "Requests that found the queue full.", queue.refused
+        )
+        yield GaugeMetricFamily(
+            "warmroute_held",
+            "Requests held until a worker is about to be free.",
+            len(self._holding),
+        )
+        yield CounterMetricFamily(
+            "warmroute_held_requests", "Requests that were held.", self._holding.held
         )
         yield CounterMetricFamily(
             "warmroute_retries_denied",

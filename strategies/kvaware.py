@@ -12,16 +12,16 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from strategies.base import (
     Bytes,
     Candidate,
-    Cost,
     Decision,
     Outcome,
     Prompt,
     Seconds,
     WorkerView,
 )
-from strategies.cost import cheapest_first, cost, held_tokens
+from strategies.cost import Costs, held_tokens
+from strategies.prefixaware import SLACK
 from strategies.prefixtree import Placement, PrefixTree
-from strategies.recent import Recent
+from strategies.recent import Recent, Sent
 
 #: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
 BY_TEXT = "text"
@@ -93,6 +93,9 @@ class KvAwareOptions:
 
 class _Placed(NamedTuple):
     placement: Placement
+    sent: Sent
+    shadowed: bool
+    """The shadow predicted what is held: the outcome corrects it."""
     judged: bool
     """The memory alone predicted what is held: the outcome tells how right it was."""
     predicted: int | None
@@ -107,6 +110,7 @@ class KvAware:
 
     def __init__(self, options: KvAwareOptions) -> None:
         self._shadow = PrefixTree(options.shadow)
+        self._costs = Costs()
         self._recent = Recent(options.shadow // 8, options.unconfirmed)
         self._l1_s = 1.0 / options.l1_tokens_per_second
         self._l2_s = 1.0 / options.l2_tokens_per_second
@@ -121,23 +125,23 @@ class KvAware:
         told = self._told(prompt, workers)
         shadow = self._shadow.held(prompt.keys)
         recent = self._recent.held(prompt.keys, now)
-        candidates, most, doubts = [], 0, {}
+        tokens: dict[str, int] = {}
+        loading: dict[str, float] = {}
+        doubts: dict[str, str] = {}
         for worker in workers:
             name = worker.name
             doubt = doubts[name] = self._doubt(prompt, name)
             if doubt:
-                tokens = held_tokens(prompt, shadow.get(name, 0))
-                price = cost(prompt, worker, tokens, now)
-            else:
-                held = told.get(name, _NOTHING)
-                sent = _sent(prompt, recent.get(name, 0))
-                tokens = max(held.total, sent)
-                price = cost(prompt, worker, tokens, now)
-                if held.total > max(held.gpu, sent):
-                    price = self._loading(prompt, worker, price, held)
-            most = max(most, tokens)
-            candidates.append(Candidate(worker, price, tokens))
-        candidates = cheapest_first(candidates)
+                tokens[name] = held_tokens(prompt, shadow.get(name, 0))
+                continue
+            held = told.get(name, _NOTHING)
+            sent = _sent(prompt, recent.get(name, 0))
+            tokens[name] = max(held.total, sent)
+            if held.total > max(held.gpu, sent):
+                loading[name] = self._loading(worker, held)
+        shared = self._shadow.shared
+        candidates = self._costs.rank(prompt, workers, now, tokens, shared, loading=loading)
+        most = max(tokens.values())
         best = candidates[0]
         reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
         doubt = doubts[best.worker.name]
@@ -150,10 +154,12 @@ class KvAware:
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
             predicted = self.memory.held(prompt, [name]).get(name, _NOTHING).total
-        capacity = None if room is None else int(room / prompt.unit_tokens)
-        placement = self._shadow.insert(prompt.keys, name, capacity, prompt.ends)
-        self._recent.insert(prompt.keys, name, now)
-        self._placed[id(prompt), name] = _Placed(placement, judged, predicted)
+        keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
+        tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
+        placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
+        sent = self._recent.insert(keys, name, now)
+        shadowed = bool(self._doubt(prompt, name))
+        self._placed[id(prompt), name] = _Placed(placement, sent, shadowed, judged, predicted)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare, and take back what was placed on a worker that refused it."""
@@ -161,10 +167,18 @@ class KvAware:
         placed = self._placed.pop((id(prompt), name), None)
         if placed is None:
             return
+        tree = self._shadow
+        tree.close(placed.placement, outcome.answer_tokens or 0)
+        self._recent.settle(placed.sent, took=outcome.began)
         if not outcome.began:
-            self._shadow.take_back(prompt.keys, name, placed.placement)
-            self._recent.take_back(prompt.keys, name)
-        elif self.memory is not None:
+            tree.take_back(placed.placement)
+            return
+        cached = outcome.cached_tokens
+        if placed.shadowed and cached is not None and prompt.keys:
+            more = cached - candidate.held_tokens
+            room = candidate.worker.kv_tokens
+            tree.correct(placed.placement, more if abs(more) > SLACK else 0, room)
+        if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             self.memory.observe(name, predicted if placed.judged else None, outcome)
 
@@ -193,11 +207,10 @@ class KvAware:
             return "no memory"
         return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
 
-    def _loading(self, prompt: Prompt, worker: WorkerView, price: Cost, held: Held) -> Cost:
-        """Add the seconds to load what is not on the GPU, or to compute it if that is less."""
+    def _loading(self, worker: WorkerView, held: Held) -> float:
+        """Seconds to load what is not on the GPU, or to compute it if that is less."""
         load_s = held.l1 * self._l1_s + held.l2 * self._l2_s
-        compute_s = worker.pace.prefill(held.l1 + held.l2, held.gpu)
-        return price._replace(prefill=price.prefill + min(load_s, compute_s))
+        return min(load_s, worker.pace.prefill(held.l1 + held.l2, held.gpu))
 
 
 _NOTHING = Held()

@@ -1,8 +1,16 @@
 """What was sent where in the last seconds: two prefix trees, of which the older one is dropped."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from strategies.prefixtree import Placement, PrefixTree
+
+
+class Sent(NamedTuple):
+    """What was recorded of one prompt."""
+
+    tree: PrefixTree
+    placement: Placement
 
 
 class Recent:
@@ -14,13 +22,11 @@ class Recent:
         self._young = PrefixTree(self._limit)
         self._old = PrefixTree(self._limit)
         self._since = 0.0
-        self._last: dict[str, Placement] = {}
-        """The last placement on each worker, as long as it is in the younger tree."""
 
-    def insert(self, keys: Sequence[int], worker: str, now: float) -> None:
-        """`worker` was sent the prompt with these keys."""
+    def insert(self, keys: Sequence[int], worker: str, now: float) -> Sent:
+        """`worker` was sent the prompt with these keys; to be settled once."""
         self._turn(now)
-        self._last[worker] = self._young.insert(keys, worker)
+        return Sent(self._young, self._young.insert(keys, worker))
 
     def held(self, keys: Sequence[int], now: float) -> dict[str, int]:
         """Return how many of the first blocks each worker was sent lately."""
@@ -30,17 +36,16 @@ class Recent:
             found[worker] = max(blocks, found.get(worker, 0))
         return found
 
-    def take_back(self, keys: Sequence[int], worker: str) -> None:
-        """It refused the prompt; nothing happens if others were sent there since."""
-        placement = self._last.get(worker)
-        if placement is not None:
-            self._young.take_back(keys, worker, placement)
+    def settle(self, sent: Sent, *, took: bool) -> None:
+        """It has ended there; if the worker did not take it on, it was never sent."""
+        sent.tree.close(sent.placement)
+        if not took:
+            sent.tree.take_back(sent.placement)
 
     def forget(self, worker: str) -> None:
         """Drop what it was sent."""
         self._young.forget(worker)
         self._old.forget(worker)
-        self._last.pop(worker, None)
 
     def _turn(self, now: float) -> None:
         """The younger tree is the older one now, if it is time."""
@@ -50,7 +55,6 @@ class Recent:
         self._old = self._young if age < 2 * self._seconds else PrefixTree(self._limit)
         self._young = PrefixTree(self._limit)
         self._since = now
-        self._last.clear()
 
     def __len__(self) -> int:
         """Blocks, counted once for each holder."""

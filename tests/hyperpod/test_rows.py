@@ -21,6 +21,7 @@ class Stand:
     load: Load = field(default_factory=Load)
     pace: Pace = field(default_factory=Pace)
     kv_tokens: int | None = 400_000
+    room_tokens: int | None = None
 
 
 def prompt(text: str) -> Prompt:
