@@ -8,7 +8,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from router import __version__, demo, logs, server, settings_file
+from router import __version__, controller_command, demo, logs, server, settings_file
 from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.reload import Source
@@ -125,6 +125,34 @@ def _check_live(settings: Settings) -> int:
     for line in lines:
         print(line)
     return 0 if well else 1
+
+
+@app.command("controller")
+def run_controller(
+    config: ConfigFile,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of its HTTP API; keys are those of `auth`.")
+    ] = "127.0.0.1:8090",
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Taken over at the start, and written at the end.")
+    ] = None,
+) -> None:
+    """Listen to the workers of a kvaware pool, and answer routers what they hold."""
+    settings = _load(config)
+    try:
+        address = _address(listen)
+        uvloop.run(
+            controller_command.run(
+                settings,
+                address,
+                snapshot,
+                lambda url: _err.print(f"Warmroute controller listens on {url}", markup=False),
+            )
+        )
+    except ValueError as error:
+        raise _fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken, controller_command.CannotRestore) as error:
+        raise _fail(str(error)) from None
 
 
 @app.command()

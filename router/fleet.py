@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from math import inf
@@ -124,6 +124,9 @@ class Worker:
         return f"<Worker {self.name} {self.state.name} {self.load!r} {self.pace!r}>"
 
 
+Consult = Callable[[Prompt, Sequence[str]], Awaitable[None]]
+
+
 class Pool:
     """Workers that answer for the same models, and the strategy that chooses among them."""
 
@@ -135,6 +138,8 @@ class Pool:
         self.workers = tuple(workers)
         self.strategy = strategy
         self.prompts = Prompts(keyed=getattr(strategy, "reads_prompt", True))
+        self.consult: Consult | None = None
+        """Asks about a prompt, elsewhere, before it is decided on."""
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 

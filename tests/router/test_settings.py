@@ -161,6 +161,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("workers[1].kv_events", "as the worker reports", "default"),
         ("workers[1].kv_replay", "as the worker reports", "default"),
         ("workers[1].tls", "none", "default"),
+        ("controller", "in the router itself", "default"),
         ("auth", "everyone on this machine", "default"),
         ("tls", "none", "default"),
         ("cors", "none", "default"),
