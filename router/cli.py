@@ -243,6 +243,12 @@ def simulate(
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens each KV cache holds. Default: the profile's.")
     ] = None,
+    host_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens each host's memory keeps beyond the GPU.")
+    ] = 0,
+    store_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of a store that all workers share.")
+    ] = 0,
     max_queued: Annotated[
         int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
@@ -271,6 +277,8 @@ def simulate(
             models=(model,),
             speed=speed,
             kv_tokens=kv_tokens,
+            host_tokens=host_tokens,
+            store_tokens=store_tokens,
             max_queued=max_queued,
             kv_port=kv_port,
             kv_encoding=kv_encoding,

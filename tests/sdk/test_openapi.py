@@ -17,7 +17,7 @@ from tests.support import Action, MakeRouter, MakeStub, Router, Stub, error_of
 
 NAMED = "/v1/models/{name}"
 READ = [
-    *("/health/live", "/health/ready", "/metrics", "/tokenizers", "/v1/models", "/workers"),
+    *("/health/live", "/health/ready", "/kv", "/metrics", "/tokenizers", "/v1/models", "/workers"),
     NAMED,
 ]
 RELAYED = sorted(ENDPOINTS)
