@@ -112,10 +112,11 @@ class Memories:
             for pool in self._fleet.pools:
                 if hasattr(pool.strategy, "memory_bytes"):
                     cast("Remembers", pool.strategy).memory = None
-        self._attach()
+        fresh = self._attach()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
-        for where in set(self._followed) - wanted:
-            await self._leave(where)
+        for where in list(self._followed):
+            if where not in wanted or where[0] in fresh:
+                await self._leave(where)
         for (name, worker), (published, _) in list(self._followed.items()):
             told = _told(self._settings.get(worker.name))
             if told and [told] != published:
@@ -153,16 +154,19 @@ class Memories:
         for remote in self._remotes:
             await remote.close()
 
-    def _attach(self) -> None:
-        """Give every strategy that asks for one a memory."""
+    def _attach(self) -> set[str]:
+        """Give every strategy that asks for one a memory; return the pools whose is a new one."""
+        fresh = set()
         for pool in self._fleet.pools:
             if hasattr(pool.strategy, "memory_bytes"):
                 strategy = cast("Remembers", pool.strategy)
                 if strategy.memory is None:
+                    fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)
                 remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
                 pool.consult = remote.ask if remote else None
                 pool.prompts.sizes = strategy.memory.sizes
+        return fresh
 
     def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
         told = self._controller
