@@ -144,8 +144,9 @@ class Index:
     # What prompts ask.
 
     def sizes(self) -> set[int]:
-        """Tokens a block, all that are in use anywhere."""
-        return {size for place in self._places.values() for size in place.sizes}
+        """Tokens a block, all that are in use anywhere. May be asked from any thread."""
+        places = tuple(self._places.values())  # in one go, as the sizes are
+        return {size for place in places for size in tuple(place.sizes)}
 
     def places(self) -> Iterator[Place]:
         """Every tier of every engine; the shared store is one of the engine called ``""``."""
@@ -345,9 +346,10 @@ class Index:
 
     def _empty(self, place: Place) -> None:
         """`place` holds nothing any more."""
-        get = self.blocks.get
-        runs = {run for _, key in place.names if (run := get(key)) is not None}
+        runs = set(map(self.blocks.get, place.names.keys()))
         for run in runs:
+            if run is None:  # dropped for room
+                continue
             self.holders -= run.leave(place.bit)
             self._trim(run)
         place.names = Names()

@@ -29,12 +29,16 @@ class Memory:
         self.truths: dict[str, Truth] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
+        self.marks: dict[str, tuple[int, int, int]] = {}
+        """Where streams go on, of a snapshot that was taken over; by the engine's name."""
 
     # For whoever listens to the engines.
 
     def join(self, worker: str, rank: int = 0, *, replays: bool = False) -> Source:
         """Another source of events; returns it."""
         source = Source(self.index, worker, rank, replays=replays)
+        if source.name in self.marks:
+            source.stream.resume(self.marks.pop(source.name))
         self.sources.setdefault(worker, []).append(source)
         self.truths.setdefault(worker, Truth())
         self.missing.pop(worker, None)
@@ -68,8 +72,7 @@ class Memory:
         depths = self._depths(found)
         held: dict[str, Held] = {}
         for worker in workers:
-            sources = self.sources.get(worker, ())
-            tokens = [self._of(source.name, prompt, found, depths) for source in sources]
+            tokens = list(self._ranks(worker, prompt, found, depths).values())
             if len(tokens) == 1:
                 held[worker] = tokens[0]
             elif tokens:  # nobody knows which rank will take it
@@ -77,6 +80,11 @@ class Memory:
                     *(sum(tier) // len(tokens) for tier in zip(*tokens, strict=True))
                 )
         return held
+
+    def ranks(self, prompt: Prompt, worker: str) -> dict[int, Held]:
+        """What each data-parallel rank of a worker holds."""
+        found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
+        return self._ranks(worker, prompt, found, self._depths(found))
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
         """As `strategies.kvaware.Memory` has it."""
@@ -98,7 +106,7 @@ class Memory:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
         if prompt - cached >= SURELY_NEW:
-            truth.computed()
+            truth.computed(sum(source.events for source in self.sources[worker]))
         if predicted is not None:
             truth.observe(predicted, cached, max(self.sizes()))
 
@@ -108,6 +116,18 @@ class Memory:
             source.restarted()
 
     # How it is done.
+
+    def _ranks(
+        self,
+        worker: str,
+        prompt: Prompt,
+        found: Mapping[int, Found],
+        depths: Mapping[tuple[str, Tier], int],
+    ) -> dict[int, Held]:
+        return {
+            source.rank: self._of(source.name, prompt, found, depths)
+            for source in self.sources.get(worker, ())
+        }
 
     def _depths(self, found: Mapping[int, Found]) -> dict[tuple[str, Tier], int]:
         """Tokens held from the first on, by engine and tier, whatever the size of its blocks."""

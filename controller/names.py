@@ -67,6 +67,11 @@ class Names:
                     self._merge()
         return key
 
+    def keys(self) -> list[int]:
+        """What the names stand for; some may be told twice."""
+        settled = self._view[1]
+        return [*self._fresh.values(), *settled[settled != _GONE].tolist()]
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Every name and its key."""
         yield from self._fresh.items()

@@ -9,6 +9,7 @@ last number heard, and `applied`, the last one handed on.
 3. A higher one shows a gap: it waits, and what is missing is asked for. Replays begin no sooner
    than a cooldown after each other, for an engine that replays publishes nothing meanwhile.
 4. What a replay cannot bring any more is lost: everything is cleared and counted anew from there.
+   A hole in a replay is asked for again some times; then it is passed over.
 5. A replay begins with the last message that was handed on: is it another one now, it comes from
    another process. So it is with a live message that a replay has brought before.
 6. Where a replay failed by itself, the whole history is asked for once more, later and later.
@@ -90,6 +91,8 @@ class Stream:
         self._brought = 0
         self._holed = False
         self._again = 0
+        self._cut = False
+        """The replay had a hole that was passed over."""
         self._refills = 0
         self._fails = 0
         self._cool_until = -1.0
@@ -175,10 +178,11 @@ class Stream:
         if sequence <= self.applied:
             return
         if sequence > self.applied + 1:
-            if not first:
+            if not first and self._again < AGAIN:
                 self._holed = True
                 return
-            yield from self._lose("history lost", sequence)
+            self._cut = self._cut or not first
+            yield from self._lose("history lost" if first else "hole in a replay", sequence)
         self.applied, self._last = sequence, digest
         if sequence > self.live and len(self._ahead) < MOST_WAITING:
             self._ahead[sequence] = digest
@@ -206,14 +210,16 @@ class Stream:
         self._fails = 0
         self.lost = False
         yield from self._drain()
-        if not (self._holed or self._pending):
-            self._again = 0
-        elif self._again < AGAIN:
-            self._again += 1
-            yield from self._ask(now)
-        else:
-            self._again = 0
+        if self._holed or self._pending:
+            if self._again < AGAIN:
+                self._again += 1
+                yield from self._ask(now)
+                return
+            self._cut = True
             yield from self._give_up("hole in a replay")
+        self._again = 0
+        if self._cut:
+            self._cut = False
             self.lost = self._refills < REFILLS
             self._refills += 1
 
@@ -297,7 +303,7 @@ class Stream:
         self._pending.clear()
         self._pending_bytes = 0
         self._ahead.clear()
-        self._replaying = self._holed = self.lost = False
+        self._replaying = self._holed = self._cut = self.lost = False
         self._again = 0
 
     def __repr__(self) -> str:

@@ -29,6 +29,7 @@ class Truth:
         self.buckets = [0] * (len(ERRORS) + 1)
         """Errors up to each end of `ERRORS`, and those above."""
         self._unheard = 0
+        self._events = 0
 
     def observe(self, predicted: int, reported: int, block: int) -> None:
         """A worker reported its cached tokens; `block` is what may be off without harm."""
@@ -42,13 +43,10 @@ class Truth:
         elif self.wrong < BELIEVED:
             self.demoted = False
 
-    def computed(self) -> None:
-        """A prompt was computed there, and blocks of it must be announced."""
-        self._unheard += 1
-
-    def heard(self) -> None:
-        """Some event came."""
-        self._unheard = 0
+    def computed(self, events: int) -> None:
+        """A prompt was computed there, and blocks of it must be announced; so many were, ever."""
+        self._unheard = self._unheard + 1 if events == self._events else 0
+        self._events = events
 
     @property
     def silent(self) -> bool:

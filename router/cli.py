@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from router import __version__, demo, logs, server, settings_file
+from router import __version__, controller_command, demo, logs, server, settings_file
 from router import explain as explaining
 from router.check_live import check_live
 from router.rebuild import CannotBuild
@@ -154,6 +154,35 @@ def _check_live(settings: Settings) -> int:
     return 0 if well else 1
 
 
+@app.command("controller")
+def run_controller(
+    config: ConfigFile,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of its HTTP API; keys are those of `auth`.")
+    ] = "127.0.0.1:8090",
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Taken over at the start, and written at the end.")
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Listen to the workers of a kvaware pool, and answer routers what they hold."""
+    settings, _ = _load(config, workers)
+    try:
+        address = _address(listen)
+        uvloop.run(
+            controller_command.run(
+                settings,
+                address,
+                snapshot,
+                lambda url: _err.print(f"Warmroute controller listens on {url}", markup=False),
+            )
+        )
+    except ValueError as error:
+        raise _fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken, controller_command.CannotRestore) as error:
+        raise _fail(str(error)) from None
+
+
 @app.command()
 def explain(
     *,
@@ -278,6 +307,12 @@ def simulate(
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens each KV cache holds. Default: the profile's.")
     ] = None,
+    host_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens each host's memory keeps beyond the GPU.")
+    ] = 0,
+    store_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of a store that all workers share.")
+    ] = 0,
     max_queued: Annotated[
         int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
@@ -306,6 +341,8 @@ def simulate(
             models=(model,),
             speed=speed,
             kv_tokens=kv_tokens,
+            host_tokens=host_tokens,
+            store_tokens=store_tokens,
             max_queued=max_queued,
             kv_port=kv_port,
             kv_encoding=kv_encoding,

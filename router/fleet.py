@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from math import inf
@@ -134,6 +134,9 @@ class Worker:
         return f"<Worker {self.name} {self.state.name} {self.load!r} {self.pace!r}>"
 
 
+Consult = Callable[[Prompt, Sequence[str]], Awaitable[None]]
+
+
 class Pool:
     """Workers that answer for the same models, and the strategy that chooses among them."""
 
@@ -150,6 +153,8 @@ class Pool:
         self._staff(workers)
         chooses = getattr(strategy, "over", strategy)
         self.prompts = Prompts(keyed=getattr(chooses, "reads_prompt", True))
+        self.consult: Consult | None = None
+        """Asks about a prompt, elsewhere, before it is decided on."""
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 

@@ -13,6 +13,7 @@ from controller.source import Source
 from controller.subscriber import Subscriber
 from router.fleet import Fleet, Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
+from router.remote_memory import RemoteMemory
 from router.settings import Settings, WorkerSettings
 
 log = logging.getLogger("warmroute.controller")
@@ -29,7 +30,7 @@ FLAG = (
 class Remembers(Protocol):
     """A strategy that asks a memory, if it is given one."""
 
-    memory: Memory | None
+    memory: Memory | RemoteMemory | None
     memory_bytes: int
 
 
@@ -58,6 +59,8 @@ class Memories:
     def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
         self._fleet = fleet
         self._settings = _by_name(settings)
+        self._controller = settings.controller
+        self._remotes: list[RemoteMemory] = []
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
         self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
@@ -65,8 +68,23 @@ class Memories:
         self._attach()
 
     def of(self, pool: Pool) -> Memory | None:
-        """The memory of a pool; None where its strategy asks none."""
-        return getattr(pool.strategy, "memory", None)
+        """The memory of a pool; None where its strategy asks none, or one elsewhere."""
+        memory = getattr(pool.strategy, "memory", None)
+        return memory if isinstance(memory, Memory) else None
+
+    def remotes(self) -> Iterator[tuple[Pool, RemoteMemory]]:
+        """Every pool that asks a controller elsewhere."""
+        for pool in self._fleet.pools:
+            memory = getattr(pool.strategy, "memory", None)
+            if isinstance(memory, RemoteMemory):
+                yield pool, memory
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """What listens."""
+        if self._subscriber is None:
+            self._subscriber = Subscriber()
+        return self._subscriber
 
     def pools(self) -> Iterator[tuple[Pool, Memory]]:
         """Every pool that has a memory."""
@@ -79,6 +97,7 @@ class Memories:
         """Listen to those whose addresses the settings tell."""
         if self._subscriber is None and any(self.pools()):
             self._subscriber = Subscriber()
+        self._attach()
         for pool, _ in self.pools():
             for worker in pool.workers:
                 told = _told(self._settings.get(worker.name))
@@ -88,10 +107,16 @@ class Memories:
     async def change(self, settings: Settings) -> None:
         """Other settings, and another fleet maybe."""
         self._settings = _by_name(settings)
-        self._attach()
+        if settings.controller != self._controller:
+            self._controller = settings.controller
+            for pool in self._fleet.pools:
+                if hasattr(pool.strategy, "memory_bytes"):
+                    cast("Remembers", pool.strategy).memory = None
+        fresh = self._attach()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
-        for where in set(self._followed) - wanted:
-            await self._leave(where)
+        for where in list(self._followed):
+            if where not in wanted or where[0] in fresh:
+                await self._leave(where)
         for (name, worker), (published, _) in list(self._followed.items()):
             told = _told(self._settings.get(worker.name))
             if told and [told] != published:
@@ -126,15 +151,31 @@ class Memories:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         if self._subscriber is not None:
             await self._subscriber.close()
+        for remote in self._remotes:
+            await remote.close()
 
-    def _attach(self) -> None:
-        """Give every strategy that asks for one a memory."""
+    def _attach(self) -> set[str]:
+        """Give every strategy that asks for one a memory; return the pools whose is a new one."""
+        fresh = set()
         for pool in self._fleet.pools:
             if hasattr(pool.strategy, "memory_bytes"):
                 strategy = cast("Remembers", pool.strategy)
                 if strategy.memory is None:
-                    strategy.memory = Memory(strategy.memory_bytes)
+                    fresh.add(pool.name)
+                    strategy.memory = self._made(strategy.memory_bytes)
+                remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
+                pool.consult = remote.ask if remote else None
                 pool.prompts.sizes = strategy.memory.sizes
+        return fresh
+
+    def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
+        told = self._controller
+        if told is None:
+            return Memory(limit_bytes)
+        key = told.key.get_secret_value() if told.key else ""
+        remote = RemoteMemory(told.url, key, told.deadline)
+        self._remotes.append(remote)
+        return remote
 
     async def _discover(self, pool: Pool, worker: Worker) -> None:
         memory = self.of(pool)

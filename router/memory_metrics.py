@@ -15,10 +15,25 @@ _WHERE = ("pool", "worker")
 
 def memory_metrics(memories: Memories) -> Iterator[Metric]:
     """Every series of all memories; nothing where no strategy asks for one."""
+    if any(memories.remotes()):
+        yield _controller(memories)
     if any(memories.pools()):
         yield from _index(memories)
         yield from _streams(memories)
         yield from _truth(memories)
+
+
+def _controller(memories: Memories) -> Metric:
+    asked = CounterMetricFamily(
+        "warmroute_kv_questions",
+        "Questions to the controller, by whether it answered, was too slow, or failed.",
+        labels=("pool", "outcome"),
+    )
+    for pool, remote in memories.remotes():
+        asked.add_metric((pool.name, "answered"), remote.answers)
+        asked.add_metric((pool.name, "slow"), remote.slow)
+        asked.add_metric((pool.name, "failed"), remote.failed)
+    return asked
 
 
 def _index(memories: Memories) -> Iterator[Metric]:

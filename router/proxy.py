@@ -168,6 +168,9 @@ class Proxy:
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
             pool, _, workers = self._fleet.route(request.model)  # as it is by now
+        if pool.consult is not None and made.prompt.blocks:
+            await pool.consult(made.prompt, [worker.name for worker in workers])
+            pool, _, workers = self._fleet.route(request.model)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
         return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started, visit)
 

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from router.settings_checks import contradictions
+from router.settings_controller import ControllerSettings
 from router.settings_errors import refuse
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings, HealthSettings
@@ -54,6 +55,7 @@ __all__ = [
     "AdminSettings",
     "AuthSettings",
     "ClientSettings",
+    "ControllerSettings",
     "EjectionSettings",
     "HealthSettings",
     "KeySettings",
@@ -168,6 +170,9 @@ class Settings(Model):
     """Sessions, in pools whose strategy is `session`."""
     sagemaker: SageMakerSettings = SageMakerSettings()
     """The paths of SageMaker's runtime API, for boto3 and whoever speaks like it."""
+    controller: ControllerSettings | None = None
+    """Where the strategy kvaware asks what workers hold: a URL or a mapping. Default: in the router
+    itself."""
     auth: AuthSettings | None = None
     """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
     can be reached from other machines. Default: everyone who reaches `listen`."""

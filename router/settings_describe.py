@@ -17,6 +17,7 @@ _LEFT_OUT = {
     ".limits.max_tokens": "no limit",
     ".admin.listen": "as listen",
     ".admin.keys": "as auth",
+    ".controller": "in the router itself",
     ".auth": "everyone on this machine",
     ".session.ttl": "20m, or as the environment says",
     ".session.redis": "none, in memory",

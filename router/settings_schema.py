@@ -16,6 +16,7 @@ from router.settings import (
     TokenizerSettings,
     WorkerSettings,
 )
+from router.settings_controller import CONTROLLER_PATTERN, ControllerSettings
 from router.settings_strategy import StrategySettings, options_model
 from router.settings_types import URL_PATTERN
 from router.units import (
@@ -46,6 +47,11 @@ _SHORT_FORMS: dict[type[BaseModel], JsonSchemaValue] = {
     WorkerSettings: {"type": "string", "pattern": URL_PATTERN, "description": "URL of a worker."},
     KeySettings: {"type": "string", "pattern": SECRET_PATTERN, "description": "The key alone."},
     AuthSettings: {"const": "none", "description": "Everyone may come in."},
+    ControllerSettings: {
+        "type": "string",
+        "pattern": CONTROLLER_PATTERN,
+        "description": "URL of a controller.",
+    },
     TokenizerSettings: {"type": "string", "minLength": 1, "description": "The source alone."},
 }
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

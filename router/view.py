@@ -88,11 +88,15 @@ class View:
 
     def blind(self) -> dict[str, int]:
         """Count ready workers whose KV events are missing, by the pools that want them."""
-        pools = self._memories.pools() if self._memories else ()
-        return {
+        if self._memories is None:
+            return {}
+        blind = {
             pool.name: sum(w.ready and bool(memory.doubt(w.name)) for w in pool.workers)
-            for pool, memory in pools
+            for pool, memory in self._memories.pools()
         }
+        for pool, remote in self._memories.remotes():
+            blind[pool.name] = sum(w.ready for w in pool.workers) if remote.failing else 0
+        return blind
 
     # What this process says to the others.
 

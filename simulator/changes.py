@@ -25,6 +25,10 @@ class Stored:
     lora_name: str | None
     #: Per block, what besides tokens went into its hash: adapter, salt (first block only).
     extra_keys: list[list[str] | None]
+    #: Where they lie: "GPU", "CPU" or "STORAGE".
+    medium: str = "GPU"
+    #: Behind the network, for all workers.
+    remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Removed:
     """One block evicted for room."""
 
     hash: Hash
+    medium: str = "GPU"
 
 
 @dataclass(frozen=True, slots=True)

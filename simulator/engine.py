@@ -23,6 +23,7 @@ from simulator.changes import Change
 from simulator.hashing import Chain
 from simulator.profiles import Profile
 from simulator.request import Request
+from simulator.tiers import Tiers
 
 
 class QueueFullError(Exception):
@@ -68,7 +69,9 @@ class Engine:
         block_size: int = 16,
         kv_tokens: int | None = None,
         max_queued: int | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
+        self.tiers = tiers
         self.profile = profile
         self.cache = BlockCache((kv_tokens or profile.kv_tokens) // block_size, block_size)
         self.max_queued = max_queued
@@ -153,6 +156,8 @@ class Engine:
             del self._running[request.request_id]
             self._free(request)
         step.changes = self.cache.drain()
+        if self.tiers is not None:
+            step.changes += self.tiers.drain()
         return step
 
     def _schedule_running(self, batch: "_Batch", step: Step) -> bool:
@@ -173,22 +178,31 @@ class Engine:
     def _schedule_waiting(self, batch: "_Batch", step: Step) -> None:
         while self._waiting and batch.budget > 0 and self.running < self.profile.max_num_seqs:
             request = self._waiting[0]
-            if not self._admit(request):
+            loading_s = self._admit(request)
+            if loading_s is None:
                 break
+            batch.wait(loading_s)
             self._waiting.popleft()
             self._running[request.request_id] = request
             self._compute(request, batch, step)
 
-    def _admit(self, request: Request) -> bool:
-        """Take the blocks for all of the request's tokens, reusing what is cached."""
+    def _admit(self, request: Request) -> float | None:
+        """Take the blocks for all of the request's tokens, reusing what is cached; None without
+        room, else the seconds to load what the GPU lacks from other tiers."""
         size, length = self.cache.block_size, len(request.tokens)
         # The last token is always computed, so a prompt of n full blocks finds n - 1 at most.
-        matched = self.cache.match(request.chain.digests, (length - 1) // size)
+        limit = (length - 1) // size
+        matched = self.cache.match(request.chain.digests, limit)
         table = self.cache.admit(matched, -(-length // size) - len(matched))
         if table is None:
-            return False
+            return None
+        loaded, loading_s = 0, 0.0
+        if self.tiers is not None:
+            loaded, loading_s = self.tiers.find(request.chain.digests[len(matched) : limit])
+        found = len(matched) + loaded
+        self.cache.name(table, request.chain, request.tokens, len(matched), found)
         request.table = table
-        request.computed = len(matched) * size
+        request.computed = found * size
         if matched and request.report_reuse:
             self.cache.announce(request.chain, request.tokens, 0, len(matched))
         if request.cached_tokens is None:
@@ -196,7 +210,7 @@ class Engine:
             self.totals.prefix_queries += length
             self.totals.prefix_hits += request.computed
             self.totals.prompt_tokens += length
-        return True
+        return loading_s
 
     def _has_room(self, request: Request) -> bool:
         """Make sure there is a block for the request's last token; False when none is free."""
@@ -239,6 +253,8 @@ class Engine:
         request.chain.extend(request.tokens)
         full = request.computed // self.cache.block_size
         self.cache.name(request.table, request.chain, request.tokens, first, full)
+        if self.tiers is not None:
+            self.tiers.offload(request.chain, request.tokens, first, full)
 
 
 class _Batch:
@@ -252,6 +268,10 @@ class _Batch:
         self._prefill_s = 0.0
         self._decoding = 0
         self._context = 0
+
+    def wait(self, seconds: float) -> None:
+        """Load blocks before anything is computed."""
+        self._prefill_s += seconds
 
     def add(self, chunk: int, context: int, *, decoding: bool) -> None:
         """Spend `chunk` tokens of the budget on a sequence with `context` tokens computed."""

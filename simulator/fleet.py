@@ -11,6 +11,7 @@ from typing import Self
 import uvloop
 import zmq.asyncio
 
+from simulator.tiers import Store
 from simulator.wire import Encoding
 from simulator.worker import Worker, WorkerSettings
 
@@ -37,6 +38,12 @@ class FleetSettings:
     kv_tokens: int | None = None
     #: Requests that may wait at a worker before it refuses more with 503; None: no bound.
     max_queued: int | None = None
+    #: Tokens that each host's memory keeps beyond the GPU; 0: none.
+    host_tokens: int = 0
+    #: Whether what goes to the host is announced by names alone, without tokens.
+    bare_events: bool = False
+    #: Tokens of a store that all workers share; 0: none.
+    store_tokens: int = 0
     #: Whether workers publish KV events.
     kv_events: bool = True
     #: Port of the first worker's events, its replay and the others follow; 0: any free ports.
@@ -71,6 +78,8 @@ class FleetSettings:
             block_size=self.block_size,
             kv_tokens=self.kv_tokens,
             max_queued=self.max_queued,
+            host_tokens=self.host_tokens,
+            bare_events=self.bare_events,
             kv_events=self.kv_events,
             kv_port=self.kv_port + 2 * index if self.kv_port else 0,
             kv_encoding=self.kv_encoding,
@@ -93,9 +102,11 @@ class Fleet:
         """Start every worker, or none: OSError when a port is taken."""
         if self.settings.kv_events:
             self._context = zmq.asyncio.Context()
+        blocks = self.settings.store_tokens // self.settings.block_size
+        store = Store(blocks) if blocks else None
         try:
             for index in range(self.settings.workers):
-                worker = Worker(self.settings.worker(index), self._context)
+                worker = Worker(self.settings.worker(index), self._context, store)
                 await worker.start()
                 self.workers.append(worker)
         except BaseException:

@@ -14,7 +14,6 @@ from simulator.changes import Change, Removed, Stored
 
 Encoding = Literal["map", "array"]
 
-MEDIUM = "GPU"
 _GROUP = 0
 _KIND = "full_attention"
 
@@ -36,17 +35,18 @@ def _as_map(change: Change) -> dict[str, Any]:
             "token_ids": change.token_ids.tolist(),
             "block_size": change.block_size,
             "lora_id": None,
-            "medium": MEDIUM,
+            "medium": change.medium,
             "lora_name": change.lora_name,
             "extra_keys": change.extra_keys,
             "group_idx": _GROUP,
             "kv_cache_spec_kind": _KIND,
+            **({"locality": "REMOTE"} if change.remote else {}),
         }
     if isinstance(change, Removed):
         return {
             "type": "BlockRemoved",
             "block_hashes": [change.hash],
-            "medium": MEDIUM,
+            "medium": change.medium,
             "group_idx": _GROUP,
         }
     return {"type": "AllBlocksCleared"}
@@ -61,7 +61,7 @@ def _as_array(change: Change) -> list[Any]:
             change.token_ids.tolist(),
             change.block_size,
             None,
-            MEDIUM,
+            change.medium,
             change.lora_name,
             change.extra_keys,
             _GROUP,
@@ -69,5 +69,5 @@ def _as_array(change: Change) -> list[Any]:
             None,
         ]
     if isinstance(change, Removed):
-        return ["BlockRemoved", [change.hash], MEDIUM, _GROUP]
+        return ["BlockRemoved", [change.hash], change.medium, _GROUP]
     return ["AllBlocksCleared"]

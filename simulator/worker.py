@@ -20,6 +20,7 @@ from simulator.profiles import profile_named
 from simulator.publisher import Publisher
 from simulator.pump import Pump
 from simulator.served import Served
+from simulator.tiers import Store, Tiers
 from simulator.wire import Encoding
 
 #: Seconds for an answer to leave before the worker goes down.
@@ -48,6 +49,10 @@ class WorkerSettings:
     kv_tokens: int | None = None
     #: Requests that may wait before more are refused with 503; None: no bound.
     max_queued: int | None = None
+    #: Tokens that its host's memory keeps beyond the GPU; 0: none.
+    host_tokens: int = 0
+    #: Whether what goes to the host is announced by names alone, without tokens.
+    bare_events: bool = False
     #: Whether to publish KV events.
     kv_events: bool = False
     #: Port of the events, the one of their replay follows; 0: any free ports.
@@ -66,8 +71,15 @@ class Worker:
     served: Served
     registry: CollectorRegistry
 
-    def __init__(self, settings: WorkerSettings, context: zmq.asyncio.Context | None) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        context: zmq.asyncio.Context | None,
+        store: Store | None = None,
+    ) -> None:
+        """`store` is shared by all workers that get it."""
         self.settings = settings
+        self._store = store
         self.name = settings.name
         self.publisher = None if context is None else _publisher(settings, context)
         self.fault: Fault | None = None
@@ -179,6 +191,7 @@ class Worker:
             block_size=settings.block_size,
             kv_tokens=settings.kv_tokens,
             max_queued=settings.max_queued,
+            tiers=self._tiers(),
         )
         self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
         self.served = Served(
@@ -191,6 +204,14 @@ class Worker:
         self.registry = registry(settings.models[0], self.pump, self.served.stats)
         if self.publisher is not None:
             await self.publisher.open()
+
+    def _tiers(self) -> Tiers | None:
+        settings = self.settings
+        if not settings.host_tokens and self._store is None:
+            return None
+        size = settings.block_size
+        blocks = settings.host_tokens // size
+        return Tiers(size, blocks, self._store, bare=settings.bare_events)
 
     async def _shut_down(self) -> None:
         self.pump.stop()

@@ -11,7 +11,8 @@ from router.check_live import check_live
 from router.memories import FLAG
 from router.settings import Settings
 from simulator.thread import FleetThread
-from tests.kvaware.conftest import MakeFleet, MakeKvAware, trusted
+from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
+from tests.reload.changing import change
 from tests.support import MakeRouter, Router, until
 
 CHAT = "/v1/chat/completions"
@@ -207,3 +208,25 @@ def test_siblings_find_their_first_before_its_events(
     again = ask(router, "siblings " * 60 + "more")
     assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
     assert predicted(again) > 400
+
+
+def test_settings_that_change_while_it_runs(
+    fleet: MakeFleet, kvaware: MakeKvAware, folder: Path
+) -> None:
+    """Workers join and leave, and the strategy gets other options: who is there is listened to."""
+    simulated = fleet(workers=2)
+    router = kvaware(simulated.urls[0], strategy={"name": "kvaware", "unconfirmed": "0s"})
+    common = {"tokenizer": str(folder), "health": QUICK}
+    ask(router, "still here " * 30)
+    until(lambda: len(holders(router)) == 1)
+    change(router, *simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"}, **common)
+    until(lambda: trusted(router))
+    assert len(holders(router)) == 1, "what was known is kept"
+    change(router, *simulated.urls, strategy={"name": "kvaware", "unconfirmed": "1s"}, **common)
+    until(lambda: trusted(router))
+    until(lambda: len(holders(router)) == 1)
+    change(router, simulated.urls[1], strategy={"name": "kvaware", "unconfirmed": "1s"}, **common)
+    until(lambda: trusted(router))
+    assert holders(router) == {}
+    change(router, simulated.urls[1], strategy="leastload", **common)
+    assert router.http.get("/kv").json() == []

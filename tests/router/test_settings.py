@@ -181,6 +181,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("sagemaker.prefix", "none", "default"),
         ("sagemaker.body", "6MiB", "default"),
         ("sagemaker.sigv4", "none, signatures are ignored", "default"),
+        ("controller", "in the router itself", "default"),
         ("auth", "everyone on this machine", "default"),
         ("tls", "none", "default"),
         ("cors", "none", "default"),

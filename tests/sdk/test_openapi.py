@@ -20,6 +20,7 @@ READ = [
     *(
         "/health/live",
         "/health/ready",
+        "/kv",
         "/metrics",
         "/sessions",
         "/tokenizers",

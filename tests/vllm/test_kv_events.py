@@ -1,10 +1,11 @@
 """`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
 
 import json
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from controller.memory import Memory
 from router.openai import ENDPOINTS, parse
 from tests.support import MakeRouter, Router, until
-from tests.vllm.engine import BLOCK, LONGEST, MODEL, Engine, command, free_port, make_model
+from tests.vllm.engine import BLOCK, LONGEST, MODEL, Engine, command, make_model
 
 CHAT = "/v1/chat/completions"
 QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
@@ -21,12 +22,21 @@ PATIENCE = 60.0
 WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
 
 
+def late_port() -> int:
+    """A port that is free and stays so: it is bound half a minute later, and systems hand out
+    others (from 32768 on) meanwhile."""
+    while True:
+        port = SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 class Publishing:
     """An engine and where it publishes."""
 
     def __init__(self, folder: Path, log: Path, *flags: str) -> None:
-        self.events = f"tcp://127.0.0.1:{free_port()}"
-        self.replay = f"tcp://127.0.0.1:{free_port()}"
+        self.events = f"tcp://127.0.0.1:{late_port()}"
+        self.replay = f"tcp://127.0.0.1:{late_port()}"
         told = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",

@@ -1,0 +1,268 @@
+"""The controller's HTTP API: sources in, questions answered. FastAPI; off the request path.
+
+`/register`, `/unregister`, `/query` and `/query_by_hash` are spelled as Mooncake's indexer has them
+(docs/source/design/conductor/indexer-api-design.md in kvcache-ai/Mooncake), as far as it fits: one
+controller serves one fleet, so `tenant_id` is echoed and nothing else.
+"""
+
+from array import array
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel, Field
+
+from controller.events import LARGEST
+from controller.memory import Memory
+from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
+from controller.snapshot import BadSnapshot, dump, restore
+from controller.source import Source
+from strategies.base import Prompt
+from strategies.blocks import even_chain, even_root
+
+#: Tokens of the longest prompt that is asked about, and keys of it.
+LONGEST = 4 << 20
+MSGPACK = "application/msgpack"
+
+TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+Key = Annotated[int, Field(ge=0, lt=1 << 64)]
+
+
+class Publisher(BaseModel):
+    """One engine that publishes KV events."""
+
+    instance_id: str = Field(min_length=1, max_length=256)
+    """The worker, as its events are attributed and as answers name it."""
+    endpoint: str | None = None
+    """ZeroMQ address of its events; without one they come by `/events`."""
+    replay_endpoint: str | None = None
+    dp_rank: int = Field(default=0, ge=0, lt=1024)
+    tenant_id: str = "default"
+
+
+class Question(BaseModel):
+    """What is asked about a prompt."""
+
+    model: str = ""
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    tenant_id: str = "default"
+    instance_id: str | None = None
+    """Only this one; default: all."""
+    block_size: int = Field(default=16, ge=1, le=65536)
+
+
+class ByTokens(Question):
+    """By the prompt's tokens."""
+
+    token_ids: list[TokenId] = Field(max_length=LONGEST)
+
+
+class ByKeys(Question):
+    """By its chained keys, as `strategies.blocks.even_chain` makes them."""
+
+    seq_hashes: list[Key] = Field(max_length=LONGEST)
+
+
+class StreamState(BaseModel):
+    """How one engine's stream stands."""
+
+    instance_id: str
+    dp_rank: int
+    connected: bool
+    state: str
+    sequence: int
+    epoch: int
+    doubt: str
+    events: int
+    counts: dict[str, int]
+    refused: dict[str, int]
+
+
+class Held(msgspec.Struct):
+    """A router's question: chained keys of a prompt by the size of a block."""
+
+    tokens: int
+    keys: dict[int, list[int]]
+    workers: list[str]
+
+
+Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
+Leave = Callable[[Source], Awaitable[None]]
+
+
+def serve(memory: Memory, follow: Follow, leave: Leave, keys: Mapping[str, str]) -> FastAPI:
+    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in."""
+    guard = [Depends(_guard(keys))] if keys else []
+    app = FastAPI(title="Warmroute controller", docs_url=None, redoc_url=None, dependencies=guard)
+    _sources(app, memory, follow, leave)
+    _questions(app, memory)
+    _snapshots(app, memory)
+    return app
+
+
+def _guard(keys: Mapping[str, str]) -> Callable[[Request], None]:
+    digests = [sha256(key.encode()).digest() for key in keys.values()]
+
+    def guard(request: Request) -> None:
+        if request.url.path == "/health/live":
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        brought = sha256(key.strip().encode()).digest()
+        found = [compare_digest(brought, digest) for digest in digests]
+        if scheme.lower() != "bearer" or not any(found):
+            raise HTTPException(401, "a key is needed: Authorization: Bearer …")
+
+    return guard
+
+
+def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None:
+    @app.get("/health/live")
+    async def live() -> dict[str, str]:
+        """Answer as long as the process does."""
+        return {"status": "live"}
+
+    @app.get("/streams")
+    async def streams() -> list[StreamState]:
+        """List every stream: how far it is, and what is wrong with it."""
+        return [_state(source, memory) for source in memory.all_sources()]
+
+    @app.post("/register")
+    async def register(publisher: Publisher) -> dict[str, str]:
+        """Listen to an engine, or be ready to have its events pushed."""
+        if _find(memory, publisher) is not None:
+            raise HTTPException(409, f"{publisher.instance_id} is registered already")
+        replays = publisher.endpoint is not None and publisher.replay_endpoint is not None
+        source = memory.join(publisher.instance_id, publisher.dp_rank, replays=replays)
+        await follow(source, publisher.endpoint, publisher.replay_endpoint)
+        return {"status": "registered successfully", "instance_id": publisher.instance_id}
+
+    @app.post("/unregister")
+    async def unregister(publisher: Publisher) -> dict[str, Any]:
+        """Listen to it no more, and forget what it held."""
+        source = _wanted(memory, publisher)
+        await leave(source)
+        memory.leave(source)
+        name = f"{publisher.instance_id}|{publisher.tenant_id}|{publisher.dp_rank}"
+        return {"status": "unregistered successfully", "removed_instances": [name]}
+
+    @app.post("/events/{instance_id}")
+    async def push(instance_id: str, request: Request, dp_rank: int = 0) -> dict[str, int]:
+        """Take one msgpack batch, as engines publish them, of an engine without ZeroMQ."""
+        source = _wanted(memory, Publisher(instance_id=instance_id, dp_rank=dp_rank))
+        source.connected = True
+        before = source.events
+        source.push(await _body(request, LARGEST))
+        return {"events": source.events - before}
+
+
+def _questions(app: FastAPI, memory: Memory) -> None:
+    @app.post("/query")
+    async def query(question: ByTokens) -> dict[str, dict[str, Any]]:
+        """Say who holds how many of a prompt's first tokens, by instance and medium."""
+        root = even_root(question.lora_name or "", question.cache_salt or "")
+        ids = array("I", question.token_ids)
+        return _answer(memory, question, even_chain(root, ids.tobytes(), question.block_size))
+
+    @app.post("/query_by_hash")
+    async def query_by_hash(question: ByKeys) -> dict[str, dict[str, Any]]:
+        """Say the same of a prompt whose keys are known."""
+        return _answer(memory, question, question.seq_hashes)
+
+    @app.post("/held", include_in_schema=False)
+    async def held(request: Request) -> Response:
+        """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks."""
+        try:
+            asked = msgspec.msgpack.decode(await _body(request, LARGEST), type=Held)
+        except msgspec.MsgspecError as error:
+            raise HTTPException(400, f"not a question: {error}") from None
+        prompt = Prompt(model="", tokens=asked.tokens, blocks=asked.keys)
+        told = memory.held(prompt, asked.workers)
+        doubts = {worker: memory.doubt(worker) for worker in asked.workers}
+        answer = [{name: list(one) for name, one in told.items()}, doubts, list(memory.sizes())]
+        return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
+
+
+def _snapshots(app: FastAPI, memory: Memory) -> None:
+    @app.get("/snapshot", response_class=Response)
+    async def snapshot() -> Response:
+        """Give the whole index, and how far each stream is, for `/restore`."""
+        marks = {source.name: source.stream.mark() for source in memory.all_sources()}
+        return Response(dump(memory.index, marks), media_type=MSGPACK)
+
+    @app.post("/restore")
+    async def put_back(request: Request) -> dict[str, int]:
+        """Take over a snapshot, before anything else was heard; streams go on where it ends."""
+        if len(memory.index):
+            raise HTTPException(409, "there are blocks already: restore into a fresh controller")
+        try:
+            marks = restore(memory.index, await _body(request, LARGEST_SNAPSHOT))
+        except BadSnapshot as error:
+            for place in list(memory.index.places()):
+                memory.index.forget(place.worker)
+            raise HTTPException(400, str(error)) from None
+        memory.marks = marks
+        for source in memory.all_sources():
+            if source.name in marks:
+                source.stream.resume(marks.pop(source.name))
+        return {"blocks": len(memory.index)}
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise HTTPException(413, f"more than {limit} bytes")
+    return b"".join(pieces)
+
+
+def _find(memory: Memory, publisher: Publisher) -> Source | None:
+    sources = memory.sources.get(publisher.instance_id, ())
+    return next((one for one in sources if one.rank == publisher.dp_rank), None)
+
+
+def _wanted(memory: Memory, publisher: Publisher) -> Source:
+    source = _find(memory, publisher)
+    if source is None:
+        raise HTTPException(404, f"{publisher.instance_id} is not registered")
+    return source
+
+
+def _answer(memory: Memory, question: Question, keys: list[int]) -> dict[str, dict[str, Any]]:
+    size = question.block_size
+    prompt = Prompt(model="", tokens=len(keys) * size + 1, blocks={size: keys})
+    wanted = [question.instance_id] if question.instance_id else list(memory.sources)
+    answer = {}
+    for worker in wanted:
+        ranks = memory.ranks(prompt, worker)
+        if ranks:
+            best = max(ranks.values(), key=lambda held: held.total)
+            answer[worker] = {
+                "longest_matched": best.total,
+                "GPU": best.gpu,
+                "CPU": best.gpu + best.l1 if best.l1 else 0,
+                "DISK": best.total if best.l2 else 0,
+                "DP": {str(rank): held.total for rank, held in ranks.items()},
+            }
+    return {question.tenant_id: answer}
+
+
+def _state(source: Source, memory: Memory) -> StreamState:
+    stream = source.stream
+    return StreamState(
+        instance_id=source.worker,
+        dp_rank=source.rank,
+        connected=source.connected,
+        state=stream.state.value,
+        sequence=stream.applied,
+        epoch=stream.epoch,
+        doubt=memory.doubt(source.worker),
+        events=source.events,
+        counts=dict(stream.counts),
+        refused=dict(source.refused),
+    )

@@ -1,0 +1,135 @@
+"""A controller elsewhere, asked before each decision: with a deadline, and never needed.
+
+What it says of a prompt is kept until the decision is made. Where it does not answer in time, its
+workers are doubted for this one prompt, and what was sent to them decides.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from controller.memory import USUAL
+from controller.truth import Truth
+from strategies.base import Outcome, Prompt
+from strategies.kvaware import Held
+
+#: Prompts whose answers are kept.
+KEPT = 4096
+#: Questions under way; more are not asked.
+AT_ONCE = 64
+SLOW, AWAY = "controller slow", "no controller"
+
+
+class _Said(msgspec.Struct):
+    prompt: Prompt
+    """Kept, so that no other one can be taken for it."""
+    held: dict[str, Held]
+    doubts: dict[str, str]
+    failure: str
+
+
+class RemoteMemory:
+    """Answers `kvaware` with what a controller has said."""
+
+    def __init__(self, url: str, key: str, deadline: float) -> None:
+        """`deadline` in seconds."""
+        self.truths: dict[str, Truth] = {}
+        self.answers = self.slow = self.failed = 0
+        """Questions that were answered, that were not in time, that could not be."""
+        self.failing = False
+        """The last question was not answered."""
+        self._deadline = deadline
+        self._sizes: Sequence[int] = USUAL
+        self._said: OrderedDict[int, _Said] = OrderedDict()
+        self._flying = 0
+        headers = {"content-type": "application/msgpack"}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        self._client = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=deadline, trust_env=False
+        )
+
+    def sizes(self) -> Sequence[int]:
+        """Tokens a block: into these prompts should be cut."""
+        return self._sizes
+
+    async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
+        """Ask about a prompt, for no longer than the deadline. Raises nothing."""
+        said = _Said(prompt, {}, {}, "")
+        if self._flying >= AT_ONCE:
+            said.failure = SLOW
+        else:
+            self._flying += 1
+            try:
+                async with asyncio.timeout(self._deadline):
+                    await self._ask(said, workers)
+                self.answers += 1
+            except (TimeoutError, httpx.TimeoutException):
+                said.failure = SLOW
+            except Exception:  # noqa: BLE001 - whatever it was, the request must go on
+                said.failure = AWAY
+            finally:
+                self._flying -= 1
+        self.failing = bool(said.failure)
+        self.slow += said.failure == SLOW
+        self.failed += said.failure == AWAY
+        self._said[id(prompt)] = said
+        while len(self._said) > KEPT:
+            self._said.popitem(last=False)
+
+    async def _ask(self, said: _Said, workers: Sequence[str]) -> None:
+        prompt = said.prompt
+        question: dict[str, Any] = {
+            "tokens": prompt.tokens,
+            "keys": dict(prompt.blocks),
+            "workers": list(workers),
+        }
+        answer = await self._client.post("/held", content=msgspec.msgpack.encode(question))
+        answer.raise_for_status()
+        held, doubts, sizes = msgspec.msgpack.decode(
+            answer.content,
+            type=tuple[dict[str, tuple[int, int, int]], dict[str, str], list[int]],
+        )
+        said.held = {worker: Held(*tokens) for worker, tokens in held.items()}
+        said.doubts = doubts
+        self._sizes = sizes or USUAL
+
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """As `strategies.kvaware.Memory` has it."""
+        said = self._of(prompt)
+        told = said.held if said else {}
+        return {worker: told[worker] for worker in workers if worker in told}
+
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """As `strategies.kvaware.Memory` has it."""
+        said = self._of(prompt)
+        if said is None:
+            return "" if prompt is None else AWAY
+        if said.failure:
+            return said.failure
+        truth = self.truths.get(worker)
+        return said.doubts.get(worker, "") or ("disagrees" if truth and truth.demoted else "")
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+        """As `strategies.kvaware.Memory` has it."""
+        if not outcome.ok or outcome.cached_tokens is None:
+            return
+        truth = self.truths.setdefault(worker, Truth())
+        if predicted is not None:
+            truth.observe(predicted, outcome.cached_tokens, max(self._sizes))
+
+    def forget(self, worker: str) -> None:
+        """The controller finds out by itself; our own record of it ends."""
+        self.truths.pop(worker, None)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._client.aclose()
+
+    def _of(self, prompt: Prompt | None) -> _Said | None:
+        said = self._said.get(id(prompt))
+        return said if said is not None and said.prompt is prompt else None

@@ -1,0 +1,38 @@
+"""`controller:` in the YAML: where the memory of workers' caches is, if not in the router."""
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, WithJsonSchema, model_validator
+
+from router.settings_types import Model, Wait
+from router.units import Secret, shown
+
+CONTROLLER_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
+
+
+def _url(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(CONTROLLER_PATTERN[1:-1], value):
+        raise ValueError(f"{shown(value)} is not a controller's URL: write http://host:port")
+    return value.removesuffix("/")
+
+
+ControllerUrl = Annotated[
+    str, BeforeValidator(_url), WithJsonSchema({"type": "string", "pattern": CONTROLLER_PATTERN})
+]
+
+
+class ControllerSettings(Model):
+    """A controller of its own; a bare URL stands for one with defaults."""
+
+    url: ControllerUrl
+    """Where `warmroute controller` listens: `http://host:port`. Required."""
+    key: Secret | None = None
+    """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
+    deadline: Wait = 0.02
+    """How long a decision waits for it; then what was sent before decides. Default: 20ms."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_url(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value

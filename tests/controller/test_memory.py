@@ -1,0 +1,134 @@
+"""The memory's answers: ranks, the last token, doubts, and a record that demotes and forgives."""
+
+from array import array
+
+import msgspec
+import pytest
+
+from controller.memory import Memory
+from controller.source import Source
+from strategies.base import Outcome, Prompt
+from strategies.blocks import even_chain, even_root
+from strategies.kvaware import Held
+
+IDS = array("I", range(100, 228)).tobytes()
+
+
+def prompt(tokens: int = 129, salt: str = "") -> Prompt:
+    """One whose first 128 tokens are known."""
+    chains = {size: even_chain(even_root("", salt), IDS, size) for size in (16, 32)}
+    return Prompt("m", tokens, blocks=chains)
+
+
+def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str, object]:
+    """Blocks of the prompt, from `first` on; named by their place and size."""
+    ids = memoryview(IDS).cast("I").tolist()[first * size : (first + number) * size]
+    return {
+        "type": "BlockStored",
+        "block_hashes": [size * 1000 + place for place in range(first, first + number)],
+        "parent_block_hash": size * 1000 + first - 1 if first else None,
+        "token_ids": ids,
+        "block_size": size,
+        "medium": "GPU",
+        **more,
+    }
+
+
+def push(source: Source, *events: object) -> None:
+    """Tell."""
+    source.connected = True
+    source.push(msgspec.msgpack.encode([0.0, list(events), 0]))
+
+
+def test_ranks_are_averaged() -> None:
+    """Nobody knows which one will take the prompt."""
+    memory = Memory(1 << 24)
+    push(memory.join("w", 0), stored(0, 8))
+    push(memory.join("w", 1), stored(0, 4))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(96)}
+    assert {rank: held.gpu for rank, held in memory.ranks(prompt(), "w").items()} == {0: 128, 1: 64}
+
+
+def test_the_last_token_is_always_computed() -> None:
+    """A prompt of whole blocks finds one less on the GPU; from other tiers it may be loaded."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, stored(0, 8))
+    assert memory.held(prompt(128), ["w"]) == {"w": Held(112)}
+    push(source, stored(0, 8, medium="CPU"))
+    assert memory.held(prompt(128), ["w"]) == {"w": Held(112, 16)}
+
+
+def test_tiers_go_on_where_the_faster_one_ends() -> None:
+    """Also with blocks of another size, and where the slower one lacks the beginning."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, stored(0, 2), stored(0, 3, 32, medium="CPU"), stored(0, 8, medium="STORAGE"))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32, 64, 32)}
+    removed = {"type": "BlockRemoved", "block_hashes": [32000], "medium": "CPU"}
+    push(source, removed)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32, 64, 32)}
+
+
+def test_a_shared_store_is_everyones() -> None:
+    """Whoever wrote it, and also when that one is gone."""
+    memory = Memory(1 << 24)
+    writer = memory.join("a")
+    memory.join("b")
+    push(writer, stored(0, 8, medium="STORAGE", locality="REMOTE"))
+    assert memory.held(prompt(), ["a", "b"]) == {"a": Held(0, 0, 128), "b": Held(0, 0, 128)}
+    memory.leave(writer)
+    assert memory.held(prompt(), ["b"]) == {"b": Held(0, 0, 128)}
+
+
+def test_other_attention_is_not_mixed_up() -> None:
+    """Windows and states have blocks under the same names; their removal is not ours."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(
+        source,
+        stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention"),
+        stored(0, 8, group_idx=0, kv_cache_spec_kind="sliding_window"),
+        {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0},
+    )
+    assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
+    assert source.refused == {"other attention": 1}
+
+
+def test_salts_and_adapters_are_part_of_the_key() -> None:
+    """The salt stands in the first block's extra keys alone."""
+    memory = Memory(1 << 24)
+    salted = stored(0, 8, extra_keys=[["s"], *[None] * 7])
+    push(memory.join("salted"), salted)
+    push(memory.join("adapted"), stored(0, 8, lora_name="l", extra_keys=[["l"]] * 8))
+    push(memory.join("seen"), stored(0, 8, extra_keys=[None, [["image", 0]], *[None] * 6]))
+    names = ["salted", "adapted", "seen"]
+    assert memory.held(prompt(), names) == {
+        **dict.fromkeys(("salted", "adapted"), Held()),
+        "seen": Held(16),
+    }
+    assert memory.held(prompt(salt="s"), names)["salted"] == Held(128)
+
+
+def test_doubts() -> None:
+    """No source, no connection, silence, predictions that fail; and their end."""
+    memory = Memory(1 << 24)
+    assert memory.doubt("w") == "no events"
+    source = memory.join("w")
+    assert memory.doubt("w") == "not connected"
+    push(source, stored(0, 8))
+    assert memory.doubt("w") == ""
+    for _ in range(6):
+        memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0))
+    assert memory.doubt("w") == "silent"
+    push(source, stored(0, 8))
+    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0))
+    assert memory.doubt("w") == ""
+    for _ in range(20):
+        memory.observe("w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500))
+    assert memory.doubt("w") == "disagrees"
+    truth = memory.truths["w"]
+    assert truth.bias == pytest.approx(20 * 3500 / 27)
+    for _ in range(30):
+        memory.observe("w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500))
+    assert memory.doubt("w") == ""

@@ -1,0 +1,51 @@
+"""Any bytes as KV events, guided by coverage: `python tests/fuzz/kv_events.py -max_total_time=60`.
+
+Whatever comes is taken, or refused with a counted reason; nothing else is raised, and neither the
+index nor what waits in the stream grows beyond its bound. Needs the extra `fuzz`.
+"""
+
+import sys
+from itertools import count
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+with atheris.instrument_imports(include=["controller"]):
+    from controller.events import Refused, decode
+    from controller.index import Index
+    from controller.source import Source
+    from controller.stream import MOST_BYTES
+
+LIMIT = 1 << 20
+
+_index = Index(LIMIT)
+_source = Source(_index, "w", replays=True)
+_time = count()
+
+
+def one(data: bytes) -> None:
+    """The first byte says what happens, the next two the sequence, the rest is the payload."""
+    now = next(_time) / 10
+    what, sequence = (data[0] % 8 if data else 0), int.from_bytes(data[1:3], "big") % 32
+    payload, stream = data[3:], _source.stream
+    if what < 4:
+        _source.heard(sequence, payload, now)
+    elif what == 4:
+        _source.replayed(stream._round, sequence, payload)
+    elif what == 5:
+        _source.replay_ended(stream._round, now)
+    elif what == 6:
+        _source.replay_failed(stream._round, now)
+    else:
+        try:
+            decode(payload)
+        except Refused:
+            return
+    assert _index.bytes <= LIMIT
+    assert stream._pending_bytes <= MOST_BYTES
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()

@@ -1,0 +1,140 @@
+"""kvaware: the memory's word, what was sent lately, and the shadow where there is no word."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from strategies.base import Candidate, Outcome, Prompt, Seconds
+from strategies.kvaware import Held, KvAware, KvAwareOptions
+from strategies.load import Load
+from strategies.pace import Pace
+
+KEYS = list(range(1, 65))
+PROMPT = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS}, counted=True)
+
+
+@dataclass
+class View:
+    """A worker, idle."""
+
+    name: str
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = None
+    room_tokens: int | None = None
+
+
+class Told:
+    """A memory by hand."""
+
+    def __init__(self, **held: Held) -> None:
+        self.tokens: dict[str, Held] = dict(held)
+        self.doubts: dict[str, str] = {}
+        self.observed: list[tuple[str, int | None]] = []
+        self.forgotten: list[str] = []
+
+    def held(self, _: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """As it was told."""
+        return {worker: self.tokens[worker] for worker in workers if worker in self.tokens}
+
+    def doubt(self, worker: str, _: Prompt | None = None) -> str:
+        """As it was told."""
+        return self.doubts.get(worker, "")
+
+    def observe(self, worker: str, predicted: int | None, _: Outcome) -> None:
+        """Write it down."""
+        self.observed.append((worker, predicted))
+
+    def forget(self, worker: str) -> None:
+        """Write it down."""
+        self.forgotten.append(worker)
+
+
+def strategy(memory: Told | None, unconfirmed: float = 10.0) -> KvAware:
+    """With a memory, or without."""
+    made = KvAware(KvAwareOptions(unconfirmed=Seconds(unconfirmed)))
+    made.memory = memory
+    return made
+
+
+def test_who_is_said_to_hold_it_is_first() -> None:
+    """Whatever was sent where."""
+    kvaware = strategy(Told(b=Held(4096)))
+    decision = kvaware.rank(PROMPT, [View("a"), View("b")], 0.0)
+    assert [one.worker.name for one in decision.candidates] == ["b", "a"]
+    assert (decision.reason, decision.candidates[0].held_tokens) == ("prefix", 4096)
+
+
+def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
+    """GPU before host before store before nothing."""
+    memory = Told(a=Held(), b=Held(0, 0, 4096), c=Held(0, 4096), d=Held(4096))
+    workers = [View(name) for name in "abcd"]
+    decision = strategy(memory).rank(PROMPT, workers, 0.0)
+    assert [one.worker.name for one in decision.candidates] == ["d", "c", "b", "a"]
+    costs = {one.worker.name: one.cost.prefill for one in decision.candidates}
+    assert costs["c"] - costs["d"] == pytest.approx(4096 / 200_000)
+    assert costs["b"] - costs["d"] == pytest.approx(4096 / 50_000)
+    slow = KvAware(KvAwareOptions(l2_tokens_per_second=1))
+    slow.memory = memory
+    costs = {one.worker.name: one.cost.prefill for one in slow.rank(PROMPT, workers, 0).candidates}
+    assert costs["b"] == pytest.approx(costs["a"])
+
+
+def test_what_was_sent_counts_until_it_must_be_confirmed() -> None:
+    """For some seconds; then only the memory's word does."""
+    kvaware, workers = strategy(Told(), 10.0), [View("a"), View("b")]
+    kvaware.placed(PROMPT, workers[1], 0.0)
+    decision = kvaware.rank(PROMPT, workers, 5.0)
+    assert (decision.candidates[0].worker.name, decision.reason) == ("b", "prefix")
+    assert kvaware.rank(PROMPT, workers, 100.0).reason == "cold"
+
+
+@pytest.mark.parametrize("doubt", ["gap", "silent", "disagrees"])
+def test_who_is_doubted_is_judged_by_what_was_sent(doubt: str) -> None:
+    """The reason says so; its word does not count."""
+    memory = Told(a=Held(4096))
+    kvaware, workers = strategy(memory, 0.0), [View("a"), View("b")]
+    kvaware.placed(PROMPT, workers[1], 0.0)
+    memory.doubts = {"a": doubt, "b": doubt}
+    decision = kvaware.rank(PROMPT, workers, 5.0)
+    assert (decision.candidates[0].worker.name, decision.reason) == ("b", f"prefix ({doubt})")
+
+
+def test_without_tokens_or_memory_the_shadow_decides() -> None:
+    """As with prefixaware."""
+    text = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64))
+    for kvaware, prompt, reason in (
+        (strategy(Told(a=Held(4096))), text, "prefix (text)"),
+        (strategy(None), PROMPT, "prefix (no memory)"),
+    ):
+        workers = [View("a"), View("b")]
+        kvaware.placed(prompt, workers[1], 0.0)
+        decision = kvaware.rank(prompt, workers, 50.0)
+        assert (decision.candidates[0].worker.name, decision.reason) == ("b", reason)
+
+
+def test_predictions_are_compared_where_the_memory_made_them() -> None:
+    """Not where what was sent lately counted, nor where the worker refused; while doubted, too."""
+    memory, done = Told(a=Held(4096)), Outcome(ok=True, prompt_tokens=4160, cached_tokens=4096)
+    kvaware, worker = strategy(memory), View("a")
+    first = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
+    kvaware.placed(PROMPT, worker, 0.0)
+    kvaware.settled(PROMPT, first, done, 1.0)
+    again = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS})
+    kvaware.placed(again, worker, 2.0)
+    kvaware.settled(again, Candidate(worker, first.cost, 4096), done, 3.0)
+    memory.doubts = {"a": "disagrees"}
+    kvaware.placed(again, worker, 100.0)
+    kvaware.settled(again, Candidate(worker, first.cost, 0), done, 101.0)
+    kvaware.placed(again, worker, 200.0)
+    kvaware.settled(again, Candidate(worker, first.cost, 0), Outcome(False, began=False), 201.0)
+    assert memory.observed == [("a", 4096), ("a", None), ("a", 4096)]
+    kvaware.forget("a")
+    assert memory.forgotten == ["a"]
+
+
+def test_speeds_above_zero() -> None:
+    """Anything else is refused by name."""
+    with pytest.raises(ValueError, match="l1_tokens_per_second must be at least 1"):
+        KvAwareOptions(l1_tokens_per_second=0)
