@@ -156,6 +156,8 @@ class Proxy:
         pool = plea.pool
         able = self._admission.room(workers) or workers
         decision = self._rank(pool, plea.prompt, able, now)
+        if plea.visit is not None and len(able) < len(workers):
+            decision = plea.visit.told(decision, workers)
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
         self._metrics.overhead.observe(monotonic() - plea.started)
