@@ -137,7 +137,7 @@ class Visit:
         return choice
 
     def _state_after(self, name: str, pool: "Pool") -> str:
-        if not self.bound:
+        if not self.bound or self.state == "new":  # whoever refuses its first request never had it
             return "new"
         if name == self.bound:
             return "kept"
@@ -145,8 +145,9 @@ class Visit:
         return "spilled" if there else "rebound"
 
     def _moved(self, state: str) -> None:
+        if self.state != "new":
+            self._sessions.count(state)
         self.state = "hashed" if self._sessions.down else state
-        self._sessions.count(state)
 
     def _follow(
         self, session: Session, choice: "Candidate", candidates: "Sequence[Candidate]"

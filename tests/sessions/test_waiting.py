@@ -149,3 +149,15 @@ def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeR
         replies = {key: ask(router, key) for key in before}
         now = {key: reply.headers["x-warmroute-worker"] for key, reply in replies.items()}
         assert now == before
+
+
+def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> None:
+    """Then it begins elsewhere, also where a session would end with its worker."""
+    workers = [stub() for _ in range(2)]
+    rules = {"on_worker_lost": "error"}
+    router = route(*(one.url for one in workers), strategy="session", session=rules)
+    workers[0].stop()
+    replies = [ask(router, key) for key in "abcd"]
+    assert {reply.status_code for reply in replies} == {200}
+    assert {reply.headers["x-warmroute-session"].partition(";")[0] for reply in replies} == {"new"}
+    assert router.metric("warmroute_session_events_total", pool="default", event="new") == 4
