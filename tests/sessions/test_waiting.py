@@ -161,3 +161,21 @@ def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> No
     assert {reply.status_code for reply in replies} == {200}
     assert {reply.headers["x-warmroute-session"].partition(";")[0] for reply in replies} == {"new"}
     assert router.metric("warmroute_session_events_total", pool="default", event="new") == 4
+
+
+def test_a_session_does_not_wait_for_good(stub: MakeStub, route: MakeRouter) -> None:
+    """Its time in the line is that of everybody, however idle the others are meanwhile."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
+    router = route(*listed, strategy="session", **bounds)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(workers[home].requests) == 2)
+    late = ask(router, "a")
+    done.append(1)
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "overloaded")
+    assert first.worker() == home
+    until(router.idle)
