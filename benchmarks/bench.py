@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 from benchmarks import load, stub
 from benchmarks.load import Job, Result
-from benchmarks.processes import memory_bytes, started, tree
+from benchmarks.processes import memory_bytes, only_on, shared_out, started, tree
 from benchmarks.proxies import Group, Place, Proxy
 
 #: Until a proxy answers; LiteLLM imports for some twenty seconds.
@@ -50,7 +50,12 @@ class Standing:
 class Bench:
     """Use as a context manager: what was started through it ends with it."""
 
-    def __init__(self, stubs: int, settings: stub.StubSettings) -> None:
+    def __init__(self, stubs: int, settings: stub.StubSettings, cores: int = 0) -> None:
+        """Proxies get `cores` for themselves, or share all of them with everything if 0.
+
+        Raises ValueError if none would be left for the load.
+        """
+        self._theirs, self._ours = shared_out(cores)
         self._count = stubs
         self._settings = settings
         self._stack = ExitStack()
@@ -61,6 +66,7 @@ class Bench:
         _let_open_files_be_many()
         with ExitStack() as stack:
             stack.enter_context(_terminable())
+            stack.enter_context(only_on(self._ours))
             self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="benchmark-")))
             for _ in range(self._count):
                 channel, pid = stack.enter_context(child(stub.serve, self._settings))
@@ -97,7 +103,9 @@ class Bench:
         workers = [f"127.0.0.1:{worker}" for worker in self.ports]
         launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers, options))
         log = folder / "log"
-        with started(launch.command, log, launch.env) as process:
+        with ExitStack() as stack:
+            with only_on(self._theirs):
+                process = stack.enter_context(started(launch.command, log, launch.env))
             deadline = time.monotonic() + _READY_S
             while self.run(_probe(port)).problem:
                 if process.poll() is not None or time.monotonic() > deadline:

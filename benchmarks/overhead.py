@@ -23,7 +23,7 @@ from benchmarks.bench import Bench, NotReady, Standing, Stopped
 from benchmarks.overhead_cells import COUNTS, Cell, cases, measure
 from benchmarks.overhead_tables import Report
 from benchmarks.processes import memory_bytes
-from benchmarks.proxies import PROXIES, programs, version
+from benchmarks.proxies import PROXIES, TIMES, programs, version
 from benchmarks.stub import StubSettings
 
 #: Workers behind every proxy.
@@ -51,6 +51,9 @@ def main(
     size: Annotated[
         list[int] | None, typer.Option(help=f"Bytes of a request, of {list(COUNTS)}; repeat.")
     ] = None,
+    cores: Annotated[
+        int, typer.Option(min=0, help="Cores for the proxy alone; 0: it shares all of them.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="A quarter of the requests.")] = False,
     json_file: Annotated[
@@ -67,8 +70,8 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        with Bench(WORKERS, StubSettings(step_s=STEP_S)) as bench:
-            standing = [bench.direct(), *_start(bench, found, only or [""])]
+        with Bench(WORKERS, StubSettings(step_s=STEP_S), cores) as bench:
+            standing = [bench.direct(), *_start(bench, found, only or [""], cores)]
             wanted = cases(sizes, 4 if quick else 1)
             cells = list(
                 track(
@@ -80,20 +83,24 @@ def main(
                 )
             )
             memory = {one.name: memory_bytes(one.pids) for one in standing}
-    except (Stopped, NotReady) as error:
+    except (Stopped, NotReady, ValueError) as error:
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
-    about = _about(found, standing, rounds)
+    about = _about(found, standing, rounds, cores)
     _print(Report(cells, standing, memory), about, markdown=markdown)
     if json_file is not None:
         json_file.write_text(_json(about, standing, memory, cells))
 
 
-def _start(bench: Bench, found: dict[str, list[str]], only: Sequence[str]) -> list[Standing]:
+def _start(
+    bench: Bench, found: dict[str, list[str]], only: Sequence[str], cores: int
+) -> list[Standing]:
     wanted = [
         proxy
         for proxy in PROXIES
-        if proxy.program in found and any(part in proxy.name for part in only)
+        if proxy.program in found
+        and any(part in proxy.name for part in only)
+        and (cores != 1 or TIMES not in proxy.mode)
     ]
     return [
         bench.start(proxy, found[proxy.program])
@@ -101,11 +108,14 @@ def _start(bench: Bench, found: dict[str, list[str]], only: Sequence[str]) -> li
     ]
 
 
-def _about(found: dict[str, list[str]], standing: Sequence[Standing], rounds: int) -> str:
+def _about(
+    found: dict[str, list[str]], standing: Sequence[Standing], rounds: int, cores: int
+) -> str:
     used = {one.name.split()[0] for one in standing if one.group}
     versions = [f"{name} {version(found[name], name)}" for name in found if name in used]
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    return f"{', '.join(sorted(versions))}; {machine}; medians of {rounds} rounds."
+    room = f"each on {cores} core{'s' * (cores > 1)} of its own" if cores else "all cores shared"
+    return f"{', '.join(sorted(versions))}; {machine}; {room}; medians of {rounds} rounds."
 
 
 def _print(report: Report, about: str, *, markdown: bool) -> None:

@@ -54,6 +54,28 @@ def _memory(pid: int) -> int:
     return 0
 
 
+def shared_out(cores: int) -> tuple[set[int], set[int]]:
+    """Return which of our cores are a proxy's, so many of them, and which everything else's.
+
+    All are everybody's where `cores` is 0. Raises ValueError if none would be left.
+    """
+    ours = sorted(os.sched_getaffinity(0))
+    if cores >= len(ours):
+        raise ValueError(f"{cores} cores for a proxy leave none of {len(ours)} for the load")
+    return set(ours[-cores:]), set(ours[:-cores] or ours)
+
+
+@contextmanager
+def only_on(cores: set[int]) -> Iterator[None]:
+    """Start what is started in the block on these cores; threads and children stay there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @contextmanager
 def started(
     command: Sequence[str], log: Path, env: Mapping[str, str]

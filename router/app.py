@@ -131,7 +131,6 @@ class Door:
         await self.keeper.stop()
         await self._health.stop()
         self._proxy.close()
-        await self._inquiries.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
         await let_go(self.fleet)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from router import logs
 from router.channel import Channel, Lost, Refusal, first
+from router.passing import Passing, Posts
 from router.process import raise_descriptors, settle
 from router.rebuild import CannotBuild
 from router.sealed import opened
@@ -36,6 +37,8 @@ class Order(msgspec.Struct, frozen=True):
     listen: Address
     """With the port that all of them share."""
     admin: Address | None
+    posts: Posts | None = None
+    """By which connections are passed on."""
 
 
 class Child:
@@ -43,7 +46,8 @@ class Child:
 
     def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
-        self._serving = Serving(settings, order.place)
+        passing = Passing(order.posts, order.place - 1) if order.posts else None
+        self._serving = Serving(settings, order.place, passing)
         self._server = self._serving.server
         self._ending = False
         self._view = self._serving.door.view

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -29,15 +29,30 @@ _RUN = "import sys; sys.path = sys.argv[2:]; from router.child import main; main
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Place:
     """One of several processes, kept alive."""
 
-    def __init__(self, order: Callable[[], Order], answer: Hear) -> None:
-        """`order` is asked at every start; `answer` is given to what the process asks."""
+    def __init__(
+        self,
+        order: Callable[[], Order],
+        answer: Hear,
+        descriptors: Sequence[int] = (),
+        gone: Callable[[], None] = _nothing,
+    ) -> None:
+        """`order` is asked at every start; `answer` is given to what the process asks.
+
+        It inherits `descriptors`; `gone` is called when one has ended.
+        """
         self.ready = asyncio.Event()
         """One has begun to serve."""
         self._order = order
         self._answer = answer
+        self._descriptors = tuple(descriptors)
+        self._has_gone = gone
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -74,7 +89,7 @@ class Place:
             process = self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
                 stdin=DEVNULL,
-                pass_fds=(end,),
+                pass_fds=(end, *self._descriptors),
                 start_new_session=True,  # Ctrl-C is for us, who tell the others
             )
         channel = self._channel = await Channel.open(ours, self._hear)
@@ -86,6 +101,7 @@ class Place:
             return await process.wait()
         finally:
             self._channel = None
+            self._has_gone()
             self._gone = merged([self._gone, self._counted])
             self._counted = []
             self.kill()

@@ -14,6 +14,7 @@ from router import logs
 from router.channel import Refusal
 from router.child import Order
 from router.merge import merged, merged_tokenizers, merged_workers, text
+from router.passing import Commons, Posts
 from router.place import Place
 from router.rebuild import CannotBuild
 from router.sealed import seal
@@ -36,7 +37,17 @@ class Processes:
         self._settings = settings
         self._listen, self._admin = listen, admin
         self._told = False
-        self._places = [Place(partial(self._order, n), self._answer) for n in range(1, count + 1)]
+        # What is encrypted cannot be passed on: its handshake has begun where it was accepted.
+        self._commons = None if settings.tls else Commons(count)
+        self._places = [
+            Place(
+                partial(self._order, number),
+                self._answer,
+                posts.all if (posts := self._posts(number)) else (),
+                partial(self._gone, number),
+            )
+            for number in range(1, count + 1)
+        ]
 
     async def run(self, started: Callable[[], None]) -> int:
         """Serve until told to stop; return the exit code. `started` is called when all do."""
@@ -51,6 +62,8 @@ class Processes:
             ended = await asyncio.gather(*runs)
         finally:
             self._kill()
+            if self._commons is not None:
+                self._commons.close()
         return 0 if all(ended) else 1
 
     def stop(self) -> None:
@@ -90,7 +103,15 @@ class Processes:
         return True
 
     def _order(self, number: int) -> Order:
-        return Order(number, seal(self._settings), self._listen, self._admin)
+        posts = self._posts(number)
+        return Order(number, seal(self._settings), self._listen, self._admin, posts)
+
+    def _posts(self, number: int) -> Posts | None:
+        return self._commons.posts(number - 1) if self._commons else None
+
+    def _gone(self, number: int) -> None:
+        if self._commons is not None:
+            self._commons.shut(number - 1)
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""

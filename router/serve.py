@@ -135,7 +135,7 @@ def _refuse_split_sessions(settings: Settings) -> None:
 
 def _say_what_is_lost(settings: Settings, count: int) -> None:
     log.info(
-        "%d processes share a port and nothing else: each has its own bookings, turns, queue,"
+        "%d processes share a port and its connections: each has its own bookings, turns, queue,"
         " learned pace and ejections, and limits and clients.connections hold for each",
         count,
     )

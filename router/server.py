@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from router.app import Door
+from router.passing import Passing
 from router.protocol import Client, House
 from router.settings import ShutdownSettings
 from router.units import Address, format_duration
@@ -82,9 +83,14 @@ class Server:
     """Serves a door on listening sockets, once."""
 
     def __init__(
-        self, door: Door, ending: Ending | None = None, tls: ssl.SSLContext | None = None
+        self,
+        door: Door,
+        ending: Ending | None = None,
+        tls: ssl.SSLContext | None = None,
+        passing: Passing | None = None,
     ) -> None:
         self._door = door
+        self._passing = passing
         self.ending = ending or Ending()
         """Looked at when the end comes."""
         self._tls = tls
@@ -156,8 +162,9 @@ class Server:
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, house: House, listener: socket.socket
     ) -> asyncio.Server:
+        passing = self._passing if house is self._door else None
         return await loop.create_server(
-            lambda: Client(house, loop),
+            passing.begin(house, loop) if passing else lambda: Client(house, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,
@@ -182,6 +189,8 @@ class Server:
         await self._unless_now(ending.delay)
         for server in servers:
             server.close()
+        if self._passing is not None:
+            await self._passing.end()
         for client in door.everyone:
             client.stop()
         if left := self._busy():

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from router import logs
 from router.app import create_app
 from router.fleet import Worker
+from router.passing import Passing
 from router.rebuild import CannotBuild
 from router.server import Ending, Server
 from router.settings import Settings, TlsSettings
@@ -24,13 +25,18 @@ FAREWELL_S = 0.2
 class Serving:
     """Serves what the settings describe, and what they come to describe."""
 
-    def __init__(self, settings: Settings, place: int | None = None) -> None:
-        """`place` is that among several processes. Raises CannotBuild."""
+    def __init__(
+        self, settings: Settings, place: int | None = None, passing: Passing | None = None
+    ) -> None:
+        """`place` is that among several processes, `passing` their way to share connections.
+
+        Raises CannotBuild.
+        """
         self._settings = settings
         self._place = place
         self.door = create_app(settings)
         self._tls = _context(settings)
-        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls)
+        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
         self._farewells: set[asyncio.Task[None]] = set()
 
     async def run(

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,28 @@ def test_connections_are_spread_and_counts_add_up(stub: MakeStub, serve: Serve) 
     assert text.count("# TYPE warmroute_requests_total counter") == 1
     assert text.count("# TYPE warmroute_request_seconds histogram") == 1
     assert running.cut(signal.SIGTERM) == 0
+
+
+def by_process(running: Running) -> Counter[str]:
+    """How many requests each process has logged."""
+    return Counter(re.findall(r"\[(\d)\] id=", running.err.read_text()))
+
+
+def test_all_have_equally_many_connections(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
+    """However the kernel spreads them; and where one is, it stays."""
+    running = serve(stub().url, args=THREE, logs={"requests": True})
+    url = running.url()
+    clients = [stack.enter_context(httpx.Client()) for _ in range(30)]
+    for client in clients:
+        assert answered_by(client.post(url + CHAT, json=chat()))
+    until(lambda: by_process(running).total() == 30)
+    first = by_process(running)
+    assert sorted(first) == ["1", "2", "3"]
+    assert max(first.values()) - min(first.values()) <= 2
+    for client in clients:
+        assert answered_by(client.post(url + CHAT, json=chat()))
+    until(lambda: by_process(running).total() == 60)
+    assert by_process(running) == Counter({place: 2 * count for place, count in first.items()})
 
 
 def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
@@ -215,7 +238,7 @@ def test_what_is_lost_is_said(stub: MakeStub, serve: Serve) -> None:
         running = serve(worker, args=("--processes", 2), strategy=strategy)
         running.url()
         log = running.err.read_text()
-        assert log.count("2 processes share a port and nothing else") == 1
+        assert log.count("2 processes share a port and its connections") == 1
         assert log.count("one time in 2") == warned
         assert running.cut(signal.SIGTERM) == 0
 

@@ -1,0 +1,99 @@
+"""Who should have the next connection."""
+
+from mmap import mmap
+
+from router.shares import SLACK, Shares, cells
+
+
+def three() -> list[Shares]:
+    """Three processes that have begun."""
+    memory = mmap(-1, cells(3))
+    found = [Shares(memory, place, 3) for place in range(3)]
+    for one in found:
+        one.begin()
+    return found
+
+
+def test_the_first_stays() -> None:
+    """Nobody has any: so where it was accepted is as good as elsewhere."""
+    one, two, _ = three()
+    assert one.freest() is None
+    one.opened()
+    assert two.freest() is None
+
+
+def test_the_second_goes() -> None:
+    """To somebody who has none."""
+    one, _, _ = three()
+    one.opened()
+    assert one.freest() == 1
+
+
+def test_what_is_under_way_counts_where_it_goes() -> None:
+    """Or a burst would all go to the same one."""
+    one, two, _ = three()
+    one.opened()
+    one.passed(1)
+    assert one.freest() == 2
+    one.passed(2)
+    assert one.freest() is None
+    two.took()
+    assert one.freest() == 1  # taken, but gone since
+    two.opened()
+    assert one.freest() is None
+
+
+def test_what_could_not_be_passed_does_not_count() -> None:
+    """It has stayed."""
+    one, _, _ = three()
+    one.opened()
+    one.passed(1)
+    one.passed(1, -1)
+    assert one.freest() == 1
+
+
+def test_who_is_shut_gets_none() -> None:
+    """However few it has; and it keeps what it accepts once all are shut."""
+    one, two, three_ = three()
+    one.opened(5)
+    two.shut()
+    assert one.freest() == 2
+    three_.shut()
+    assert one.freest() is None
+    one.shut()
+    assert one.freest() is None
+    one.opened()
+    one.opened(-1)
+    assert two.freest() is None
+
+
+def test_of_many_a_few_do_not_matter() -> None:
+    """Passing costs a little, so it is done where it is felt."""
+    one, two, three_ = three()
+    two.opened(10 * SLACK)
+    three_.opened(10 * SLACK)
+    one.opened(11 * SLACK - SLACK + 10)
+    assert one.freest() is None
+    one.opened()
+    assert one.freest() == 1
+
+
+def test_a_new_process_begins_with_none() -> None:
+    """What the one before it had is gone with it; what was on its way is still to be taken."""
+    memory = mmap(-1, cells(2))
+    one, two = (Shares(memory, place, 2) for place in range(2))
+    one.begin()
+    two.begin()
+    two.opened(7)
+    one.opened()
+    one.passed(1)
+    two.shut()
+    again = Shares(memory, 1, 2)
+    again.begin()
+    one.opened()
+    assert one.freest() == 1  # 2 here, 1 on its way there
+    again.took()
+    again.opened()
+    assert one.freest() == 1
+    again.opened()
+    assert one.freest() is None
