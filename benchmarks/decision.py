@@ -35,6 +35,7 @@ class Stand:
     load: Load = field(default_factory=Load)
     pace: Pace = field(default_factory=Pace)
     kv_tokens: int | None = 400_000
+    room_tokens: int | None = 400_000
 
 
 def main() -> None:

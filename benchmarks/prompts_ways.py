@@ -19,6 +19,7 @@ from router.identity.exact import Exact
 from router.identity.folder import read_folder
 from router.identity.reading import read
 from router.identity.template import ChatTemplate
+from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.openai import ENDPOINTS, parse
 from router.prompts import Known, Prompts
@@ -60,7 +61,7 @@ class Router:
         self.tokenizer, self.why = load(path)
         self._template = ChatTemplate(folder.template(tools=False) or "", folder.special_tokens)
         self._prompts = Prompts()
-        self._prompts.known = {MODEL: Known(MODEL, Exact(folder, self.tokenizer))}
+        self._prompts.known = {MODEL: Known(MODEL, Exact(Templated(folder, self.tokenizer)))}
 
     def prompt(self, body: bytes) -> Prompt:
         """Do all of it."""

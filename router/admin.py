@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -12,16 +13,20 @@ from starlette.routing import Route
 
 from router import __version__
 from router.errors import DoorError, UnknownModel, WrongMethod
+from router.explain import PATH as EXPLAIN
+from router.explain import explained
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
+from router.memory_status import KvStatus
 from router.openapi import add_docs, describe
 from router.sagemaker.paths import PING
 from router.view import View, WorkerStatus
 
 
 class Readiness(BaseModel):
-    """`ready`: every pool has a ready worker. `degraded`: some have. `down`: none has.
+    """`ready`: every pool has a ready worker. `degraded`: some have, or a ready worker's KV events
+    are missing. `down`: none has.
 
     `stopping`: whatever there is, the router was told to stop.
     """
@@ -29,6 +34,9 @@ class Readiness(BaseModel):
     status: str
     pools: dict[str, int]
     """Ready workers by pool."""
+    blind: dict[str, int] | None = None
+    """Ready workers whose KV events cannot be had or trusted, by pool; only where a strategy asks
+    for them. Requests go on, by what was sent before: the router is `degraded`."""
 
 
 def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
@@ -45,18 +53,25 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         """Answer as long as the process does; says nothing of the workers."""
         return {"status": "live"}
 
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", include_in_schema=False)  # as vLLM has it: balancers ask there
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
-    @app.get("/health/ready", responses={503: {"model": Readiness}})
+    @app.get(
+        "/health/ready", responses={503: {"model": Readiness}}, response_model_exclude_none=True
+    )
     async def ready(response: Response) -> Readiness:
         """503 while no worker is ready, and once the router was told to stop."""
         ready = {pool.name: sum(w.ready for w in pool.workers) for pool in fleet.pools}
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
+        blind = view.blind()
+        if status == "ready" and any(blind.values()):
+            status = "degraded"
         if stopping():
             status = "stopping"
         if status in {"down", "stopping"}:
             response.status_code = 503
-        return Readiness(status=status, pools=ready)
+        return Readiness(status=status, pools=ready, blind=blind or None)
 
     @app.get(MODELS)
     async def models() -> dict[str, Any]:
@@ -72,7 +87,18 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         return found
 
     _add_views(app, view)
+    _add_explain(app, fleet)
     return app
+
+
+def _add_explain(app: FastAPI, fleet: Fleet) -> None:
+    """What would become of a request."""
+
+    @app.post(EXPLAIN)
+    async def explain(request: Request, path: str = "/v1/chat/completions") -> Response:
+        """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere."""
+        explanation = explained(fleet, path, await request.body())
+        return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 
 def _add_views(app: FastAPI, view: View) -> None:
@@ -87,6 +113,11 @@ def _add_views(app: FastAPI, view: View) -> None:
     async def tokenizers() -> list[TokenizerStatus]:
         """List where tokenizers come from, and whether workers make the same tokens."""
         return await view.tokenizers()
+
+    @app.get("/kv")
+    async def kv() -> list[KvStatus]:
+        """List every worker whose KV events are wanted: its stream, its blocks, how right it is."""
+        return view.kv()
 
     @app.get("/metrics", response_class=Response)
     async def scrape() -> Response:

@@ -42,6 +42,7 @@ class Admission:
         """Other bounds, for the requests to come."""
         self._most = settings.limits.in_flight
         self._patience = settings.timeouts.queue
+        self._overflow = settings.limits.overflow
         self.queue.limit = settings.limits.queue
 
     def follow(self, fleet: Fleet) -> None:
@@ -74,11 +75,11 @@ class Admission:
         line = (pool.name, model, only)
         ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
         if ticket is None:
-            raise QueueFull
+            raise self._full(pool)
         self.waited += 1
         self._pools[line] = pool
         if ticket.displaced is not None:
-            _refuse(ticket.displaced, QueueFull())
+            _refuse(ticket.displaced, self._full(pool))
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         try:
@@ -106,6 +107,17 @@ class Admission:
         if not ticket.waiter.done():
             ticket.waiter.set_result(None)
         return True
+
+    def _full(self, pool: Pool) -> QueueFull:
+        """Tell that there is no room, not even to wait, as the settings say it is told."""
+        how, counts = self._overflow, None
+        if how.body == "hyperpod":
+            counts = {
+                "max_concurrent": self._most * len(pool.workers),
+                "max_queue_size": self.queue.limit,
+                "current": sum(worker.load.in_flight for worker in pool.workers),
+            }
+        return QueueFull(how.message, how.status, counts)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

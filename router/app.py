@@ -12,6 +12,7 @@ from router.gate import admin_gate, for_clients, main_gate
 from router.health import Health
 from router.identity.keeper import Keeper
 from router.inquiry import Inquiries
+from router.memories import Memories
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
 from router.protocol import Client
@@ -44,8 +45,10 @@ class Door:
         self.clients: set[Client] = set()
         self.stopping = False
         """Told to stop: not ready any more, and every answer is the last on its connection."""
-        self._health = Health(fleet, settings.health, self._inquiries, self.keeper.notice)
-        self.view = View(fleet, self.metrics, lambda: self.keeper.cases)
+        self.memories = Memories(fleet, settings, self._inquiries)
+        self._health = Health(fleet, settings.health, self._inquiries, self._notice)
+        self.metrics.remember(self.memories)
+        self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         app = admin(fleet, self.view, lambda: self.stopping)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
@@ -57,8 +60,14 @@ class Door:
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
+    def _notice(self, worker: Worker, back: bool) -> None:
+        """A ready worker was asked for its models."""
+        self.keeper.notice(worker, back)
+        self.memories.notice(worker)
+
     def _rule(self, settings: Settings) -> None:
         """Bounds and rules for everyone, from the next request on."""
+        self.metrics.aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
@@ -96,6 +105,7 @@ class Door:
             left = plan.carry_out()
             self._settings = settings
             self.keeper.change(settings)
+            await self.memories.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._sagemaker.change(settings)
@@ -115,20 +125,24 @@ class Door:
 
     async def start(self) -> None:
         """Look at every worker once, and go on looking."""
+        self.memories.start()
         await self._health.start()
         self.keeper.start()
         self._looking = asyncio.create_task(look_after(self.fleet))
 
     async def look(self) -> None:
         """Look at everything once: every worker, and every tokenizer."""
+        self.memories.start()
         await self._health.start()
         await self.keeper.settle()
+        await self.memories.settle()
 
     async def stop(self) -> None:
         """Let go of the workers."""
         if self._looking is not None:
             self._looking.cancel()
         await self.keeper.stop()
+        await self.memories.stop()
         await self._health.stop()
         self._proxy.close()
         for worker in self.fleet.workers:

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
 from router.fleet import Pool, Worker
+from router.headers import header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
+from strategies.explain import terms, words
 
 log = logging.getLogger("warmroute.requests")
 
@@ -20,6 +22,10 @@ log = logging.getLogger("warmroute.requests")
 CLIENT_LEFT = 499
 #: How vLLM says that it admits no more: backpressure, not a failure.
 FULL = 503
+#: With this field, whatever it says, a client asks for the whole decision.
+DECISION = b"x-warmroute-decision"
+#: Workers of which a header tells the cost.
+MOST_TOLD = 16
 
 
 class Plea(NamedTuple):
@@ -158,29 +164,36 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
-        if job.prompt.stream and self._first_byte_s is not None:  # else it came with the last token
-            pace = self.worker.pace
-            waited = self._booking.waited_s / self._booking.pace_factor
+        seconds = self._booking.computed_s
+        if seconds is not None:
             if cached is None:
                 cached = expected
-            pace.observe(waited + pace.guess(prompt_tokens - cached, cached), self._first_byte_s)
+            self.worker.pace.observe(prompt_tokens - cached, cached, seconds)
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client what happened."""
-        fields = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
-            self.job.exchange.identity,
+        exchange, visit = self.job.exchange, self.job.visit
+        lines = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
+            exchange.identity,
             self.worker.label,
             self._explanation(),
         )
-        return fields if self.job.visit is None else fields + self.job.visit.fields()
+        if visit is not None:
+            lines += visit.fields()
+        return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
         choice, reason = self.choice, self.job.decision.reason.encode()
-        if choice.cost is FREE:
-            return reason
-        return b"%b; held=%d; wait=%.3fs; prefill=%.3fs; crowd=%.3fs; pressure=%.3fs" % (
-            (reason, choice.held_tokens, *choice.cost)
-        )
+        return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
+
+    def _whole(self) -> bytes:
+        """The reason in words, and what the best of all workers would have cost."""
+        decision = self.job.decision
+        lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
+        for choice in decision.candidates[:MOST_TOLD]:
+            told = f"{choice.worker.name}; {terms(choice)}"
+            lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
+        return b"".join(lines)
 
     def log(self) -> None:
         """Write one line, without a word of the prompt."""

@@ -6,6 +6,7 @@ from router.app import create_app
 from router.fleet import Fleet
 from router.identity.agreement import State
 from router.identity.case import Case
+from router.memory_status import kv_statuses
 from router.settings import Settings
 
 
@@ -16,7 +17,9 @@ async def check_live(settings: Settings) -> tuple[list[str], bool]:
         await door.look()
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
         well = all(worker.ready for worker in door.fleet.workers)
+        well = well and not any(one.doubt for one in kv_statuses(door.memories))
         return lines, well and not any(map(_is_wrong, cases))
     finally:
         await door.stop()

@@ -1,14 +1,17 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from router import __version__, demo, logs, server, settings_file
+from router import explain as explaining
 from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.reload import Source
@@ -18,6 +21,7 @@ from router.replay_report import to_json
 from router.replay_tables import tables
 from router.serve import serve as run_serve
 from router.settings import LogSettings, Settings
+from router.settings_file import Loaded
 from router.units import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
@@ -40,9 +44,18 @@ def _fail(message: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
-def _load(file: Path) -> Settings:
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        envvar="WARMROUTE_WORKERS",
+        help="URLs of an InferenceEndpointConfig's workers, parted by commas.",
+    ),
+]
+
+
+def _load(file: Path, workers: str | None) -> Loaded:
     try:
-        return settings_file.load(file)
+        return settings_file.take(file, workers)
     except settings_file.SettingsError as error:
         raise _fail(str(error), 2) from None
 
@@ -78,9 +91,10 @@ def serve(
     processes: Annotated[
         int, typer.Option(min=1, help="How many share the port; each knows only what it sent.")
     ] = 1,
+    workers: Workers = None,
 ) -> None:
     """Open the front door and serve until told to stop."""
-    source = Source(config, _address(listen) if listen else None)
+    source = Source(config, _address(listen) if listen else None, workers)
     try:
         code = run_serve(
             source,
@@ -102,16 +116,29 @@ def check(
     live: Annotated[
         bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
     ] = False,
+    explain_mapping: Annotated[
+        bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
+    ] = False,
+    workers: Workers = None,
 ) -> None:
     """Say everything that is wrong with a file, or everything that would be used."""
-    settings = _load(file)
+    settings, notes = _load(file, workers)
     if live:
         raise typer.Exit(_check_live(settings))
+    if explain_mapping and not notes:
+        raise _fail(f"{file} is no manifest: its settings are what they are", 2)
+    if explain_mapping:
+        _print(("field", "value", "becomes", ""), [(*note[:3], note.fate.value) for note in notes])
+    else:
+        _print(("setting", "value", "from"), settings_file.describe(settings))
+
+
+def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in ("setting", "value", "from"):
+    for heading in headings:
         table.add_column(heading, overflow="fold")  # never cut: this is what will be used
-    for row in settings_file.describe(settings):
-        table.add_row(row.path, row.value, row.source)
+    for row in rows:
+        table.add_row(*map(escape, row))
     _out.print(table)
 
 
@@ -125,6 +152,42 @@ def _check_live(settings: Settings) -> int:
     for line in lines:
         print(line)
     return 0 if well else 1
+
+
+@app.command()
+def explain(
+    *,
+    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    request: Annotated[Path, typer.Option(help="The body of a request, JSON.")],
+    url: Annotated[
+        str | None, typer.Option(help="Ask the router that runs there, with all it knows.")
+    ] = None,
+    path: Annotated[str, typer.Option(help="The endpoint it is for.")] = "/v1/chat/completions",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WARMROUTE_ADMIN_KEY", help="An operator's key.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    workers: Workers = None,
+) -> None:
+    """Say where a request would go and why, without sending it anywhere."""
+    settings, _ = _load(file, workers)
+    try:
+        body = request.read_bytes()
+    except OSError as error:
+        raise _fail(f"--request {request}: {error.strerror or error}", 2) from None
+    try:
+        if url is None:
+            found = explaining.explained_offline(settings, path, body)
+        else:
+            found = explaining.explained_by(url, path, body, api_key)
+    except explaining.CannotExplain as error:
+        raise _fail(str(error), 2 if url is None else 1) from None
+    except CannotBuild as error:
+        raise _fail(str(error)) from None
+    if as_json:
+        print(explaining.to_json(found))
+    else:
+        _out.print(explaining.table(found))
 
 
 @app.command()

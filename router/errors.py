@@ -5,7 +5,13 @@ and a worker, and says whether the worker may have begun to work: only what sure
 is tried elsewhere.
 """
 
+from collections.abc import Mapping
+
 import msgspec
+
+BUSY = "Every worker is busy, and as many requests wait as may; please try again."
+#: What HyperPod says then.
+BUSY_HYPERPOD = "Too many concurrent requests"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -186,17 +192,32 @@ class NoWorker(DoorError):
 
 
 class QueueFull(DoorError):
-    """More requests wait than may (`limits.queue`)."""
+    """More requests wait than may (`limits.queue`); `limits.overflow` says how that is told."""
 
     status = 429
     type = "rate_limit_error"
     code = "queue_full"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Every worker is busy, and as many requests wait as may; please try again.",
-            headers=[(b"retry-after", b"2")],
-        )
+    def __init__(
+        self,
+        message: str | None = None,
+        status: int = 429,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """`counts` make the body that of HyperPod's request limits: what may be, and what is."""
+        if message is None:
+            message = BUSY if counts is None else BUSY_HYPERPOD
+        super().__init__(message, headers=[(b"retry-after", b"2")])
+        self.status = status
+        self._counts = counts
+        if status >= 500:
+            self.type = "server_error"
+
+    def body(self) -> bytes:
+        """Render as every error, or as HyperPod does (request limits in its documentation)."""
+        if self._counts is None:
+            return super().body()
+        return msgspec.json.encode({"error": self.message, **self._counts})
 
 
 class Overrun(DoorError):

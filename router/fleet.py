@@ -19,7 +19,7 @@ from router.sessions.sessions import Sessions
 from router.upstream import Upstream
 from strategies.base import Candidate, Prompt, Strategy
 from strategies.load import Booking, Load
-from strategies.pace import Pace
+from strategies.pace import Curve, Pace
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -116,6 +116,11 @@ class Worker:
         self.state, self.reason = state, reason
         self.ready = state is State.READY
 
+    @property
+    def room_tokens(self) -> int | None:
+        """Tokens that the requests running there may take: what it says it holds on its GPU."""
+        return self.kv_tokens
+
     def wait(self) -> float:
         """Seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
@@ -140,6 +145,8 @@ class Pool:
         self.strategy = strategy
         self.sessions: Sessions | None = None
         """Those of its clients, if its strategy keeps them."""
+        self.curve = Curve()
+        """What its workers' speeds have in common."""
         self._staff(workers)
         chooses = getattr(strategy, "over", strategy)
         self.prompts = Prompts(keyed=getattr(chooses, "reads_prompt", True))
@@ -148,6 +155,8 @@ class Pool:
 
     def _staff(self, workers: Sequence[Worker]) -> None:
         self.workers = tuple(workers)
+        for worker in workers:
+            worker.pace.follow(self.curve)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Those that get new requests."""
         self.draining = {worker.name: worker for worker in workers if worker.draining}
@@ -172,8 +181,11 @@ class Pool:
         log.warning("pool %s: %s", self.name, news)
 
     def follow(self, before: "Pool") -> None:
-        """Take the place of a pool that chose otherwise; what was learned of prompts stays."""
+        """Take the place of a pool that chose otherwise; what was learned stays."""
         self.prompts.bytes_per_token = before.prompts.bytes_per_token
+        self.curve = before.curve
+        for worker in self.workers:
+            worker.pace.follow(self.curve)
 
     def forget(self, worker: Worker) -> None:
         """It left, or was most likely restarted: the strategy is told."""
@@ -202,7 +214,6 @@ class Pool:
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
             stream=prompt.stream,
-            pace_factor=worker.pace.factor,
         )
         try:
             self.strategy.placed(prompt, worker, now)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from router.cors import Cors
 from router.errors import Headers, UnknownPath, WrongKey, WrongMethod
 from router.exchange import Exchange
+from router.explain import PATH as EXPLAIN
 from router.keys import Keys
 from router.openai import ENDPOINTS
 from router.sagemaker.paths import PING, Operation, route
@@ -17,7 +18,7 @@ from router.sagemaker.sigv4 import Signed
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
-OPEN = frozenset(("/health/live", "/health/ready", PING, "*"))
+OPEN = frozenset(("/health", "/health/live", "/health/ready", PING, "*"))
 MODELS = "/v1/models"
 #: Before the name of one of them.
 MODEL = MODELS + "/"
@@ -115,6 +116,7 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
     places[MODELS] = Place(door, "GET", SMALL_BODY)
     if not apart:
         places |= dict.fromkeys(operators, Place(admin, None, SMALL_BODY))
+        places[EXPLAIN] = Place(admin, "POST", settings.limits.body)
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     cors = Cors(settings.cors) if settings.cors else None
     return Gate(places, _either(settings), cors, _sagemaker(settings, door))
@@ -124,6 +126,7 @@ def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
     """Make the rules of the operators' own listener."""
     keys = _keys(settings.admin_keys)
     places = dict.fromkeys(operators, Place(keys, None, SMALL_BODY))
+    places[EXPLAIN] = Place(keys, "POST", settings.limits.body)
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     return Gate(places, keys)
 

@@ -14,9 +14,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from router.admission import Admission
+from router.aliases import hyperpod
 from router.fleet import Fleet, Pool, State
+from router.holding import Holding
 from router.identity import agreement
 from router.identity.case import Case
+from router.memories import Memories
+from router.memory_metrics import memory_metrics
 from router.retries import Budget
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
@@ -91,16 +95,24 @@ class Metrics(Collector):
             name: Counter(f"warmroute_{name}", says, labels)
             for name, (says, labels) in _COUNTERS.items()
         }
+        self.aliases = False
+        """Tell some of it again under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
         self._admission: Admission | None = None
         self._budget: Budget | None = None
+        self._memories: Memories | None = None
+        self._holding: Holding | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, admission: Admission, budget: Budget) -> None:
+    def watch(self, admission: Admission, budget: Budget, holding: Holding) -> None:
         """Read these too, when scraped."""
-        self._admission, self._budget = admission, budget
+        self._admission, self._budget, self._holding = admission, budget, holding
+
+    def remember(self, memories: Memories) -> None:
+        """Read these too, when scraped."""
+        self._memories = memories
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
@@ -130,9 +142,13 @@ class Metrics(Collector):
         yield from _prompts(self._fleet.pools)
         yield from session_metrics(self._fleet.pools)
         yield from _tokenizers(self._fleet.pools, self._cases())
+        if self._memories is not None:
+            yield from memory_metrics(self._memories)
+        if self.aliases:
+            yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
 
     def _waiting(self) -> Iterator[Metric]:
-        if self._admission is None or self._budget is None:
+        if self._admission is None or self._budget is None or self._holding is None:
             return
         queue = self._admission.queue
         yield GaugeMetricFamily(
@@ -143,6 +159,14 @@ class Metrics(Collector):
         )
         yield CounterMetricFamily(
             "warmroute_queue_refused", "Requests that found the queue full.", queue.refused
+        )
+        yield GaugeMetricFamily(
+            "warmroute_held",
+            "Requests held until a worker is about to be free.",
+            len(self._holding),
+        )
+        yield CounterMetricFamily(
+            "warmroute_held_requests", "Requests that were held.", self._holding.held
         )
         yield CounterMetricFamily(
             "warmroute_retries_denied",

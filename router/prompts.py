@@ -6,17 +6,19 @@ bytes make a token is learned from the `usage` that workers report.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from router.identity.exact import Exact
 from router.identity.text import canonical, measured
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
-from strategies.base import Prompt
-from strategies.blocks import TEXT_ENDS, chain, root_key
+from strategies.base import NO_BLOCKS, Prompt
+from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
 #: Bytes a token until usage was seen; English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
@@ -44,6 +46,8 @@ class Known(NamedTuple):
     exact: Exact
     forward: bool = False
     """Its workers may be sent the ids along with a chat."""
+    media: bool = False
+    """Of a chat with images its tokens are known up to the first of them."""
 
 
 class Asked(NamedTuple):
@@ -72,6 +76,8 @@ class Prompts:
 
     def __init__(self, *, keyed: bool = True) -> None:
         self.keyed = keyed
+        self.sizes: Callable[[], Sequence[int]] | None = None
+        """Tokens of the even blocks that somebody wants prompts to be cut into. Any thread's."""
         self.known: dict[str, Known] = {}
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
         self.asked: dict[str, Asked] = {}
@@ -104,6 +110,9 @@ class Prompts:
                 return self._tokenized(endpoint, request, known, body)
             except Unlike as unlike:
                 reason = unlike.reason
+        if known is not None and known.media and reason == NOT_TEXT:
+            with suppress(Unlike):
+                return Made(self._of_head(endpoint, request, known, body))
         return Made(self._by_text(endpoint, request, known), reason)
 
     async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
@@ -131,6 +140,14 @@ class Prompts:
         along = known.forward and endpoint.prompted is Prompted.CHAT
         return Made(prompt, ids=ids if along else b"")
 
+    def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
+        """Keys end where the first image begins: what is after it is another one's in the engine,
+        by a hash of its own."""
+        head = known.exact.head(endpoint, body)
+        prompt = self._of_ids(endpoint, request, known.identity, head.ids)
+        tokens = head.tokens + PART_TOKENS * head.media
+        return replace(prompt, tokens=tokens, counted=False)
+
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
         keys = chain(root_key("tokens", identity, _salt(request)), ids)
@@ -143,7 +160,14 @@ class Prompts:
             answer_tokens=_answer(endpoint, request),
             counted=not _several(endpoint, request),
             stream=request.stream is True,
+            blocks=self._even(identity, _salt(request), ids) if self.sizes else NO_BLOCKS,
         )
+
+    def _even(self, identity: str, salt: str, ids: bytes) -> dict[int, list[int]]:
+        """Keys of even blocks: engines name them by tokens, the adapter's name and the salt."""
+        assert self.sizes is not None  # noqa: S101 - the caller has looked
+        root = even_root(identity.partition("\0")[2], salt)
+        return {size: even_chain(root, ids, size) for size in self.sizes()}
 
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)

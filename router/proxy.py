@@ -21,6 +21,7 @@ from router.events import error_event
 from router.exchange import Exchange
 from router.fleet import Fleet, Pool, Worker
 from router.headers import header, upstream_head
+from router.holding import Holding
 from router.identity.forward import with_ids
 from router.limits import Limits
 from router.metrics import Metrics
@@ -45,7 +46,8 @@ class Proxy:
         self._admission = Admission(settings)
         self._budget = Budget(settings.limits.retries)
         self._tokenizing = Tokenizing()
-        metrics.watch(self._admission, self._budget)
+        self._holding = Holding(self._among)
+        metrics.watch(self._admission, self._budget, self._holding)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -56,7 +58,9 @@ class Proxy:
         self._admission.follow(self._fleet)
         self._attempts = settings.limits.attempts
         self._comment = settings.timeouts.comment
-        self._patience = settings.timeouts.queue
+        self._patience = self._holding.longest = settings.timeouts.queue
+        self._holding.limit = settings.limits.queue
+        self._holding.let_go()
         self._log_requests = settings.logs.requests
 
     async def serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -93,19 +97,27 @@ class Proxy:
             await self._ask(plea)
 
     async def _ask(self, plea: Plea) -> None:
-        """Wait for room, decide, and ask."""
-        model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
+        """Wait for room, decide, wait for a worker that is about to be free, and ask."""
         if plea.visit is not None:
             await self._ask_in_session(plea, plea.visit)
             return
-        while self._admission.must_wait(plea.pool, model, workers):
-            await self._admission.turn(plea.pool, model, exchange.tenant)
-            pool, _, workers = self._fleet.route(model)
-            if pool is plea.pool:
+        pool, model, workers = plea.pool, plea.prompt.model, plea.workers
+        while self._admission.must_wait(pool, model, workers):
+            await self._admission.turn(pool, model, plea.exchange.tenant)
+            plea, workers = await self._again(plea)
+            if plea.pool is pool:
                 break
-            plea = await self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
-        job = self._decide(plea, workers)
-        exchange.asked = True
+            if plea.visit is not None:
+                await self._ask(plea)
+                return
+            pool = plea.pool
+        decision = self._among(plea.pool, plea.prompt, workers)
+        if self._holding.takes(decision):
+            await self._holding.turn(plea.pool, plea.prompt, decision)
+            plea, workers = await self._again(plea)
+            decision = self._among(plea.pool, plea.prompt, workers)
+        job = self._decided(plea, decision)
+        plea.exchange.asked = True
         await self._try_each(job)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
@@ -131,9 +143,19 @@ class Proxy:
         if home is not None and home not in workers:
             workers = [home, *workers]  # it is being drained
         bound = replace(plea.prompt, bound=visit.bound)
-        job = self._decide(plea._replace(prompt=bound, visit=visit), workers)
+        plea = plea._replace(prompt=bound, visit=visit)
+        decision = visit.told(self._among(plea.pool, bound, workers), workers)
+        job = self._decided(plea, decision)
         exchange.asked = True
         await self._try_each(job)
+
+    async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
+        """As the fleet is by now; read again if the settings have changed meanwhile."""
+        pool, _, workers = self._fleet.route(plea.prompt.model)
+        if pool is plea.pool:
+            return plea, workers
+        plea = await self._read(plea.endpoint, plea.exchange)
+        return plea, plea.workers
 
     async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Understand what is asked for, and who could answer."""
@@ -150,14 +172,13 @@ class Proxy:
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
         return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started, visit)
 
-    def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:
+    def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
         """Rank those with room; all of them if a reserved place was just taken by another."""
-        now = monotonic()
-        pool = plea.pool
         able = self._admission.room(workers) or workers
-        decision = self._rank(pool, plea.prompt, able, now)
-        if plea.visit is not None and len(able) < len(workers):
-            decision = plea.visit.told(decision, workers)
+        return self._rank(pool, prompt, able, monotonic())
+
+    def _decided(self, plea: Plea, decision: Decision) -> Job:
+        pool = plea.pool
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
         self._metrics.overhead.observe(monotonic() - plea.started)
@@ -223,6 +244,7 @@ class Proxy:
                 finally:
                     attempt.release()
                     self._admission.freed(worker)
+                    self._holding.freed()
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
             error = None  # its traceback leads to this frame, and so to itself
@@ -249,6 +271,7 @@ class Proxy:
                     attempt.full()
                     return False
                 attempt.on_first_byte(status)
+                self._holding.freed()
                 if not relay.begin(connection, attempt.fields()):
                     await relay.flow(connection)
                 usage = relay.usage()

@@ -7,16 +7,18 @@ stays as it was, and the log says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from router import settings_file
+from router.hyperpod.notes import Fate, Note
 from router.rebuild import CannotBuild
 from router.settings import Settings
 from router.settings_diff import WAITS, changes, needs_restart
 from router.settings_errors import SettingsError
+from router.settings_file import Loaded
 from router.units import Address
 from router.watch import Watch
 
@@ -36,11 +38,17 @@ class Source:
     file: Path
     listen: Address | None = None
     """In place of the file's."""
+    workers: str | None = None
+    """Where they are, for a manifest, which does not say it."""
 
     def read(self) -> Settings:
         """Read them. Raises SettingsError, and ValueError if `listen` does not fit them."""
-        settings = settings_file.load(self.file)
-        return settings.listening_on(self.listen) if self.listen else settings
+        return self.take().settings
+
+    def take(self) -> Loaded:
+        """Read them, and what became of each field of a manifest. Raises as `read`."""
+        settings, notes = settings_file.take(self.file, self.workers)
+        return Loaded(settings.listening_on(self.listen) if self.listen else settings, notes)
 
     def files(self, settings: Settings) -> list[Path]:
         """What to watch: the file itself, what clients are shown, and chat templates."""
@@ -53,17 +61,28 @@ class Source:
 class Reload:
     """Keeps the settings in use those of the file."""
 
-    def __init__(self, source: Source, watch: Watch, settings: Settings) -> None:
+    def __init__(
+        self, source: Source, watch: Watch, settings: Settings, notes: Sequence[Note] = ()
+    ) -> None:
         self.settings = settings
         """In effect."""
         self._source = source
         self._watch = watch
+        self._notes = tuple(notes)
         self._asked = asyncio.Event()
         watch.follow(source.files(settings))
 
     def now(self) -> None:
         """Read them again even if the file looks as before: what it names may have changed."""
         self._asked.set()
+
+    def say_what_is_lost(self) -> None:
+        """Tell which fields of a manifest nothing here does, and which are for others."""
+        for note in self._notes:
+            if note.fate is Fate.LOST:
+                log.warning("manifest: %s", note)
+        if others := [note.field for note in self._notes if note.fate is Fate.ELSEWHERE]:
+            log.info("manifest: not for the router: %s", ", ".join(others))
 
     async def run(self, change: Change) -> None:
         """Go on until cancelled."""
@@ -83,7 +102,7 @@ class Reload:
 
     async def _again(self, change: Change) -> None:
         try:
-            read = await asyncio.to_thread(self._source.read)
+            read, notes = await asyncio.to_thread(self._source.take)
             possible = without_restart(self.settings, read)
             await change(possible)
         except SettingsError as error:
@@ -95,6 +114,9 @@ class Reload:
             log.error("%s; the settings in use stay", error)
             return
         before, self.settings = self.settings, possible
+        if notes != self._notes:
+            self._notes = notes
+            self.say_what_is_lost()
         self._watch.follow(self._source.files(possible))
         for sentence in tell(before, possible, read):
             level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO

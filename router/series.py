@@ -5,7 +5,7 @@ a request has a dozen steps. One thread writes and reads these, so they need no 
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
@@ -31,6 +31,10 @@ class Counter:
             for labels in gone:
                 del self._values[labels]
 
+    def items(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        """Label values and count of every series."""
+        return self._values.items()
+
     def family(self) -> CounterMetricFamily:
         """What Prometheus scrapes."""
         family = CounterMetricFamily(self._name, self._says, labels=self._labels)
@@ -54,10 +58,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Put this series into a family."""
+    def add_to(
+        self, family: HistogramMetricFamily, labels: Sequence[str], scale: float = 1.0
+    ) -> None:
+        """Put this series into a family, in seconds times `scale`."""
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        family.add_metric(labels, buckets, self._sum)
+            buckets.append(("+Inf" if bound == float("inf") else str(bound * scale), float(total)))
+        family.add_metric(labels, buckets, self._sum * scale)

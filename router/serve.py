@@ -35,9 +35,9 @@ def serve(source: Source, count: int, announce: Announce) -> int:
     Raises SettingsError, ValueError where `--listen` does not fit, CannotBuild and PortTaken.
     """
     watch = Watch([source.file])  # before it is read: what changes from now on is seen
-    settings = source.read()
+    loaded = source.take()
     run = _alone if count == 1 else _together
-    return run(Reload(source, watch, settings), count, announce)
+    return run(Reload(source, watch, *loaded), count, announce)
 
 
 def _alone(reload: Reload, _: int, announce: Announce) -> int:
@@ -45,6 +45,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     listener = bind(settings.listen)
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
     logs.set_up(settings.logs)
+    reload.say_what_is_lost()
     raise_descriptors(settings.clients.connections)
     serving = Serving(settings)
 
@@ -80,6 +81,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         apart = settings.admin.listen
         admin = stack.enter_context(_kept(apart)) if apart else None
         logs.set_up(settings.logs)
+        reload.say_what_is_lost()
         build(settings, Contexts())  # what cannot be made is said once, not by every process
         _refuse_split_sessions(settings)
         _say_what_is_lost(settings, count)

@@ -19,7 +19,13 @@ from router.settings_errors import refuse
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings, HealthSettings
 from router.settings_identity import TokenizerSettings
-from router.settings_limits import ClientSettings, LimitSettings, ShutdownSettings, TimeoutSettings
+from router.settings_limits import (
+    ClientSettings,
+    LimitSettings,
+    OverflowSettings,
+    ShutdownSettings,
+    TimeoutSettings,
+)
 from router.settings_sagemaker import SageMakerSettings
 from router.settings_security import (
     AdminSettings,
@@ -33,6 +39,7 @@ from router.settings_session import SessionSettings
 from router.settings_strategy import StrategySettings
 from router.settings_types import (
     Count,
+    Endpoint,
     Model,
     ModelName,
     ModelPattern,
@@ -52,6 +59,8 @@ __all__ = [
     "KeySettings",
     "LimitSettings",
     "LogSettings",
+    "MetricSettings",
+    "OverflowSettings",
     "PoolSettings",
     "SageMakerSettings",
     "SessionSettings",
@@ -80,6 +89,12 @@ class WorkerSettings(Model):
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None
     """Tokens its KV cache holds. Default: what the worker reports."""
+    kv_events: Endpoint | None = None
+    """Where it publishes KV events, for the strategy kvaware: `tcp://host:port`; with `*` for the
+    host the worker dials in. Default: what the worker reports, if it does."""
+    kv_replay: Endpoint | None = None
+    """Where it answers for KV events that were missed. Default: what the worker reports, unless
+    `kv_events` is set."""
     stateful: StrictBool = False
     """It keeps sessions itself, as SageMaker's containers can. Default: false."""
     drain: StrictBool = False
@@ -129,6 +144,13 @@ class LogSettings(Model):
     """One line for each attempt at a request, and for each refusal. Default: false."""
 
 
+class MetricSettings(Model):
+    """What `/metrics` tells."""
+
+    aliases: Literal["none", "hyperpod"] = "none"
+    """Further names for some series: those of HyperPod's invocation metrics. Default: none."""
+
+
 class Settings(Model):
     """One YAML file. Needs `workers` or `pools`; all else has a default."""
 
@@ -166,6 +188,8 @@ class Settings(Model):
     """How the router asks each worker whether it is ready, and learns from its answers."""
     shutdown: ShutdownSettings = ShutdownSettings()
     """How the router ends when it is told to."""
+    metrics: MetricSettings = MetricSettings()
+    """What `/metrics` tells."""
     logs: LogSettings = LogSettings()
     """What is written to standard error."""
 

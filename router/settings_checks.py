@@ -25,6 +25,8 @@ class _Worker(NamedTuple):
     plain: bool
     """Its URL begins with http://."""
     tls: object
+    unheard: bool = False
+    """It has an address for replays and none for events."""
 
 
 def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -40,6 +42,9 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     yield from _repeated_pools(pools)
     yield from _repeated_models(pools)
     yield from _tls(workers)
+    for worker in workers:
+        if worker.unheard:
+            yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
     yield from _ejection(_get(_get(given, "health"), "ejection"))
     yield from _origins(_get(given, "cors"))
     for found in exposures(given):
@@ -135,7 +140,8 @@ def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
         named = isinstance(name, str) and name != address
         name = name if isinstance(name, str) else address
         plain = isinstance(url, str) and url.startswith("http://")
-        yield _Worker(path, name, named, address, plain, _get(worker, "tls"))
+        unheard = _get(worker, "kv_events") is None and _get(worker, "kv_replay") is not None
+        yield _Worker(path, name, named, address, plain, _get(worker, "tls"), unheard)
 
 
 def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:

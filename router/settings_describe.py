@@ -12,6 +12,8 @@ from router.settings_strategy import StrategySettings
 _LEFT_OUT = {
     ".models": "as the worker reports",
     ".kv_tokens": "as the worker reports",
+    ".kv_events": "as the worker reports",
+    ".kv_replay": "as the worker reports",
     ".limits.max_tokens": "no limit",
     ".admin.listen": "as listen",
     ".admin.keys": "as auth",
@@ -21,6 +23,7 @@ _LEFT_OUT = {
     ".sagemaker.sigv4": "none, signatures are ignored",
     ".sagemaker.endpoints": "every name",
     ".chat_template": "the model's own",
+    ".overflow.message": "one that fits body",
 }
 
 

@@ -1,18 +1,31 @@
 """From a YAML file to settings, or to all that is wrong with it at once."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from router import settings_yaml
-from router.settings import Settings
+from router.gate import OPEN
+from router.hyperpod.documents import KIND, is_manifest
+from router.hyperpod.mapping import Paths
+from router.hyperpod.mapping import translate as translate_manifest
+from router.hyperpod.notes import Note
+from router.hyperpod.reading import Able
+from router.hyperpod.workers import OPTION
+from router.openai import ENDPOINTS
+from router.settings import Settings, WorkerSettings
 from router.settings_describe import Row, describe
 from router.settings_errors import Problem, SettingsError
 from router.settings_messages import translate
 from router.settings_schema import schema, schema_text
+from router.settings_yaml import Document
+from strategies import registry
 
 __all__ = [
+    "Loaded",
     "Problem",
     "Row",
     "SettingsError",
@@ -21,28 +34,63 @@ __all__ = [
     "loads",
     "schema",
     "schema_text",
+    "take",
 ]
 
 MAX_BYTES = 1 << 20
 
 
+class Loaded(NamedTuple):
+    """What a file became."""
+
+    settings: Settings
+    notes: tuple[Note, ...]
+    """What became of each field of a manifest; empty for a file of ours."""
+
+
 def load(path: str | os.PathLike[str]) -> Settings:
     """Read a settings file. Raises SettingsError with every problem in it."""
-    return loads(_read(Path(path)), str(path), Path(path).parent)
+    return take(path).settings
+
+
+def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
+    """Read a settings file, or a manifest and where its `workers` are. Raises SettingsError."""
+    text, file = _read(Path(path)), str(path)
+    if not is_manifest(text):
+        if workers is not None:
+            message = f"holds its own workers: {OPTION} is for an {KIND}"
+            raise SettingsError([Problem(file, None, None, "", message)])
+        return Loaded(loads(text, file, Path(path).parent), ())
+    paths = Paths(frozenset(ENDPOINTS), OPEN)
+    able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
+    mapped = translate_manifest(text, file, workers, able, paths)
+    if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):
+        raise SettingsError(_sorted(mapped.problems))  # that there are none is among them
+    settings = _settings(mapped.document, mapped.problems, Path(path).parent)
+    return Loaded(settings, tuple(mapped.notes))
 
 
 def loads(text: str, file: str = "settings", folder: Path | None = None) -> Settings:
     """Read settings from a text; `file` is what problems call it, `folder` where paths begin."""
     document = settings_yaml.parse(text, file)
-    problems = list(document.problems)
+    return _settings(document, document.problems, folder or Path())
+
+
+def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
+    """Raises SettingsError with what was `found` and what else is wrong."""
+    problems = list(found)
     try:
-        settings = Settings.model_validate(document.data, context={"folder": folder or Path()})
+        settings = Settings.model_validate(document.data, context={"folder": folder})
     except ValidationError as error:
         problems += translate(error, document)
     if problems:
         # Outside the handler: a traceback must not show pydantic's error, which knows the values.
-        raise SettingsError(sorted(problems, key=lambda one: (one.line or 0, one.column or 0)))
+        raise SettingsError(_sorted(problems))
     return settings
+
+
+def _sorted(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda one: (one.line or 0, one.column or 0))
 
 
 def _read(path: Path) -> str:

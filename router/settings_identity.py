@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import jinja2
 from pydantic import (
@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from router.identity.folder import TOKENIZER
+from router.identity.folder import has_tokenizer
 from router.identity.hub import is_hub_id
 from router.identity.template import ChatTemplate
 from router.settings_errors import nearest, refusal, refuse
@@ -50,8 +50,8 @@ def _folder(path: Path) -> Path:
     """Make it absolute: so it stays a folder, wherever the settings are read again."""
     if not _is_folder(path):
         raise ValueError(f"folder {shown(str(path), 400)} does not exist")
-    if not (path / TOKENIZER).is_file():
-        raise ValueError(f"folder {shown(str(path), 400)} holds no {TOKENIZER}")
+    if not has_tokenizer(path):
+        raise ValueError(f"folder {shown(str(path), 400)} holds no tokenizer.json, nor another one")
     return path.absolute()
 
 
@@ -95,6 +95,9 @@ class TokenizerSettings(Model):
     own."""
     keywords: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Keywords that engines are given with `--default-chat-template-kwargs`. Default: `{}`."""
+    mode: Literal["auto", "hf", "mistral"] = "auto"
+    """What engines are given with `--tokenizer-mode`: `mistral` is Mistral's own library, `hf` the
+    usual way; `auto`, the first for models in Mistral's format. Default: auto."""
     forward_token_ids: StrictBool = False
     """Send the tokens along, so that the engine need not make them again. Default: false."""
 

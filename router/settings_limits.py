@@ -1,5 +1,7 @@
 """Bounds in the settings: how long clients and workers may take, and how much they may ask for."""
 
+from typing import Literal
+
 from pydantic import Field, StrictInt, field_validator
 
 from router.settings_types import Capacity, Count, Model, Wait, Whole
@@ -21,6 +23,18 @@ class ClientSettings(Model):
     """How long a connection may stay idle between two requests. Default: 75s."""
     connections: Count = 10_000
     """Connections open at once. Default: 10000."""
+
+
+class OverflowSettings(Model):
+    """What a request is answered that finds every worker busy and the line full."""
+
+    status: StrictInt = Field(default=429, ge=400, le=599)
+    """Its status, 400 to 599. Default: 429."""
+    message: str | None = Field(default=None, min_length=1, max_length=1000)
+    """The sentence in it, up to 1000 characters. Default: one that fits `body`."""
+    body: Literal["openai", "hyperpod"] = "openai"
+    """Shape of its body: OpenAI's error object, or that of HyperPod's `requestLimits`.
+    Default: openai."""
 
 
 class LimitSettings(Model):
@@ -48,6 +62,8 @@ class LimitSettings(Model):
     """Requests at once on one worker; more wait or go elsewhere. Default: 1024."""
     queue: Whole = 1000
     """Requests that wait while every worker has `in_flight`; 0: none waits. Default: 1000."""
+    overflow: OverflowSettings = OverflowSettings()
+    """What a request is answered that finds every worker busy and the line full."""
     attempts: StrictInt = Field(default=3, ge=1, le=10)
     """Full workers asked before giving up, 1 to 10; refusals do not count. Default: 3."""
     retries: Share = 0.2

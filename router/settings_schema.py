@@ -29,12 +29,14 @@ from router.units import (
     format_share,
     format_size,
 )
+from strategies.kvaware import KvAware
 from strategies.leastload import LeastLoad
 from strategies.prefixaware import PrefixAware
 from strategies.roundrobin import RoundRobin
 from strategies.session import Session
 
 BUILT_IN: dict[str, type[Any]] = {
+    "kvaware": KvAware,
     "leastload": LeastLoad,
     "prefixaware": PrefixAware,
     "roundrobin": RoundRobin,

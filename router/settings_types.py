@@ -17,6 +17,9 @@ from router.units import Address, Duration, Size, shown
 
 NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,64}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
+ENDPOINT_PATTERN = (
+    r"^(tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc://[!-~]{1,100})$"
+)
 MODEL_PATTERN = r"^[^*\s]*\*?$"
 
 
@@ -90,6 +93,15 @@ def _whole_model_name(value: object) -> str:
     return value
 
 
+def _endpoint(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(ENDPOINT_PATTERN[1:-1], value):
+        raise ValueError(
+            f"{shown(value)} is not a ZeroMQ address: write tcp://host:port or ipc://path;"
+            " with * for the host, engines dial in"
+        )
+    return value
+
+
 def _not_empty(value: object) -> object:
     if isinstance(value, list | tuple) and not value:
         raise ValueError("must not be empty")
@@ -115,6 +127,9 @@ WorkerUrl = Annotated[
 ]
 Name = Annotated[
     str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})
+]
+Endpoint = Annotated[
+    str, BeforeValidator(_endpoint), WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN})
 ]
 ModelName = Annotated[
     str,

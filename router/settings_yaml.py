@@ -4,7 +4,7 @@ The composed nodes are read instead of the constructed objects: they know the pl
 value, also inside lists, flow mappings and aliases, and nothing in them is ever constructed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,22 +67,45 @@ def parse(text: str, file: str) -> Document:
     node = _compose(text, file)
     if node is None or node.tag == _PREFIX + "null":
         raise SettingsError([Problem(file, None, None, "", "is empty; it needs at least workers")])
-    reader = _Reader(Document(file, None, {}, [], set()))
+    document = _read(node, _Reader(Document(file, None, {}, [], set())))
+    if not isinstance(document.data, dict):
+        problem = document.problem((), "must be a mapping of settings, such as workers: [...]")
+        raise SettingsError([*document.problems, problem])
+    return document
+
+
+def parse_all(text: str, file: str) -> list[Document]:
+    """Read every document of a file as Kubernetes does: a key without a value is not there.
+
+    Raises SettingsError if it is no YAML at all.
+    """
+    nodes = [node for node in _compose_all(text, file) if node is not None]
+    return [_read(node, _Reader(Document(file, None, {}, [], set()), voids=True)) for node in nodes]
+
+
+def _read(node: Node, reader: "_Reader") -> Document:
     try:
         data = reader.value(node, (), node)
     except _TooMuchError as error:
+        file = reader.document.file
         raise SettingsError([Problem(file, error.line, None, "", str(error))]) from None
-    if not isinstance(data, dict):
-        reader.refuse((), "must be a mapping of settings, such as workers: [...]")
-        raise SettingsError(reader.document.problems)
     return replace(reader.document, data=data)
 
 
 def _compose(text: str, file: str) -> Node | None:
+    nodes = _composed(lambda yaml: [yaml.compose(text)], text, file)
+    return nodes[0]
+
+
+def _compose_all(text: str, file: str) -> list[Node | None]:
+    return _composed(lambda yaml: list(yaml.compose_all(text)), text, file)
+
+
+def _composed(how: Callable[[YAML], list[Node | None]], text: str, file: str) -> list[Node | None]:
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False
     try:
-        node: Node | None = yaml.compose(text)
+        nodes = how(yaml)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character U+{error.character:04X} is not allowed"
@@ -93,7 +116,7 @@ def _compose(text: str, file: str) -> Node | None:
         raise SettingsError([Problem(file, None, None, "", "is nested too deeply")]) from None
     except Exception:  # noqa: BLE001  # on odd documents ruamel raises whatever it stumbled over
         raise SettingsError([Problem(file, None, None, "", "is not valid YAML")]) from None
-    return node
+    return nodes
 
 
 def _syntax(error: MarkedYAMLError, file: str) -> Problem:
@@ -116,6 +139,8 @@ class _TooMuchError(Exception):
 @dataclass(slots=True)
 class _Reader:
     document: Document
+    voids: bool = False
+    """A key without a value is none; else it is a mistake."""
     inside: list[Node] = field(default_factory=list)
     """The collections being read, outermost first: an alias must not lead back to them."""
     count: int = 0
@@ -204,8 +229,9 @@ class _Reader:
         if node.tag in _TEXT:
             return str(node.value)
         if node.tag == _PREFIX + "null":
-            self.document.empty.add(path)
-            self.refuse(path, "has no value; give it one or remove it")
+            if not self.voids:
+                self.document.empty.add(path)
+                self.refuse(path, "has no value; give it one or remove it")
             return None
         if node.tag not in _CONSTRUCT:
             self._tagged(path)

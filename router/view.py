@@ -12,6 +12,8 @@ from router.errors import NoWorker
 from router.fleet import Fleet, Worker
 from router.identity.case import Case
 from router.identity.status import TokenizerStatus
+from router.memories import Memories
+from router.memory_status import KvStatus, kv_statuses
 from router.merge import families
 from router.metrics import Metrics
 
@@ -48,12 +50,17 @@ class View:
     """Metrics, workers and tokenizers."""
 
     def __init__(
-        self, fleet: Fleet, metrics: Metrics, cases: Callable[[], Sequence[Case]] = tuple
+        self,
+        fleet: Fleet,
+        metrics: Metrics,
+        cases: Callable[[], Sequence[Case]] = tuple,
+        memories: Memories | None = None,
     ) -> None:
-        """`cases` tells what is known of tokenizers."""
+        """`cases` tells what is known of tokenizers, `memories` what of workers' caches."""
         self._fleet = fleet
         self._metrics = metrics
         self._cases = cases
+        self._memories = memories
         self.ask: Ask | None = None
         """Asks what all processes say together; None where this is the only one."""
 
@@ -74,6 +81,18 @@ class View:
         if self.ask is None:
             return self._own_tokenizers()
         return _tokenizers.validate_json(await _together(self.ask, "tokenizers"))
+
+    def kv(self) -> list[KvStatus]:
+        """Return what is known of workers' KV events, by this process."""
+        return kv_statuses(self._memories) if self._memories else []
+
+    def blind(self) -> dict[str, int]:
+        """Count ready workers whose KV events are missing, by the pools that want them."""
+        pools = self._memories.pools() if self._memories else ()
+        return {
+            pool.name: sum(w.ready and bool(memory.doubt(w.name)) for w in pool.workers)
+            for pool, memory in pools
+        }
 
     # What this process says to the others.
 

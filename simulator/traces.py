@@ -79,7 +79,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
     decode = msgspec.json.Decoder(_Line).decode
     number = 0
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             while raw := file.readline(_LONGEST_LINE):
                 number += 1
                 if raw.strip():
@@ -166,7 +166,8 @@ def _request(line: _Line) -> TraceRequest:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a `.jsonl` or `.jsonl.zst` file for reading."""
     with path.open("rb") as file:
         if path.suffix == ".zst":
             plain = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)

@@ -6,6 +6,7 @@ never reads a clock, opens a socket or waits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ class Other:
 
 #: Where blocks of 16 tokens end, as vLLM has them by default.
 TOKEN_ENDS = range(0, 1 << 32, 16)
+NO_BLOCKS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 # Structs: a few are made for every request, and these are made ten times as fast as dataclasses.
@@ -53,6 +55,9 @@ class Prompt(Struct, frozen=True, gc=False):
     """`tokens` are the engine's own, one by one."""
     stream: bool = False
     """Whether the first byte tells the first token (else it tells the last one)."""
+    blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
+    """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
+    the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
     bound: str | None = None
     """Name of the worker that the request's session is bound to; empty while it is bound to
     nobody, None without a session."""
@@ -75,7 +80,11 @@ class WorkerView(Protocol):
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens its KV cache holds; None while unknown."""
+        """Tokens of prefixes that it keeps, on all its tiers; None while unknown."""
+
+    @property
+    def room_tokens(self) -> int | None:
+        """Tokens that the requests running there may take; None while unknown."""
 
 
 class Cost(NamedTuple):
@@ -85,15 +94,17 @@ class Cost(NamedTuple):
     """Prefill booked there and not yet done."""
     prefill: float = 0.0
     """Computing the tokens of the prompt that the worker does not hold."""
-    crowd: float = 0.0
-    """What this prefill costs the others: those that decode there, those that come later."""
-    pressure: float = 0.0
-    """Shortage of KV blocks once this request is admitted."""
+    price: float = 0.0
+    """What that prefill costs those who come while it lasts."""
+    decode: float = 0.0
+    """How much slower answers are there, this one and those it joins."""
+    room: float = 0.0
+    """Waiting until another request leaves, where the KV cache has no room for this one."""
 
     @property
     def total(self) -> float:
         """The number that is minimised, in seconds."""
-        return self.wait + self.prefill + self.crowd + self.pressure
+        return self.wait + self.prefill + self.price + self.decode + self.room
 
 
 #: Where nothing is compared.
@@ -132,6 +143,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it."""
     cached_tokens: int | None = None
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
+    answer_tokens: int | None = None
+    """As the worker reported it (`usage.completion_tokens`)."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,7 @@ class Strategy(Protocol):
     """Whether it looks at `Prompt.keys`; where not, they are not made."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Order the eligible `workers` (at least one), best first. Changes nothing."""
+        """Order the eligible `workers` (at least one), best first; nothing is placed yet."""
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """The request is being sent to `worker`: count it from now on."""

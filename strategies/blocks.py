@@ -10,6 +10,7 @@ in a hundred. 16 KiB are 64 keys, 256 KiB 192 instead of 1,024.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 
 from xxhash import xxh3_64_intdigest
 
@@ -56,3 +57,34 @@ def chain(root: int, data: bytes, ends: Sequence[int] = TEXT_ENDS) -> list[int]:
         keys.append(key)
         start = end
     return keys
+
+
+#: Keys of even blocks have 60 bits, the highest of them set: two digits of Python's integers, which
+#: take 32 bytes instead of 48, and never zero.
+_LOW, _HIGH = (1 << 59) - 1, 1 << 59
+#: Bytes of a token id.
+ID_BYTES = 4
+
+
+@lru_cache(maxsize=1024)
+def even_root(adapter: str, salt: str) -> int:
+    """Key before the first even block: engines name blocks by tokens, adapter and salt."""
+    return root_key("even", adapter, salt) & _LOW | _HIGH
+
+
+def even_chain(root: int, ids: bytes, size: int) -> list[int]:
+    """Return the key of every full block of `size` tokens; a partial tail has none.
+
+    `ids` are token ids, 32 bits each. Going on from the last key of one call with the ids that
+    follow gives the same keys as one call would.
+    """
+    key, width, low, high, digest = root, size * ID_BYTES, _LOW, _HIGH, xxh3_64_intdigest
+    return [
+        key := digest(ids[start : start + width], key) & low | high
+        for start in range(0, len(ids) - width + 1, width)
+    ]
+
+
+def extra_key(key: int, extra: bytes) -> int:
+    """Key of the block whose tokens give `key`, and whose name has more in it than tokens."""
+    return xxh3_64_intdigest(extra, key) & _LOW | _HIGH

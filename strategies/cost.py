@@ -1,31 +1,102 @@
-"""The cost in seconds: one number a worker, and every strategy that compares workers uses it."""
+"""The cost in seconds: one number a worker, and every strategy that compares workers uses it.
 
-from collections.abc import Iterable
+    wait + prefill + price + decode + room
+
+Each term is a time that somebody waits: this request, those that decode, those that come later.
+Where a term comes from is said beside its constant.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import exp
 
 from strategies.base import Candidate, Cost, Prompt, WorkerView
 
-#: Share of its prefill seconds that each request decoding there is delayed by, as it counts here.
+#: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
+#: waiting, s being the share of workers with prefill to do (a queue's length at that load).
+PRICE = 4.0
+#: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
+#: that computes less is taken, and siblings of a burst wait for their first.
+LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.1, 32.0, 0.05
+#: Seconds over which the share of busy workers is smoothed.
+SMOOTHED_S = 20.0
+#: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
 CROWD = 0.02
-#: Share of its prefill seconds that those who come later wait for it. So of two equally early
-#: answers the one that computes less is taken, and siblings of a burst wait for their first.
-LATER = 0.1
-#: Seconds that a half-full KV cache is worth; grows as used / free.
-PRESSURE_S = 0.05
-#: Beyond this share of use the cache counts as this full: the cost stays finite and comparable.
-FULLEST = 0.98
+#: Seconds that a step takes to read a full KV cache: memory over bandwidth is about the same on
+#: every accelerator (H100 80 GB at 3.35 TB/s, A100 80 at 2.0, L40S 48 at 0.86: 24 to 55 ms).
+FULL_STEP_S = 0.025
+#: Part of the slowness of its own answer, and of others', that counts beside the first token.
+DECODE = 0.5
+#: Part of a request's stay that it waits at least where there is no room for it.
+LEAST_WAIT = 0.25
+
+_new = tuple.__new__  # twice as fast as `Cost(...)`; made for every worker of every decision
 
 
-def cost(prompt: Prompt, worker: WorkerView, held_tokens: float, now: float) -> Cost:
-    """Price `prompt` on `worker`, which holds the first `held_tokens` tokens of it."""
-    load = worker.load
-    prefill = worker.pace.prefill(prompt.tokens - held_tokens, held_tokens)
-    room = worker.kv_tokens
-    pressure = 0.0
-    if room:
-        share = (load.kv_tokens + prompt.tokens + prompt.answer_tokens) / room
-        share = min(share, FULLEST)
-        pressure = PRESSURE_S * share / (1.0 - share)
-    return Cost(load.wait(now), prefill, (LATER + CROWD * load.decoding) * prefill, pressure)
+class Costs:
+    """Prices prompts on workers; remembers only how busy they have been."""
+
+    def __init__(self) -> None:
+        self._share = 0.0
+        self._seen = 0.0
+
+    def rank(
+        self,
+        prompt: Prompt,
+        workers: Sequence[WorkerView],
+        now: float,
+        held: Mapping[str, int] | None = None,
+        shared: Mapping[str, float] | None = None,
+        *,
+        loading: Mapping[str, float] | None = None,
+    ) -> list[Candidate]:
+        """Return a candidate for each worker, cheapest first.
+
+        `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
+        requests have in common, `loading` how many seconds it takes to load what it holds on slower
+        tiers, by its name. Ties go to the least booked, then to the least
+        recently chosen.
+        """
+        waits, busy = [], 0
+        for worker in workers:
+            load = worker.load
+            wait = load.promised_s
+            if load.pending:
+                wait += load.wait(now)
+                busy += 1
+            waits.append(wait)
+        later = self._later(busy / len(workers), now)
+        tokens, answer = prompt.tokens, prompt.answer_tokens
+        slowness = DECODE * answer * FULL_STEP_S
+        ranked = []
+        for place, worker in enumerate(workers):
+            name, load, wait = worker.name, worker.load, waits[place]
+            has = held.get(name, 0) if held else 0
+            prefill = worker.pace.prefill(tokens - has, has)
+            price = (later + CROWD * load.decoding) * prefill
+            if loading:
+                prefill += loading.get(name, 0.0)
+            decode = room = 0.0
+            space = worker.room_tokens
+            if space:
+                used = float(load.kv_tokens + tokens + answer)
+                decode = slowness * used / space
+                if shared:
+                    used -= shared.get(name, 0.0)
+                if used > space:
+                    room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
+            total = wait + prefill + price + decode + room
+            cost = _new(Cost, (wait, prefill, price, decode, room))
+            ranked.append((total, wait, load.turn, place, Candidate(worker, cost, has)))
+        ranked.sort()
+        return [entry[4] for entry in ranked]
+
+    def _later(self, share: float, now: float) -> float:
+        """What a second of prefill costs those who come, `share` of the workers being busy."""
+        if now > self._seen:
+            self._share += (1.0 - exp((self._seen - now) / SMOOTHED_S)) * (share - self._share)
+            self._seen = now
+        busy = self._share
+        return min(MOST_PRICE, LEAST_PRICE + PRICE * busy / max(LEAST_IDLE, 1.0 - busy))
 
 
 def held_tokens(prompt: Prompt, blocks: int) -> int:
@@ -36,13 +107,3 @@ def held_tokens(prompt: Prompt, blocks: int) -> int:
     if not blocks:
         return 0
     return min(int(prompt.ends[blocks] * prompt.unit_tokens), max(0, prompt.tokens - 1))
-
-
-def cheapest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Sort by cost; ties go to the least booked, then to the least recently chosen."""
-    return sorted(candidates, key=_rank)
-
-
-def _rank(candidate: Candidate) -> tuple[float, float, int]:
-    wait, prefill, crowd, pressure = candidate.cost
-    return (wait + prefill + crowd + pressure, wait, candidate.worker.load.turn)

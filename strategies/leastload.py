@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from strategies.base import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
-from strategies.cost import cheapest_first, cost
+from strategies.cost import Costs
 
 
 class LeastLoad:
@@ -15,12 +15,11 @@ class LeastLoad:
 
     def __init__(self, options: NoOptions) -> None:
         del options
+        self._costs = Costs()
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, none credited with anything."""
-        return Decision(
-            cheapest_first(Candidate(w, cost(prompt, w, 0, now)) for w in workers), "load"
-        )
+        return Decision(self._costs.rank(prompt, workers, now), "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """The booking itself is all there is to know."""

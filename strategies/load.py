@@ -7,6 +7,12 @@ drains like a queue: the oldest shrinks with time, but is only gone when its fir
 
 from dataclasses import dataclass
 
+#: First bytes this close came out of one step: the prompts were computed together.
+TOGETHER_S = 0.005
+#: Seconds that a request stays, until some have been seen; and the weight of one more of them.
+STAY_S = 8.0
+STAY_WEIGHT = 0.05
+
 
 @dataclass(eq=False, slots=True)
 class Booking:
@@ -18,10 +24,10 @@ class Booking:
     """Tokens it may take in the KV cache."""
     stream: bool
     """Whether its first byte will tell that the prefill is done."""
-    waited_s: float
-    """Seconds of other prefill that were booked before it."""
-    pace_factor: float = 1.0
-    """The worker's learned factor by which both were predicted."""
+    at: float
+    """When it was booked."""
+    computed_s: float | None = None
+    """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
 
 
 class Load:
@@ -30,18 +36,23 @@ class Load:
     __slots__ = (
         "_booked_s",
         "_head_since",
+        "_last",
         "_open",
-        "_pending",
         "decoding",
         "in_flight",
         "kv_tokens",
+        "pending",
+        "promised_s",
+        "stay_s",
         "turn",
     )
 
     def __init__(self) -> None:
         self._open: set[Booking] = set()
-        # Prefill not yet known to be done, oldest first (a dict keeps order and removes in O(1)).
-        self._pending: dict[Booking, None] = {}
+        self.pending: dict[Booking, None] = {}
+        """Prefill not yet known to be done, oldest first."""
+        # (a dict keeps order and removes in O(1))
+        self._last: Booking | None = None
         self._booked_s = 0.0
         self._head_since = 0.0
         self.kv_tokens = 0
@@ -49,40 +60,48 @@ class Load:
         """Requests booked and not ended."""
         self.decoding = 0
         """Requests past their first byte."""
+        self.promised_s = 0.0
+        """Prefill of requests that are held back and would go there, in seconds."""
+        self.stay_s = STAY_S
+        """How long a request stays there, smoothed."""
         self.turn = 0
         """Larger than every other worker's when chosen last; breaks ties."""
 
     def book(
-        self,
-        now: float,
-        prefill_s: float,
-        kv_tokens: int = 0,
-        *,
-        stream: bool = True,
-        pace_factor: float = 1.0,
+        self, now: float, prefill_s: float, kv_tokens: int = 0, *, stream: bool = True
     ) -> Booking:
         """Charge a request to this worker."""
-        booking = Booking(prefill_s, kv_tokens, stream, self.wait(now), pace_factor)
-        if not self._pending:
+        booking = Booking(prefill_s, kv_tokens, stream, now)
+        if not self.pending:
             self._head_since = now
         self._open.add(booking)
         self.in_flight += 1
-        self._pending[booking] = None
+        self.pending[booking] = None
         self._booked_s += prefill_s
         self.kv_tokens += kv_tokens
         return booking
 
     def first_byte(self, booking: Booking, now: float) -> None:
         """Its prefill is done. Doing it twice, or after `release`, changes nothing."""
-        if booking not in self._pending:
+        if booking not in self.pending:
             return
-        if booking is next(iter(self._pending)):
+        if booking is next(iter(self.pending)):
+            if booking.stream:
+                self._time(booking, now - self._head_since)
             self._head_since = now
-        del self._pending[booking]
+        del self.pending[booking]
         self.decoding += 1
         self._booked_s -= booking.prefill_s
-        if not self._pending:
+        if not self.pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
+
+    def _time(self, booking: Booking, seconds: float) -> None:
+        """Note how long it took, unless the worker computed it together with the one before."""
+        if seconds > TOGETHER_S:
+            booking.computed_s = seconds
+        elif self._last is not None:
+            self._last.computed_s = None
+        self._last = booking
 
     def release(self, booking: Booking, now: float) -> None:
         """The request has ended. Doing it twice changes nothing."""
@@ -92,6 +111,7 @@ class Load:
             self.in_flight -= 1
             self.decoding -= 1
             self.kv_tokens -= booking.kv_tokens
+            self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:
         """Seconds of booked prefill not yet done.
@@ -100,8 +120,8 @@ class Load:
         takes longer than predicted delays those behind it, it does not cancel them. Answers that
         come in one piece are let go of once their prediction has passed.
         """
-        while self._pending:
-            head = next(iter(self._pending))
+        while self.pending:
+            head = next(iter(self.pending))
             spent = now - self._head_since
             if spent < head.prefill_s or head.stream:
                 left = self._booked_s - min(spent, head.prefill_s)

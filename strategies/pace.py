@@ -1,51 +1,109 @@
-"""How fast a worker computes prompts, learned from its own first bytes.
+"""How fast workers compute prompts, learned from their own first bytes.
 
 The form of the curve is fixed: seconds grow with the uncached tokens, and with the context those
-tokens attend to. One factor is learned. It starts from a deliberately slow guess, because
-believing a worker twice too slow costs nothing and twice too fast costs dearly.
+tokens attend to. A pool learns one curve from all its workers, and how much slower than the curve
+each of them is: so what one has shown all know at once, and two that are alike are believed to be
+(were one thought faster by chance, conversations would settle there and stay). The curve starts
+from a deliberately slow guess, and all is believed slower than it is measured: workers believed
+twice too slow cost nothing, and twice too fast dearly.
 """
+
+from math import exp, log
 
 #: Tokens a second of a short prompt. An 8B model on one H100 does about 20,000; this is slower.
 RATE = 10_000.0
 #: Context, in tokens, at which attention has doubled the work of one more token.
 GROWTH = 30_000.0
-#: Below this guess, fixed overheads (network, one decode step) drown what is to be learned.
+#: Below this prediction, fixed overheads (network, one decode step) drown what is to be learned.
 SHORTEST_S = 0.05
-#: No single answer may move the factor by more than this, however odd it was.
-LARGEST_STEP = 4.0
+#: How much slower than measured a worker is believed to be.
+MARGIN = 1.75
+#: No single answer may move a belief by more than this, however odd it was: the first so many
+#: answers, and later ones.
+FIRST, FIRST_STEP, LATER_STEP = 8, 4.0, 1.5
+#: Weight of one answer that was slower than believed, and of one that was faster.
+SLOWER, FASTER = 0.06, 0.02
+#: Weight of one answer in how much slower than the others its worker is.
+OWN = 0.1
+#: Workers this much apart, as a logarithm, count as alike.
+ALIKE = 0.25
+
+
+class Curve:
+    """What a pool's workers have in common."""
+
+    __slots__ = ("factor", "growth", "seen")
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        """Measured over guessed seconds a token; above one is slower than the guess."""
+        self.growth = 1.0
+        """The same for what context adds."""
+        self.seen = 0
+        """Answers it was learned from."""
+
+    def seconds(self, uncached: float, context: float) -> float:
+        """Seconds for `uncached` tokens that attend to `context` times `GROWTH` tokens each."""
+        return uncached / RATE * (self.factor + self.growth * context)
+
+    def learn(self, context: float, step: float) -> None:
+        """An answer took `step` times what was predicted.
+
+        The first answers count in full, later ones as a moving average in the logarithm; slower
+        is believed three times as fast as faster. Each factor moves by its part in the prediction,
+        but in the beginning both, as if context mattered to this model as it does to any.
+        """
+        self.seen += 1
+        most = FIRST_STEP if self.seen <= FIRST else LATER_STEP
+        step = min(most, max(1.0 / most, step))
+        weight = max(SLOWER if step > 1.0 else FASTER, 1.0 / self.seen)
+        grown = 0.5
+        if self.seen > FIRST:
+            grown = self.growth * context / (self.factor + self.growth * context)
+        self.factor *= step ** (2.0 * weight * (1.0 - grown))
+        self.growth *= step ** (2.0 * weight * grown)
 
 
 class Pace:
     """The learned speed of one worker."""
 
-    __slots__ = ("_seen", "factor")
+    __slots__ = ("_curve", "_own", "seen", "slower")
 
-    def __init__(self) -> None:
-        self.factor = 1.0
-        """Measured over guessed seconds; above one is slower than the guess."""
-        self._seen = 0
+    def __init__(self, curve: Curve | None = None) -> None:
+        self._own = 0.0
+        self.seen = 0
+        """Answers it has learned from."""
+        self.slower = MARGIN
+        """How much slower than the curve it is believed to be."""
+        self.follow(curve or Curve())
 
-    @staticmethod
-    def guess(uncached: float, cached: float) -> float:
-        """Seconds to compute `uncached` tokens that follow `cached` ones, before any learning."""
-        return uncached / RATE * (1.0 + (cached + uncached / 2.0) / GROWTH)
+    def follow(self, curve: Curve) -> None:
+        """Share the curve of a pool."""
+        self._curve = curve
+
+    @property
+    def factor(self) -> float:
+        """Measured over guessed seconds a token, without the margin."""
+        return self._curve.factor * self.slower / MARGIN
 
     def prefill(self, uncached: float, cached: float) -> float:
-        """Seconds to compute `uncached` tokens that follow `cached` ones, as learned."""
-        return self.factor * uncached / RATE * (1.0 + (cached + uncached / 2.0) / GROWTH)
+        """Seconds to compute `uncached` tokens that follow `cached` ones, as believed."""
+        curve = self._curve
+        context = (cached + uncached / 2.0) / GROWTH
+        return self.slower * uncached / RATE * (curve.factor + curve.growth * context)
 
-    def observe(self, guessed_s: float, actual_s: float) -> None:
-        """Learn from one first byte, which was guessed to take `guessed_s`, waiting included.
-
-        The first answers count in full, later ones as a moving average in the logarithm; slower
-        is believed three times as fast as faster.
-        """
-        if guessed_s < SHORTEST_S or actual_s <= 0.0:
+    def observe(self, uncached: float, cached: float, seconds: float) -> None:
+        """Learn from a prompt that had the worker for itself and took so many seconds."""
+        curve, context = self._curve, (cached + uncached / 2.0) / GROWTH
+        predicted = curve.seconds(uncached, context)
+        if predicted < SHORTEST_S or seconds <= 0.0:
             return
-        step = actual_s / guessed_s / self.factor
-        step = min(LARGEST_STEP, max(1.0 / LARGEST_STEP, step))
-        self._seen += 1
-        self.factor *= step ** max(0.15 if step > 1.0 else 0.05, 1.0 / self._seen)
+        self.seen += 1
+        apart = min(log(FIRST_STEP), max(-log(FIRST_STEP), log(seconds / predicted) - self._own))
+        self._own += max(OWN, 1.0 / (self.seen + 1)) * apart
+        surely = max(0.0, abs(self._own) - ALIKE)
+        self.slower = MARGIN * exp(surely if self._own > 0.0 else -surely)
+        curve.learn(context, seconds / predicted)
 
     def __repr__(self) -> str:
-        return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self._seen}>"
+        return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"

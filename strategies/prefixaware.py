@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
-from strategies.cost import cheapest_first, cost, held_tokens
+from strategies.cost import Costs, held_tokens
 from strategies.prefixtree import Placement, PrefixTree
+
+#: Tokens by which a report may differ from what was believed and still confirm it.
+SLACK = 512
 
 
 @dataclass(frozen=True)
@@ -27,36 +30,42 @@ class PrefixAware:
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
+        self._costs = Costs()
         # By prompt and worker: no more than there are requests in flight.
         self._placed: dict[tuple[int, str], Placement] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
-        held = self._tree.held(prompt.keys)
+        depths = self._tree.held(prompt.keys)
+        held = {name: held_tokens(prompt, blocks) for name, blocks in depths.items()}
+        candidates = self._costs.rank(prompt, workers, now, held, self._tree.shared)
         if not held:
-            cold = [Candidate(worker, cost(prompt, worker, 0, now)) for worker in workers]
-            return Decision(cheapest_first(cold), "cold")
-        candidates, most = [], 0
-        for worker in workers:
-            tokens = held_tokens(prompt, held.get(worker.name, 0))
-            most = max(most, tokens)
-            candidates.append(Candidate(worker, cost(prompt, worker, tokens, now), tokens))
-        candidates = cheapest_first(candidates)
+            return Decision(candidates, "cold")
+        most = max(candidate.held_tokens for candidate in candidates)
         return Decision(candidates, _reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
-        room = worker.kv_tokens
-        capacity = None if room is None else int(room / prompt.unit_tokens)
-        placement = self._tree.insert(prompt.keys, worker.name, capacity, prompt.ends)
+        keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
+        tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
+        placement = self._tree.insert(keys, worker.name, worker.kv_tokens, ends, unit, tail=tail)
         self._placed[id(prompt), worker.name] = placement
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Take back what was placed on a worker that refused it."""
-        worker = candidate.worker.name
-        placement = self._placed.pop((id(prompt), worker), None)
-        if placement and not outcome.began:
-            self._tree.take_back(prompt.keys, worker, placement)
+        """Learn from what the worker reported; take back what it refused."""
+        worker, tree = candidate.worker, self._tree
+        placement = self._placed.pop((id(prompt), worker.name), None)
+        if placement is None:
+            return
+        if not outcome.began:
+            tree.close(placement)
+            tree.take_back(placement)
+            return
+        tree.close(placement, outcome.answer_tokens or 0)
+        cached = outcome.cached_tokens
+        if cached is not None and prompt.keys:
+            more = cached - candidate.held_tokens
+            tree.correct(placement, more if abs(more) > SLACK else 0, worker.kv_tokens)
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""

@@ -1,178 +1,297 @@
-"""A bounded prefix tree of what was sent where: one flat map, and each worker's order of use.
+"""A bounded prefix tree of what was sent where, in runs of blocks that nobody has parted yet.
 
-A chained key names the whole path from the root, so a map of key → holders is the tree. Holders
-are a bit mask, and deeper holders are always a subset of shallower ones, so every worker's depth
-is found by halving the path.
-
-Each worker's blocks stand in the order of their use, as they do in its own cache. A path is
-touched from its leaf up to the root, so a child is never younger than its parent and the oldest
-block is always a leaf: eviction cuts leaves first, as engines do (vLLM `v1/core/block_pool.py`
-frees a request's blocks in reverse), and what remains stays connected.
+A chained key names the whole path from the root, so two prompts that agree in the key at the end
+of a run agree in all of it: one comparison a run, whatever its length. A prompt is some runs, one
+for each turn of its conversation, so looking it up and recording it cost next to nothing.
+Each worker's order of use is its `Shadow`.
 """
 
-from bisect import bisect_right
-from collections import OrderedDict
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from strategies.shadow import UNBOUNDED, Entry, Shadow
 
 #: Every block counts one.
 BLOCKS = range(1 << 32)
-UNBOUNDED = 1 << 62
-#: Bytes of a block: its key, its mask, its places in both maps. Measured 260, with room to grow.
-BLOCK_BYTES = 320
 
 
-class Placement(NamedTuple):
-    """What one `insert` did."""
+class Node:
+    """A run of blocks: those who hold any of it hold all that lies before it."""
 
-    number: int
-    """Of this worker's placements."""
-    new: int
-    """Blocks that the worker did not hold before: the last ones of the prompt."""
+    __slots__ = ("at", "children", "ends", "entries", "keys", "mask", "parent", "unit")
+
+    def __init__(
+        self, parent: "Node | None", keys: "array[int]", at: int, ends: Sequence[int], unit: float
+    ) -> None:
+        self.parent = parent
+        self.keys = keys
+        self.at = at
+        """Blocks before it."""
+        self.ends = ends
+        self.unit = unit
+        """Tokens of a unit of `ends`."""
+        self.children: dict[int, Node] = {}
+        """By their first key."""
+        self.entries: dict[int, Entry] = {}
+        """By the bit of the worker."""
+        self.mask = 0
+        """The bits of `entries`."""
+
+    def tokens(self, first: int, last: int) -> float:
+        """Tokens of its blocks from `first` up to `last`; negative backwards."""
+        return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
+
+    def blocks(self, held: int, tokens: float) -> int:
+        """How many of the last of `held` blocks make at least so many tokens; at least one."""
+        ends, at = self.ends, self.at
+        target = ends[at + held] - tokens / self.unit
+        kept = bisect_left(ends, target, at, at + held)
+        while kept > at and ends[kept] > target:
+            kept -= 1
+        return max(1, at + held - kept)
+
+    def leave(self) -> None:
+        """Nobody holds it any more."""
+        if self.parent is not None:
+            self.parent.children.pop(self.keys[0], None)
+
+
+class Placement:
+    """What one `insert` did; given back once, to `close` or `take_back`."""
+
+    __slots__ = ("leaf", "new", "number", "shadow", "stamp")
+
+    def __init__(self, leaf: Node, shadow: Shadow) -> None:
+        self.leaf = leaf
+        self.shadow = shadow
+        self.number = shadow.clock
+        """Of this worker's placements."""
+        self.new = 0
+        """Blocks that the worker did not hold before: the last ones of the prompt."""
+        self.stamp = -1
+        """When the deepest block that it held had been used last; -1 if it held none."""
 
 
 class PrefixTree:
     """Which worker was sent which prefix; at most `limit_bytes` large, in equal shares."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes // BLOCK_BYTES
-        self._holders: dict[int, int] = {}
-        self._workers: dict[str, _Shadow] = {}
+        self._limit = limit_bytes
+        self._root = Node(None, array("Q"), 0, BLOCKS, 1.0)
+        self._shadows: dict[str, Shadow] = {}
         self._names: dict[int, str] = {}
         """Which worker a bit stands for."""
+        self._parted: set[Shadow] = set()
 
     def insert(
         self,
         keys: Sequence[int],
         worker: str,
-        capacity: int | None = None,
+        capacity: float | None = None,
         ends: Sequence[int] = BLOCKS,
+        unit: float = 1.0,
+        *,
+        tail: float = 0.0,
     ) -> Placement:
         """Record that `worker` was sent the prompt with these chained keys.
 
-        `capacity` is how much its own cache holds, if known: it forgets beyond that. `ends` tells
-        how much the first blocks take, in the same unit; otherwise each of them counts one.
+        `capacity` is how many tokens its own cache holds, if known: it forgets beyond that. `unit`
+        is how many tokens a unit of `ends` is; `tail` is how many tokens follow the last block.
         """
-        shadow = self._workers.get(worker) or self._join(worker)
-        room = self._share()
-        capacity = UNBOUNDED if capacity is None else capacity
-        # Of a path longer than the room, only what is nearest to the root could be kept.
-        kept = min(len(keys), room)
-        if ends[kept] > capacity:
-            kept = bisect_right(ends, capacity, hi=kept) - 1
-        holders, order, bit = self._holders, shadow.order, shadow.bit
-        touch = order.move_to_end
-        new = 0
-        for place in range(kept - 1, -1, -1):
-            key = keys[place]
-            if key in order:
-                touch(key)
+        shadow = self._shadows.get(worker) or self._join(worker)
+        shadow.clock += 1
+        leaf = node = self._path(keys, ends, unit)
+        placement = Placement(leaf, shadow)
+        bit, touch = shadow.bit, shadow.touch
+        while node.parent is not None:
+            entry = node.entries.get(bit)
+            length = len(node.keys)
+            if entry is None:
+                entry = shadow.enter(node)
+            elif placement.stamp < 0:
+                placement.stamp = entry.stamp
+            if entry.held < length:
+                placement.new += length - entry.held
+                shadow.hold(entry, length)
+            users = entry.users + 1
+            if users > 1:
+                shadow.use(entry, users)
             else:
-                order[key] = size = ends[place + 1] - ends[place]
-                shadow.size += size
-                holders[key] = holders.get(key, 0) | bit
-                new += 1
-        if len(order) > room or shadow.size > capacity:
-            self._shrink(shadow, room, capacity)
-        shadow.placements += 1
-        return Placement(shadow.placements, new)
+                entry.users = users
+            touch(entry)
+            if tail:  # the first one is the leaf
+                shadow.add(entry, max(0.0, tail - entry.extra))
+                tail = 0.0
+            node = node.parent
+        tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
+        if shadow.size > tokens or shadow.bytes > self._share():
+            shadow.shrink(self._share(), tokens)
+        while self._parted:  # they have more entries for the same blocks
+            self._parted.pop().shrink(self._share())
+        return placement
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
-        get = self._holders.get
-        if not keys:
-            return {}
-        first = get(keys[0], 0)
-        whole = get(keys[-1], 0)
+        path = []
+        node, at, count = self._root, 0, len(keys)
+        while at < count:
+            child = node.children.get(keys[at])
+            if child is None:
+                break
+            path.append(child)
+            run = child.keys
+            end = at + len(run)
+            if end > count or keys[end - 1] != run[-1]:
+                at += _common(run, keys, at)
+                break
+            node, at = child, end
         depths: dict[str, int] = {}
-        self._credit(whole, len(keys), depths)
-        if first == whole:  # so do most: they hold all of it, or nothing
-            return depths
-        spans = [(1, first, len(keys), whole)]
-        while spans:
-            low, low_mask, high, high_mask = spans.pop()
-            if low_mask == high_mask:
-                continue
-            if high - low == 1:
-                self._credit(low_mask & ~high_mask, low, depths)
-                continue
-            middle = (low + high) // 2
-            mask = get(keys[middle - 1], 0)
-            spans.append((low, low_mask, middle, mask))
-            spans.append((middle, mask, high, high_mask))
+        below = 0
+        for node in reversed(path):
+            mask = node.mask & ~below
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                depths[self._names[bit]] = min(node.at + node.entries[bit].held, at)
+            below = node.mask
         return depths
 
-    def _credit(self, mask: int, depth: int, depths: dict[str, int]) -> None:
-        """Write down `depth` for each worker in `mask`."""
-        while mask:
-            bit = mask & -mask
-            mask ^= bit
-            depths[self._names[bit]] = depth
+    @property
+    def shared(self) -> dict[str, float]:
+        """Tokens that requests under way have in common, counted for all but one, by worker."""
+        return {name: shadow.shared for name, shadow in self._shadows.items() if shadow.shared}
 
-    def take_back(self, keys: Sequence[int], worker: str, placement: Placement) -> None:
-        """`worker` did not take this prompt on: drop the blocks that its placement added.
+    def close(self, placement: Placement, answer: float = 0.0) -> None:
+        """The request has ended: its blocks are free, the last used, with those of its answer."""
+        shadow = placement.shadow
+        if not self._knows(shadow):
+            return
+        shadow.clock += 1
+        bit, node = shadow.bit, placement.leaf
+        while node.parent is not None:
+            entry = node.entries.get(bit)
+            if entry is not None:
+                if entry.users > 1:
+                    shadow.use(entry, entry.users - 1)
+                else:
+                    entry.users = 0
+                shadow.touch(entry)
+                if answer:
+                    shadow.add(entry, answer)
+                    answer = 0.0
+            node = node.parent
+
+    def take_back(self, placement: Placement) -> None:
+        """The worker did not take this prompt on: drop the blocks that its placement added.
 
         Only if nothing was placed there since; then they are leaves that nobody else stands on,
-        and what remains stays connected. Otherwise they are left to age.
+        and what remains stays connected. Otherwise they are left to age. After `close`.
         """
-        shadow = self._workers.get(worker)
-        if shadow is None or shadow.placements != placement.number:
+        shadow = placement.shadow
+        if not self._knows(shadow) or shadow.clock != placement.number + 1:
             return
-        path = [key for key in keys if key in shadow.order]
-        for key in path[len(path) - placement.new :]:
-            shadow.size -= shadow.order.pop(key)
-            self._release(key, shadow.bit)
+        left, node = placement.new, placement.leaf
+        while left and node.parent is not None:
+            entry = node.entries.get(shadow.bit)
+            if entry is not None:
+                left = shadow.take(entry, left)
+            node = node.parent
+
+    def correct(self, placement: Placement, more: float, capacity: float | None) -> None:
+        """It reported `more` cached tokens than it was believed to hold; or fewer, if negative."""
+        shadow = placement.shadow
+        if not self._knows(shadow):
+            return
+        if more > 0:
+            shadow.more()
+        elif more == 0:
+            shadow.right()
+        elif placement.stamp >= 0:
+            shadow.lost(placement.stamp, capacity)
 
     def forget(self, worker: str) -> None:
         """Drop everything `worker` held."""
-        shadow = self._workers.pop(worker, None)
+        shadow = self._shadows.pop(worker, None)
         if shadow is not None:
-            self._shrink(shadow, 0)
+            shadow.shrink(-1)
             del self._names[shadow.bit]
 
-    def _join(self, worker: str) -> "_Shadow":
+    def _knows(self, shadow: Shadow) -> bool:
+        """It was not forgotten since."""
+        return self._shadows.get(shadow.worker) is shadow
+
+    def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
+        """Return the node that ends where `keys` end, parting and adding runs as needed."""
+        node, at, count = self._root, 0, len(keys)
+        while at < count:
+            child = node.children.get(keys[at])
+            if child is None:
+                child = Node(node, array("Q", keys[at:]), at, ends, unit)
+                node.children[keys[at]] = child
+                return child
+            run = child.keys
+            end = at + len(run)
+            if end > count or keys[end - 1] != run[-1]:
+                child = self._part(child, _common(run, keys, at))
+                end = at + len(child.keys)
+            node, at = child, end
+        return node
+
+    def _part(self, lower: Node, length: int) -> Node:
+        """Cut a run in two; return the upper part, `length` blocks long.
+
+        The lower one stays the same object: placements point to it.
+        """
+        parent, keys = lower.parent, lower.keys
+        upper = Node(parent, keys[:length], lower.at, lower.ends, lower.unit)
+        assert parent is not None  # noqa: S101  # the root is never parted
+        parent.children[keys[0]] = upper
+        upper.children[keys[length]] = lower
+        lower.parent, lower.keys, lower.at = upper, keys[length:], lower.at + length
+        upper.mask = lower.mask
+        for bit, entry in list(lower.entries.items()):
+            shadow = self._shadows[self._names[bit]]
+            if entry.held <= length:
+                entry.node = upper
+                upper.entries[bit] = lower.entries.pop(bit)
+                lower.mask &= ~bit
+            else:
+                entry.held -= length
+                upper.entries[bit] = shadow.split(entry, upper, length)
+                self._parted.add(shadow)
+        if not lower.mask:
+            lower.leave()
+        return upper
+
+    def _join(self, worker: str) -> Shadow:
         taken = sum(self._names)
-        shadow = self._workers[worker] = _Shadow(~taken & (taken + 1))  # the lowest free bit
+        shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
         self._names[shadow.bit] = worker
-        for other in self._workers.values():  # everyone's share has become smaller
-            self._shrink(other, self._share())
+        for other in self._shadows.values():  # everyone's share has become smaller
+            other.shrink(self._share())
         return shadow
 
-    def _share(self) -> int:
-        return max(1, self._limit // len(self._workers))
-
-    def _shrink(self, shadow: "_Shadow", room: int, capacity: int = UNBOUNDED) -> None:
-        order = shadow.order
-        while len(order) > room or shadow.size > capacity:
-            key, size = order.popitem(last=False)
-            shadow.size -= size
-            self._release(key, shadow.bit)
-
-    def _release(self, key: int, bit: int) -> None:
-        left = self._holders[key] & ~bit
-        if left:
-            self._holders[key] = left
-        else:
-            del self._holders[key]
+    def _share(self) -> float:
+        return self._limit / len(self._shadows)
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""
-        return sum(len(shadow.order) for shadow in self._workers.values())
+        return sum(shadow.blocks for shadow in self._shadows.values())
 
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        return len(self) * BLOCK_BYTES
+        return sum(shadow.bytes for shadow in self._shadows.values())
 
 
-class _Shadow:
-    """What one worker was sent, the oldest use first."""
-
-    __slots__ = ("bit", "order", "placements", "size")
-
-    def __init__(self, bit: int) -> None:
-        self.bit = bit
-        self.placements = 0
-        self.size = 0
-        self.order: OrderedDict[int, int] = OrderedDict()
-        """How much each block takes, by its key."""
+def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
+    """How many of a run's first blocks `keys` has from `at` on; the first is known to agree."""
+    low, high = 1, min(len(run), len(keys) - at)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if run[middle - 1] == keys[at + middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from router.identity.exact import Exact
 from router.identity.folder import TOKENIZER
-from router.identity.probes import PROBES
+from router.identity.probes import IMAGE, PROBES
 from router.identity.unlike import Unlike
 
 #: Tokens shown before the first that differs.
@@ -59,6 +59,8 @@ class Verdict:
     state: State
     why: str
     difference: Difference | None = None
+    media: bool = False
+    """Before an image too its tokens are ours."""
 
 
 def answers(exact: Exact) -> dict[str, bytes]:
@@ -68,6 +70,13 @@ def answers(exact: Exact) -> dict[str, bytes]:
         with suppress(Unlike):  # such requests are keyed by their text
             found[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
     return found
+
+
+def head_answer(exact: Exact) -> bytes:
+    """Return our ids before the image of the probe that has one; none if they are not known."""
+    with suppress(Unlike):
+        return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids
+    return b""
 
 
 def first_difference(

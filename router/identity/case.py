@@ -108,6 +108,12 @@ class Case:
         elif not self.trusted:
             self.trusted = bool(present) and present.issubset(states)
 
+    @property
+    def media(self) -> bool:
+        """All workers have our tokens before an image too."""
+        asked = self.asked.values()
+        return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
+
     def model_of(self, served: Iterable[str]) -> str | None:
         """Return the first of these models that hangs on this source."""
         return next((name for name in served if name in self.models), None)

@@ -59,14 +59,17 @@ def _without_billing(part: Part) -> Part | None:
 
 def _assistant(message: Mapping[str, Any], made: Message) -> None:
     if message.get("tool_calls"):
-        made["tool_calls"] = [_with_arguments(call) for call in message["tool_calls"]]
+        made["tool_calls"] = [with_arguments(call) for call in message["tool_calls"]]
     reasoning = message.get("reasoning")
     if reasoning is not None:
         made["reasoning"] = made["reasoning_content"] = reasoning
 
 
-def _with_arguments(call: Mapping[str, Any]) -> Message:
-    """The call with its arguments as an object; an empty one where they are none."""
+def with_arguments(call: Mapping[str, Any]) -> Message:
+    """Return a call with its arguments as an object; an empty one where they are none.
+
+    Raises Unlike.
+    """
     given = call["function"]["arguments"]
     try:
         arguments = json.loads(given) if given else {}

@@ -12,7 +12,7 @@ from router.identity.conversation import BILLING
 from router.identity.decoded import Json
 from router.identity.reading import Message, read
 from router.identity.tools import Tool, definition
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 
 #: Blocks that engines pass over.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
@@ -71,7 +71,7 @@ def _messages(role: str, content: Json) -> list[Message]:
         return [{"role": role, "content": content}]
     blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
     if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
-        raise Unlike("parts that are not text")
+        raise Unlike(NOT_TEXT)
     texts = [text for block in _of(blocks, "text") if (text := _text(block))]
     said: Message = {"role": role}
     if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
@@ -114,7 +114,7 @@ def _result(block: Message) -> Message:
     content = block.get("content")
     if isinstance(content, list):
         if not all(isinstance(one, dict) and one.get("type") == "text" for one in content):
-            raise Unlike("parts that are not text")
+            raise Unlike(NOT_TEXT)
         content = "\n".join(_text(one) for one in content)
     elif not isinstance(content, str | None):
         raise Unlike("odd contents")

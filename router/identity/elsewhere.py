@@ -1,14 +1,12 @@
 """A model's tokens, asked of a worker for every prompt: where nothing better is known."""
 
 import asyncio
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from router.fleet import Worker
-from router.identity.chat import chat_of, flag
+from router.identity.asked import Body, decoded, packed, plain
+from router.identity.chat import chat_of
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.unlike import Unlike
 from router.inquiry import Inquiries, NoAnswer
@@ -23,8 +21,6 @@ _CHAT = (
     *("messages", "tools", "add_generation_prompt", "continue_final_message"),
     "add_special_tokens",
 )
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Elsewhere:
@@ -59,29 +55,25 @@ class Elsewhere:
 
 def _question(endpoint: Endpoint, body: bytes) -> dict[str, Any] | bytes:
     """Return what to ask; or the ids, where the request brings them along. Raises Unlike."""
-    try:
-        asked = _decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Unlike("not understood") from None
-    if not isinstance(asked, dict):
-        raise Unlike("not understood")
-    if asked.get("truncate_prompt_tokens") is not None:
-        raise Unlike("truncated by the engine")
+    asked = decoded(body)
     match endpoint.prompted:
         case Prompted.CHAT:
             return _chat(asked)
         case Prompted.COMPLETION:
-            return _plain(asked, "prompt")
+            found = plain(asked, "prompt")
         case Prompted.INPUT:
-            return _plain(asked, "input")
+            found = plain(asked, "input")
         case _:
             raise Unlike("a dialect that workers do not tokenize")
+    if isinstance(found, bytes):
+        return found
+    return {"prompt": found.text, "add_special_tokens": found.special}
 
 
-def _chat(asked: dict[str, Any]) -> dict[str, Any] | bytes:
+def _chat(asked: Body) -> dict[str, Any] | bytes:
     chat = chat_of(asked)  # which refuses what is more than text
     if chat.ids is not None:
-        return _packed(chat.ids)
+        return packed(chat.ids)
     if chat.documents is not None:
         raise Unlike("documents")
     keywords = dict(chat.keywords)
@@ -90,24 +82,3 @@ def _chat(asked: dict[str, Any]) -> dict[str, Any] | bytes:
         keywords.setdefault("enable_thinking", chat.effort != "none")
     question = {name: asked[name] for name in _CHAT if name in asked}
     return {**question, "chat_template_kwargs": keywords} if keywords else question
-
-
-def _plain(asked: dict[str, Any], field: str) -> dict[str, Any] | bytes:
-    if asked.get("prompt_embeds") is not None:
-        raise Unlike("embeddings")
-    prompt = asked.get(field)
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        special = flag(asked, "add_special_tokens", default=True)
-        return {"prompt": prompt, "add_special_tokens": special}
-    return _packed(prompt)
-
-
-def _packed(ids: object) -> bytes:
-    if not isinstance(ids, list) or not ids or set(map(type, ids)) != {int}:
-        raise Unlike("odd token ids")
-    try:
-        return array("I", ids).tobytes()
-    except OverflowError:
-        raise Unlike("odd token ids") from None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from router.identity.agreement import answers
 from router.identity.aside import aside
-from router.identity.folder import TOKENIZER, BadFolder
+from router.identity.folder import BadFolder, has_tokenizer
 from router.identity.hub import NotFetched, snapshot
 from router.identity.shelf import Shelf, Volume
 from router.identity.sources import Kind, Origin
@@ -35,12 +35,15 @@ class Wanted(NamedTuple):
     template: Path | None = None
     keywords: str = "{}"
     """As JSON, with sorted keys."""
+    mode: str = "auto"
+    """Which of the engines' ways to make tokens."""
 
     @classmethod
     def told(cls, origin: Origin, settings: TokenizerSettings) -> "Wanted":
         """As an origin and the settings tell."""
         keywords = json.dumps(settings.keywords, sort_keys=True)
-        return cls(origin.kind, origin.name or origin.why, settings.chat_template, keywords)
+        name = origin.name or origin.why
+        return cls(origin.kind, name, settings.chat_template, keywords, settings.mode)
 
 
 class Missing(NamedTuple):
@@ -138,9 +141,10 @@ class Finding:
             path = snapshot(wanted.name, fresh=fresh)
         else:
             path = Path(wanted.name)
-            if not (path / TOKENIZER).is_file():
-                raise BadFolder(f"{path} is not a folder with a {TOKENIZER} here")
-        volume = self._shelf.open(path, wanted.template, json.loads(wanted.keywords))
+            if not has_tokenizer(path):
+                raise BadFolder(f"{path} is not a folder with a tokenizer here")
+        keywords = json.loads(wanted.keywords)
+        volume = self._shelf.open(path, wanted.template, keywords, wanted.mode)
         if not answers(volume.exact):
             raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
         return volume

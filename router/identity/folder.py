@@ -6,6 +6,7 @@ What stands where, and what wins over what, is as Transformers has it
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,16 @@ from typing import Any
 from router.identity.decoded import Json
 
 TOKENIZER = "tokenizer.json"
+#: Tokenizers in Mistral's own format.
+MISTRAL = ("tekken.json", "tokenizer.model.v*")
+#: Tokenizers that become a `tokenizer.json` in the engine: SentencePiece's, tiktoken's, older ones.
+OTHERS = (
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+    *("tiktoken.model", "*.tiktoken", "vocab.json", "merges.txt", "vocab.txt"),
+)
 _CONFIG = "tokenizer_config.json"
 _MODEL = "config.json"
+_MISTRALS_MODEL = "params.json"
 _TEMPLATE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
 #: What models that see or hear have more, and their template's older file.
@@ -52,10 +61,9 @@ PATTERNS = (
     f"{_MORE_TEMPLATES}/*.jinja",
     *_PROCESSORS,
     _OLDER_TEMPLATE,
-    "tekken.json",
-    "tiktoken.model",
-    "tokenizer.model",
-    "tokenizer.model.v*",
+    *MISTRAL,
+    *OTHERS,
+    _MISTRALS_MODEL,
     _MODEL,
 )
 #: Those that templates are given (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
@@ -83,6 +91,8 @@ class ModelFolder:
     """Engines build the prompts of chats by a program of their own, not by a template."""
     own_tokenizer: bool = False
     """Engines tokenize by a library of their own, not by what `tokenizer.json` says."""
+    mistral: bool = False
+    """Engines use Mistral's library, unless they are told otherwise."""
     processor: str | None = None
     """The template of a model that sees or hears: taken first where there are no tools."""
 
@@ -110,9 +120,15 @@ def read_folder(path: Path) -> ModelFolder:
         _special_tokens(config),
         config,
         own_program=_is_one_of(path, _PROGRAMS),
-        own_tokenizer=_is_one_of(path, _TOKENIZERS) or _is_of_mistrals_format(path),
+        own_tokenizer=_is_one_of(path, _TOKENIZERS),
+        mistral=_is_of_mistrals_format(path),
         processor=_processor_template(path, config),
     )
+
+
+def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
+    """Whether there is something in a folder to tokenize with. Raises OSError."""
+    return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
 def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
@@ -126,9 +142,15 @@ def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
 
 
 def _is_of_mistrals_format(path: Path) -> bool:
-    """Engines use Mistral's own tokenizer for it, unless the weights are in the usual format."""
-    there = (path / "tekken.json").is_file() or any(path.glob("tokenizer.model.v*"))
-    return there and not any(path.glob("model*.safetensors*"))
+    """Whether its tokenizer and its weights are (vLLM tokenizers/registry.py).
+
+    Where there are no weights here, the description of a model in that format stands for them.
+    """
+    if not any(any(path.glob(pattern)) for pattern in MISTRAL):
+        return False
+    if any(path.glob("*.safetensors")):
+        return any(path.glob("consolidated*.safetensors"))
+    return (path / _MISTRALS_MODEL).is_file() or not has_tokenizer(path, (TOKENIZER, *OTHERS))
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ Everything here blocks, for as long as a network may take; it is called in threa
 import re
 from pathlib import Path
 
-from router.identity.folder import PATTERNS, TOKENIZER
+from router.identity.folder import PATTERNS, has_tokenizer
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _LONGEST_ID = 96
@@ -55,7 +55,7 @@ def _cached(name: str) -> Path | None:
     except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may do better
         return None
     # Engines put a model's weights there too: a snapshot need not hold what is wanted here.
-    return path if (path / TOKENIZER).is_file() else None
+    return path if has_tokenizer(path) else None
 
 
 def _fetched(name: str) -> Path:
@@ -71,8 +71,8 @@ def _fetched(name: str) -> Path:
         raise NotFetched(f"{name} is not on the hub, or HF_TOKEN does not open it") from None
     except Exception as error:  # noqa: BLE001 - a network has many ways to fail
         raise NotFetched(f"{name} cannot be fetched from the hub: {_brief(error)}") from None
-    if not (path / TOKENIZER).is_file():
-        raise NotFetched(f"{name} has no {TOKENIZER} on the hub")
+    if not has_tokenizer(path):
+        raise NotFetched(f"{name} has no tokenizer on the hub")
     return path
 
 

@@ -11,7 +11,7 @@ from router.identity.decoded import Json
 from router.identity.parts import Part
 from router.identity.reading import Message
 from router.identity.tools import Tool, definition
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 
 #: Fields that only the engine can follow, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
@@ -96,7 +96,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
 def _part(part: Json, role: str) -> Part:
     kind = "output_text" if role == "assistant" else "input_text"
     if not isinstance(part, dict) or part.get("type") != kind:
-        raise Unlike("parts that are not text")
+        raise Unlike(NOT_TEXT)
     text = part.get("text")
     if not isinstance(text, str) or part.get("annotations") or part.get("logprobs"):
         raise Unlike("odd parts")

@@ -224,7 +224,10 @@ class Keeper:
             case.decide(map(_name, _serving(case, pool)), map(_name, _ready(case, pool)))
             if case.trusted and case.volume is not None:
                 exact, forward = case.volume.exact, self._forwards(case)
-                known |= {name: Known(said, exact, forward) for name, said in case.models.items()}
+                known |= {
+                    name: Known(said, exact, forward, case.media)
+                    for name, said in case.models.items()
+                }
             if case.volume is not None or not self._finding.busy:
                 tell(case)
         if known != pool.prompts.known:

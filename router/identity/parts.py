@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from router.identity.decoded import Json
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 
 #: Parts that are text, and where they keep it.
 _TEXTS = {
@@ -73,7 +73,7 @@ def _part(one: Json) -> tuple[Part, int]:
     kind = one.get("type") if isinstance(one, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
     if kind is None or field is None or not _ELSE.isdisjoint(one):
-        raise Unlike("parts that are not text")
+        raise Unlike(NOT_TEXT)
     text = one.get(field)
     if text is None and kind in _NULLABLE:
         return Part(kind, None, proper=False), 0

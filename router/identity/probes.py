@@ -3,6 +3,9 @@
 Each is the body of a request, as a client would send it and as `/tokenize` takes it too.
 """
 
+import struct
+import zlib
+from base64 import b64encode
 from typing import NamedTuple
 
 from router.identity.samples import SAMPLES
@@ -53,6 +56,19 @@ class Probe(NamedTuple):
     """Without a model's name."""
 
 
+def _square(side: int) -> dict[str, object]:
+    """A part that is an image, of one colour."""
+    row = b"\0" + b"\x80\x90\xa0" * side
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(row * side)), (b"IEND", b""))
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    )
+    url = f"data:image/png;base64,{b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def _says(role: str, content: object, **more: object) -> dict[str, object]:
     return {"role": role, "content": content, **more}
 
@@ -73,6 +89,14 @@ _TOOL_TALK = (
     _ASKS,
     _says("assistant", None, tool_calls=[_CALL]),
     _says("tool", '{"celsius": 21.5, "sky": "klar"}', tool_call_id="call00001"),
+)
+
+#: A chat that goes on until an image comes: only what is before it is compared.
+IMAGE = _chat(
+    "image",
+    _says("system", _SYSTEM),
+    *_TALK[:2],
+    _says("user", [{"type": "text", "text": "What is this? " + _ODD}, _square(64)]),
 )
 
 PROBES: tuple[Probe, ...] = (

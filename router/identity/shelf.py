@@ -13,10 +13,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from router.identity.added import that_count
-from router.identity.exact import Exact
-from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, read_folder
-from router.identity.tokenizer import Tokenizer
-from router.identity.trial import opened
+from router.identity.exact import Exact, Way
+from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, ModelFolder, read_folder
+from router.identity.mistral import Mistral, MistralsLibrary, mistrals_library
+from router.identity.templated import Templated
+from router.identity.trial import Opened, opened
 
 #: Bytes read at once for a hash.
 _CHUNK = 1 << 20
@@ -24,8 +25,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    tokenizer: Tokenizer
+    name: str
+    """The library's."""
     why: str
+    library: "Opened | MistralsLibrary"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,7 @@ class Volume:
     @property
     def library(self) -> str:
         """What tokenizes."""
-        return self.opened.tokenizer.name
+        return self.opened.name
 
     @property
     def why(self) -> str:
@@ -57,34 +60,61 @@ class Shelf:
         self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
 
     def open(
-        self, path: Path, template: Path | None = None, keywords: Mapping[str, Any] | None = None
+        self,
+        path: Path,
+        template: Path | None = None,
+        keywords: Mapping[str, Any] | None = None,
+        mode: str = "auto",
     ) -> Volume:
         """Read a model's folder, or take what was read of an equal one. Raises BadFolder.
 
         `template` is the file of a chat template in place of the model's own, `keywords` are those
-        that engines give every template. Takes a second for a large tokenizer.
+        that engines give every template, `mode` is how they tokenize: `hf`, `mistral`, or `auto`,
+        as the folder is. Takes a second for a large tokenizer.
         """
         with self._lock:
             files = _hashes(path)
             text = _template(template)
-            key = json.dumps([files, text, dict(keywords or {})], sort_keys=True)
+            key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
             found = self._volumes.get(key)
             if found is None:
-                opened = self._tokenizer(path, files)
                 folder = read_folder(path)
+                by_mistral = mode == "mistral" or (mode == "auto" and folder.mistral)
+                opened = self._library(folder, files, by_mistral=by_mistral)
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
-                exact = Exact(folder, opened.tokenizer, keywords=keywords)
+                exact = Exact(_way(folder, opened, keywords or {}))
                 found = self._volumes[key] = Volume(path, exact, opened)
             return found
 
-    def _tokenizer(self, path: Path, files: Mapping[str, str]) -> _Opened:
-        config = that_count(read_folder(path).config)
-        key = json.dumps([files.get(TOKENIZER) or files, config], sort_keys=True)
+    def _library(
+        self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
+    ) -> _Opened:
+        config = that_count(folder.config)
+        counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
+        key = json.dumps(counting, sort_keys=True)
         found = self._opened.get(key)
         if found is None:
-            found = self._opened[key] = _Opened(*opened(path))
+            made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
+            found = self._opened[key] = made
         return found
+
+
+def _by_mistral(path: Path) -> _Opened:
+    return _Opened(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
+
+
+def _usual(path: Path) -> _Opened:
+    found = opened(path)
+    return _Opened(found.tokenizer.name, found.why, found)
+
+
+def _way(folder: ModelFolder, found: _Opened, keywords: Mapping[str, Any]) -> Way:
+    if not isinstance(found.library, Opened):
+        return Mistral(found.library, keywords)
+    if found.library.special_tokens is not None:
+        folder = replace(folder, special_tokens=dict(found.library.special_tokens))
+    return Templated(folder, found.library.tokenizer, keywords=keywords)
 
 
 def _hashes(path: Path) -> dict[str, str]:

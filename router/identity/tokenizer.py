@@ -71,14 +71,20 @@ class Fast:
         return found[0]
 
 
-def load(path: Path, memory: int = SEGMENTS) -> tuple[Tokenizer, str]:
-    """Return the faster tokenizer that can be trusted, and why it is the one. Raises BadFolder."""
+def load(path: Path, memory: int = SEGMENTS, *, text: str | None = None) -> tuple[Tokenizer, str]:
+    """Return the faster tokenizer that can be trusted, and why it is the one. Raises BadFolder.
+
+    `text` stands for the `tokenizer.json`, tokens of the configuration included.
+    """
     file, config = path / TOKENIZER, read_folder(path).config
     try:
-        tokenizer = HuggingFaceTokenizer.from_file(str(file))
+        if text is None:
+            tokenizer = HuggingFaceTokenizer.from_file(str(file))
+        else:
+            tokenizer = HuggingFaceTokenizer.from_str(text)
     except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
         raise BadFolder(f"{file} cannot be read: {error}") from None
-    changed = add(tokenizer, config)
+    changed = text is not None or add(tokenizer, config)
     reference = Reference(tokenizer)
     if config.get(SPLIT):
         tokenizer.encode_special_tokens = True

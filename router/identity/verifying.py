@@ -12,9 +12,11 @@ from router.identity.agreement import (
     answers,
     difference,
     first_difference,
+    head_answer,
 )
 from router.identity.aside import aside
-from router.identity.remote import NoTokenizer
+from router.identity.probes import IMAGE
+from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.shelf import Volume
 from router.inquiry import Inquiries, NoAnswer
 
@@ -37,6 +39,8 @@ class Reference:
         self.volume = volume
         self.answers: Mapping[str, bytes] = {}
         """By the probes' names."""
+        self.head = b""
+        """Ids before an image, if they are known."""
         self._inquiries = inquiries
         self._workers = workers
         self._models = models
@@ -46,6 +50,7 @@ class Reference:
         if self.volume is not None:
             exact = self.volume.exact
             self.answers = await aside(lambda: answers(exact), PATIENCE_S)
+            self.head = await aside(lambda: head_answer(exact), PATIENCE_S)
             return
         for worker in self._workers:
             for model in [name for name in self._models if name in worker.models][:1]:
@@ -94,4 +99,17 @@ async def verified(
     same = len(theirs.keys() & ours.keys())
     if not same:
         return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
-    return Verdict(State.AGREES, f"the same tokens of {same} probes")
+    media = await _same_head(reference.head, inquiries, worker, model)
+    also = ", and before an image" if media else ""
+    return Verdict(State.AGREES, f"the same tokens of {same} probes{also}", media=media)
+
+
+async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: str) -> bool:
+    """Whether a worker's tokens of a chat with an image begin with `head`.
+
+    A model that does not see refuses it; so may one for which the image is too small.
+    """
+    with suppress(NoTokenizer, NoAnswer, Refused):
+        theirs = await tokenize(inquiries, worker, model, IMAGE.body) if head else b""
+        return len(theirs) > len(head) > 0 and theirs.startswith(head)
+    return False

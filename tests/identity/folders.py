@@ -10,6 +10,7 @@ from typing import Any
 from router.identity.exact import Exact
 from router.identity.folder import read_folder
 from router.identity.template import ChatTemplate
+from router.identity.templated import Templated
 from router.identity.tokenizer import Reference, load
 from router.openai import ENDPOINTS
 from tests.identity.families import FAMILIES, folder, train
@@ -22,7 +23,7 @@ def known(name: str) -> Exact:
     """What is known of a model of that family."""
     with TemporaryDirectory() as made:
         path = folder(Path(made), FAMILIES[name])
-        return Exact(read_folder(path), load(path)[0])
+        return Exact(Templated(read_folder(path), load(path)[0]))
 
 
 @cache

@@ -8,6 +8,7 @@ import pytest
 
 from router.identity.exact import Exact
 from router.identity.folder import LARGEST, BadFolder, read_folder
+from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
@@ -135,30 +136,38 @@ def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("files", "program", "tokenizer"),
+    ("files", "own"),
     [
-        ({}, False, False),
+        ({}, ""),
+        ({"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}}, ""),
+        ({"config__json": {"model_type": "gpt_oss"}}, "program"),
+        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, "program"),
+        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, ""),
+        ({"config__json": {"architectures": [["x"]], "model_type": []}}, ""),
+        ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, "tokenizer"),
+        ({"tekken__json": "{}"}, "mistral"),
+        ({"tokenizer__model__v3": ""}, "mistral"),
+        ({"tekken__json": "{}", "tokenizer__json": "{}"}, ""),
+        ({"tekken__json": "{}", "tokenizer__json": "{}", "params__json": "{}"}, "mistral"),
+        ({"tekken__json": "{}", "model__safetensors": ""}, ""),
+        ({"tekken__json": "{}", "params__json": "{}", "model__safetensors": ""}, ""),
         (
-            {"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}},
-            False,
-            False,
+            {"tekken__json": "{}", "model__safetensors": "", "consolidated__safetensors": ""},
+            "mistral",
         ),
-        ({"config__json": {"model_type": "gpt_oss"}}, True, False),
-        ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, True, False),
-        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, False, False),
-        ({"config__json": {"architectures": [["x"]], "model_type": []}}, False, False),
-        ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, False, True),
-        ({"tekken__json": "{}"}, False, True),
-        ({"tokenizer__model__v3": ""}, False, True),
-        ({"tekken__json": "{}", "model__safetensors": ""}, False, False),
+        ({"params__json": "{}", "consolidated__safetensors": ""}, ""),
     ],
 )
 def test_models_for_which_engines_have_their_own(
-    tmp_path: Path, files: dict[str, Any], program: bool, tokenizer: bool
+    tmp_path: Path, files: dict[str, Any], own: str
 ) -> None:
     """They do not use their templates, or not even their tokenizers."""
     read = read_folder(write(tmp_path, **files))
-    assert (read.own_program, read.own_tokenizer) == (program, tokenizer)
+    assert (read.own_program, read.own_tokenizer, read.mistral) == (
+        own == "program",
+        own == "tokenizer",
+        own == "mistral",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +203,7 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": "{% for %}"})
     read, (tokenizer, _) = read_folder(path), load(path)
     with pytest.raises(BadFolder, match=rf"the chat template in {tmp_path} is not valid: "):
-        Exact(read, tokenizer)
+        Templated(read, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +220,7 @@ def test_no_chat_without_a_template(
 ) -> None:
     """Texts are known all the same."""
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
     with pytest.raises(Unlike, match=reason):
         exact.ids(ENDPOINTS[CHAT], body)
@@ -220,8 +229,9 @@ def test_no_chat_without_a_template(
 
 def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
     """Neither of chats nor of texts; ids are ids."""
-    path = write(folder(tmp_path, FAMILIES["chatml"]), tekken__json="{}")
-    exact = Exact(read_folder(path), load(path)[0])
+    config = {"architectures": ["MoonshotKimiaForCausalLM"]}
+    path = write(folder(tmp_path, FAMILIES["chatml"]), config__json=config)
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
                         ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
         with pytest.raises(Unlike, match="a tokenizer of its own"):
@@ -232,7 +242,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
     """Where the model has one, a request with tools is rendered by it."""
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": TEMPLATES})
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     for tools, said in ((None, b'{"prompt": "D"}'), ([TOOL], b'{"prompt": "T"}')):
         body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
         found = exact.ids(ENDPOINTS[CHAT], body)

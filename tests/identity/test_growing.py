@@ -13,6 +13,7 @@ from router.identity.conversation import conversation
 from router.identity.exact import Exact
 from router.identity.folder import read_folder
 from router.identity.reading import read
+from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
@@ -198,7 +199,7 @@ def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
     """A template that says everything many times over is not followed."""
     bomb = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": bomb})
-    exact = Exact(read_folder(path), load(path)[0])
+    exact = Exact(Templated(read_folder(path), load(path)[0]))
     for count, fine in ((50, True), (500, False)):
         body = json.dumps({"messages": [says("user", "x" * 100)] * count}).encode()
         if fine:

@@ -11,7 +11,7 @@ import pytest
 from router.identity import trial
 from router.identity.folder import BadFolder
 from router.identity.tokenizer import load
-from router.identity.trial import opened, tried
+from router.identity.trial import Outcome, opened, tried
 
 TEXT = "hello <|im_end|> there <|new|> 日本"
 ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}
@@ -40,7 +40,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_the_same_comes_of_it(folder: Path, trials: list[object], config: dict[str, Any]) -> None:
     """The library, the reason and the tokens."""
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (here, why), (there, reason) = load(folder), opened(folder)
+    (here, why), (there, reason, _) = load(folder), opened(folder)
     assert trials == [tried(folder)]
     assert (type(there), reason) == (type(here), why)
     for special in (False, True):
@@ -67,4 +67,6 @@ def test_a_file_that_is_none(folder: Path, trials: list[object]) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read"):
         opened(folder)
-    assert trials == [None]
+    assert [outcome.refusal for outcome in trials if isinstance(outcome, Outcome)] == [
+        f"{folder / 'tokenizer.json'} cannot be read: Model missing. at line 1 column 2"
+    ]

@@ -9,6 +9,7 @@ from functools import partial
 import httpx
 import pytest
 
+from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -86,6 +87,31 @@ def test_a_full_line_refuses_at_once(
     assert int(refused.headers["retry-after"]) > 0
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_how_a_full_line_refuses_can_be_set(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, status: int
+) -> None:
+    """Status and sentence in OpenAI's shape; all in HyperPod's, for all of the pool's workers."""
+    gate, sentence = Gate(), "Come back later."
+    worker = stub(gate.script())
+    overflow = {"status": status, "message": sentence}
+    limits = {"in_flight": 1, "queue": 0, "overflow": overflow}
+    router = route(worker.url, limits=limits, health=QUIET)
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    refused = router.http.post(PATH, json=CHAT)
+    assert (refused.status_code, error_of(refused)["message"]) == (status, sentence)
+    assert error_of(refused)["type"] == ("rate_limit_error" if status == 429 else "server_error")
+    limits = {**limits, "overflow": {**overflow, "body": "hyperpod"}}
+    change(router, worker.url, limits=limits, health=QUIET)
+    refused = router.http.post(PATH, json=CHAT)
+    counts = {"max_concurrent": 1, "max_queue_size": 0, "current": 1}
+    assert (refused.status_code, refused.json()) == (status, {"error": sentence, **counts})
+    assert int(refused.headers["retry-after"]) > 0
+    gate.opened.set()
+    assert first.result().status_code == 200
 
 
 def test_without_a_line_nobody_waits(

@@ -61,7 +61,7 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     workers = [stub(), stub(), stub()]
     router = route(*(w.url for w in workers[:2]), strategy="roundrobin", health=QUIET)
     before = list(router.door.fleet.workers)
-    before[0].pace.factor = 3.0
+    before[0].pace.slower = 3.0
     for _ in range(2):
         router.http.post(CHAT, json=chat())
     until(router.idle)
@@ -69,7 +69,7 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     turns = {"strategy": "roundrobin"}
     change(router, *(w.url for w in workers), limits={"attempts": 1}, **turns)
     assert list(router.door.fleet.workers)[:2] == before
-    assert router.worker().pace.factor == 3.0
+    assert router.worker().pace.slower == 3.0
     assert sum(worker.upstream.idle for worker in before) == 2
     change(router, *(w.url for w in workers[:2]), **turns)
     for _ in range(2):

@@ -42,7 +42,7 @@ def test_every_key_is_described() -> None:
 
 def test_there_is_an_example_for_each_strategy() -> None:
     """And one with pools."""
-    names = ["leastload", "pools", "prefixaware", "roundrobin", "session"]
+    names = ["kvaware", "leastload", "pools", "prefixaware", "roundrobin", "session"]
     assert [path.stem for path in EXAMPLES] == names
 
 
@@ -72,7 +72,7 @@ def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_example_tells_the_defaults() -> None:
     """All there are below its workers, as it says."""
-    sections = {"clients", "timeouts", "limits", "health", "shutdown", "logs"}
+    sections = {"clients", "timeouts", "limits", "health", "shutdown", "metrics", "logs"}
     settings = load(CONFIG / "prefixaware.yaml")
     for section in sections:
         assert getattr(settings, section) == getattr(Settings(workers=settings.workers), section)
@@ -81,7 +81,7 @@ def test_one_example_tells_the_defaults() -> None:
         for row in describe(settings)
         if row.path.split(".")[0] in sections and row.source == "default"
     ]
-    assert left_out == ["limits.max_tokens"]
+    assert left_out == ["limits.max_tokens", "limits.overflow.message"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,8 @@ def test_one_example_tells_the_defaults() -> None:
         "cors: ['*']",
         "cors: [https://app.example, 'http://localhost:3000']",
         "tls: {certificate: a.pem, key: /a.key, client_ca: b.pem}",
+        "limits: {overflow: {status: 503, message: Come back later., body: hyperpod}}",
+        "metrics: {aliases: hyperpod}",
         "logs: {level: debug, format: json, requests: true}",
     ],
 )
@@ -136,6 +138,9 @@ def test_the_schema_allows_what_is_right(line: str) -> None:
         "workers: [http://a:1]\ntimeouts: {connect: 2}",
         "workers: [http://a:1]\nlimits: {attempts: 11}",
         "workers: [http://a:1]\nlimits: {queue: -1}",
+        "workers: [http://a:1]\nlimits: {overflow: {status: 200}}",
+        "workers: [http://a:1]\nlimits: {overflow: {body: text}}",
+        "workers: [http://a:1]\nmetrics: {aliases: true}",
         "workers: [http://a:1]\nlimits: {retries: 101%}",
         "workers: [http://a:1]\nlimits: {retries: '0.2'}",
         "workers: [http://a:1]\nlimits: {max_tokens: off}",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from router.identity.exact import Exact
 from router.identity.folder import read_folder
+from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
@@ -81,7 +82,7 @@ class Both:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.simulator = Folder(path)
-        self.router = Exact(read_folder(path), load(path)[0])
+        self.router = Exact(Templated(read_folder(path), load(path)[0]))
 
 
 @pytest.fixture(scope="module", params=[CHATML + TOOLS, PARTS + TOOLS], ids=["texts", "parts"])

@@ -36,7 +36,10 @@ def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], strea
 def test_a_burst_is_seen_at_once() -> None:
     """Every booking adds to the wait before any byte is sent."""
     load = Load()
-    waits = [load.book(0.0, 1.0).waited_s for _ in range(4)]
+    waits = []
+    for _ in range(4):
+        waits.append(load.wait(0.0))
+        load.book(0.0, 1.0)
     assert waits == [0.0, 1.0, 2.0, 3.0]
     assert load.wait(0.0) == pytest.approx(4.0)
 
@@ -74,3 +77,30 @@ def test_answers_in_one_piece_expire_by_themselves() -> None:
     assert load.wait(2.0) == pytest.approx(1.0)
     assert load.wait(4.0) == 0
     assert load.in_flight == load.decoding == 2
+
+
+def test_a_prefill_is_timed_from_when_the_one_before_it_was_done() -> None:
+    """What it waited for is none of its own; first bytes of one step tell nothing of either."""
+    load = Load()
+    first, second, third = (load.book(0.0, 1.0) for _ in range(3))
+    load.first_byte(first, 2.0)
+    load.first_byte(second, 3.5)
+    assert (first.computed_s, second.computed_s) == (2.0, 1.5)
+    load.first_byte(third, 3.501)
+    assert (second.computed_s, third.computed_s) == (None, None)
+
+
+def test_an_answer_in_one_piece_is_not_timed() -> None:
+    """Its first byte tells of its last token."""
+    load = Load()
+    booking = load.book(0.0, 1.0, stream=False)
+    load.first_byte(booking, 9.0)
+    assert booking.computed_s is None
+
+
+def test_how_long_requests_stay_is_learned() -> None:
+    """From a guess towards what is seen."""
+    load = Load()
+    for _ in range(200):
+        load.release(load.book(0.0, 1.0), 3.0)
+    assert load.stay_s == pytest.approx(3.0, abs=0.1)

@@ -1,35 +1,54 @@
-"""Learning how fast a worker is."""
+"""Learning how fast workers are."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.pace import Pace
+from strategies.pace import GROWTH, MARGIN, RATE, Curve, Pace
 
 
-@given(st.floats(0.1, 10.0))
-def test_it_finds_the_true_speed(truth: float) -> None:
-    """From steady answers the factor comes within a few percent, whatever the guess was."""
+def taught(truth: float, growth: float, times: int = 200) -> Pace:
+    """A worker's pace after prompts of several lengths, told the seconds that they truly take."""
     pace = Pace()
-    for _ in range(40):
-        pace.observe(1.0, truth)
-    assert pace.prefill(1000, 0) == pytest.approx(truth * pace.guess(1000, 0), rel=0.05)
+    for number in range(times):
+        uncached = (1000, 4000, 20_000, 60_000)[number % 4]
+        pace.observe(uncached, 0, seconds(truth, growth, uncached))
+    return pace
+
+
+def seconds(truth: float, growth: float, uncached: float) -> float:
+    """What a worker takes whose rate and growth are the guessed ones times these."""
+    return uncached / RATE * (truth + growth * uncached / 2 / GROWTH)
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.3, 3.0))
+def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
+    """From steady answers both come within a part, whatever the guesses were, never too fast."""
+    growth = truth * ratio
+    pace = taught(truth, growth)
+    for uncached in (1000, 60_000):
+        believed = pace.prefill(uncached, 0) / MARGIN
+        assert believed == pytest.approx(seconds(truth, growth, uncached), rel=0.35)
+
+
+def test_all_is_believed_slower_than_measured() -> None:
+    """Believing a worker too fast costs dearly, too slow next to nothing."""
+    assert taught(0.5, 0.5).prefill(4000, 0) > 1.3 * seconds(0.5, 0.5, 4000)
 
 
 def test_one_odd_answer_changes_little() -> None:
     """A single stall of a minute does not make a fast worker look slow."""
-    pace = Pace()
-    for _ in range(20):
-        pace.observe(1.0, 1.0)
-    pace.observe(1.0, 60.0)
-    assert pace.factor < 1.3
+    pace = taught(1.0, 1.0)
+    before = pace.prefill(4000, 0)
+    pace.observe(4000, 0, 60.0)
+    assert pace.prefill(4000, 0) < 1.3 * before
 
 
 def test_short_prompts_teach_nothing() -> None:
     """Fixed overheads would be taken for slow prefill."""
     pace = Pace()
-    pace.observe(0.01, 1.0)
-    assert pace.factor == 1.0
+    pace.observe(100, 0, 1.0)
+    assert (pace.seen, pace.factor) == (0, 1.0)
 
 
 def test_context_makes_tokens_dearer() -> None:
@@ -40,11 +59,40 @@ def test_context_makes_tokens_dearer() -> None:
 
 
 def test_slower_is_believed_sooner_than_faster() -> None:
-    """Believing a worker too fast costs dearly, too slow next to nothing."""
-    slower, faster = Pace(), Pace()
-    for pace in (slower, faster):
+    """An answer twice as slow moves the curve more than one twice as fast."""
+    slower, faster = Curve(), Curve()
+    for curve in (slower, faster):
         for _ in range(50):
-            pace.observe(1.0, 1.0)
-    slower.observe(1.0, 2.0)
-    faster.observe(1.0, 0.5)
+            curve.learn(0.5, 1.0)
+    slower.learn(0.5, 2.0)
+    faster.learn(0.5, 0.5)
     assert slower.factor - 1 > 2 * (1 - faster.factor) > 0
+
+
+def test_a_newcomer_knows_what_its_pool_knows() -> None:
+    """What one worker has shown is believed of one that has not answered yet."""
+    curve = Curve()
+    seen, newcomer = Pace(curve), Pace(curve)
+    for _ in range(100):
+        seen.observe(4000, 0, 2.0)
+    assert newcomer.prefill(4000, 0) == pytest.approx(2.0 * MARGIN, rel=0.2)
+
+
+def test_a_slow_worker_among_fast_ones_is_found() -> None:
+    """Nothing tells that it is slower but its own answers."""
+    curve = Curve()
+    paces = [Pace(curve) for _ in range(8)]
+    for _ in range(40):
+        for pace in paces:
+            pace.observe(4000, 0, 2.0 if pace is paces[0] else 0.5)
+    assert paces[0].prefill(4000, 0) > 2.5 * paces[1].prefill(4000, 0)
+
+
+def test_workers_that_are_alike_are_believed_to_be() -> None:
+    """One thought faster by chance would draw conversations that stay with it."""
+    curve = Curve()
+    paces = [Pace(curve) for _ in range(2)]
+    for _ in range(20):
+        paces[0].observe(4000, 0, 0.55)
+        paces[1].observe(4000, 0, 0.45)
+    assert paces[0].prefill(4000, 0) == paces[1].prefill(4000, 0)

@@ -19,6 +19,7 @@ class Worker:
     load: Load = field(default_factory=Load)
     pace: Pace = field(default_factory=Pace)
     kv_tokens: int | None = None
+    room_tokens: int | None = None
 
 
 def fleet() -> list[Worker]:

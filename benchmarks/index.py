@@ -1,0 +1,274 @@
+"""What the index of blocks costs: `python -m benchmarks.index`.
+
+Blocks stored, removed and matched a second on one core, bytes a block, and how long a prompt takes
+to match, by its length, by the number of workers and by the number of blocks. With `--peer FOLDER`,
+where `ai_dynamo_runtime` is installed, its `RadixTree` stands beside in the same run; it takes its
+events as JSON with hashes made beforehand, while ours are made of the tokens here.
+"""
+
+import gc
+import json
+import multiprocessing
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import perf_counter, perf_counter_ns
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from controller.events import Removed, Stored, Tier
+from controller.index import Index
+from controller.source import Source
+from strategies.blocks import even_chain, even_root
+
+SIZE = 16
+TOKENS = (512, 4096, 32768)
+WORKERS = (8, 64, 1000)
+BLOCKS = (1_000_000,)
+#: Blocks of one event: a prompt of 1,024 tokens, as a chunk of a prefill is.
+RUN = 64
+_PAGE = 4096
+
+_out = Console(soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One event of one worker, in all the forms it is needed in."""
+
+    worker: int
+    event: Stored
+    ids: list[int]
+
+
+def told(random: Random, blocks: int, workers: int, run: int = RUN) -> Iterator[Told]:
+    """Prompts that share nothing, worker after worker."""
+    for number in range(blocks // run):
+        ids = [random.randrange(128_000) for _ in range(8)] * (run * SIZE // 8)
+        hashes = [random.getrandbits(64) for _ in range(run)]
+        tokens = array("I", ids).tobytes()
+        event = Stored(hashes, None, tokens, SIZE, Tier.GPU, False, "", None, 0, True)
+        yield Told(number % workers, event, ids)
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+
+
+def a_second(number: int, work: Callable[[], None]) -> float:
+    """How many a second, done once."""
+    gc.collect()
+    start = perf_counter()
+    work()
+    return number / (perf_counter() - start)
+
+
+def intake(random: Random, blocks: int) -> None:
+    """Rates of events that come as structures and as bytes, and of removals."""
+    events = list(told(random, blocks, 8))
+    frames = [_frame(one) for one in events]
+    best: dict[str, float] = {}
+    for _ in range(3):
+        index = Index(1 << 40)
+        rate = a_second(blocks, lambda index=index: _store(index, events))  # type: ignore[misc]
+        best["stored, decoded"] = max(best.get("stored, decoded", 0), rate)
+        rate = a_second(blocks, lambda index=index: _remove(index, events))  # type: ignore[misc]
+        best["removed, one an event"] = max(best.get("removed, one an event", 0), rate)
+        sources = [Source(Index(1 << 40), str(worker)) for worker in range(8)]
+        rate = a_second(blocks, lambda sources=sources: _hear(sources, frames))  # type: ignore[misc]
+        best["stored, raw frames"] = max(best.get("stored, raw frames", 0), rate)
+    table = Table(title=f"{blocks:,} blocks of {RUN} an event", box=None)
+    table.add_column("intake")
+    table.add_column("blocks a second", justify="right")
+    for name, rate in best.items():
+        table.add_row(name, f"{rate:,.0f}")
+    _out.print(table)
+
+
+def _frame(one: Told) -> bytes:
+    event = {
+        "type": "BlockStored",
+        "block_hashes": one.event.hashes,
+        "parent_block_hash": None,
+        "token_ids": one.ids,
+        "block_size": SIZE,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [None] * len(one.event.hashes),
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+    return msgspec.msgpack.encode([0.0, [event], 0])
+
+
+def _store(index: Index, events: Sequence[Told]) -> None:
+    names = [str(worker) for worker in range(1000)]
+    for one in events:
+        index.store(names[one.worker], one.event)
+
+
+def _remove(index: Index, events: Sequence[Told]) -> None:
+    for one in events:
+        for name in reversed(one.event.hashes):
+            index.remove(str(one.worker), Removed((name,), Tier.GPU, False, 0))
+
+
+def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
+    for number, frame in enumerate(frames):
+        for _ in sources[number % 8].heard(number // 8, frame, 0.0):
+            raise AssertionError
+
+
+def shared(index: Index, tokens: int, workers: int) -> bytes:
+    """A prompt of which worker n holds the first n + 1 parts of all; its tokens."""
+    random = Random(tokens * workers)
+    ids = array("I", (random.randrange(128_000) for _ in range(tokens)))
+    number = tokens // SIZE
+    for worker in range(workers):
+        held = max(1, number * (worker + 1) // workers)
+        hashes = [random.getrandbits(64) for _ in range(held)]
+        data = ids[: held * SIZE].tobytes()
+        event = Stored(hashes, None, data, SIZE, Tier.GPU, False, "", None, 0, True)
+        index.store(str(worker), event)
+    return ids.tobytes()
+
+
+def latency(work: Callable[[], object]) -> float:
+    """Microseconds, the median of many."""
+    times = []
+    for _ in range(300):
+        start = perf_counter_ns()
+        work()
+        times.append(perf_counter_ns() - start)
+    return median(times) / 1000
+
+
+def filled(blocks: int, workers: int) -> Index:
+    """An index of so many blocks."""
+    index = Index(1 << 40)
+    for one in told(Random(blocks), blocks, workers):
+        index.store(str(one.worker), one.event)
+    return index
+
+
+def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
+    """Memory of a block and holder, and what the index believes it to be; in a fresh process."""
+    for one in told(Random(0), RUN * workers, workers):
+        Index(1 << 40).store(str(one.worker), one.event)
+    gc.collect()
+    before = resident()
+    index = filled(blocks, workers)
+    gc.collect()
+    return (resident() - before) / index.holders, index.bytes / index.holders
+
+
+def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
+    """Microseconds to match a prompt of so many tokens, and its keys."""
+    keys = even_chain(even_root("", ""), shared(index, tokens, workers), SIZE)
+    return latency(lambda: index.find(keys)), keys
+
+
+def matching(blocks: int, peer: type[Any] | None) -> None:
+    """Latencies by length and by workers, in an index of so many blocks."""
+    table = Table(title=f"matching in {blocks:,} blocks, µs a prompt", box=None)
+    for heading in (
+        *("workers", "bytes a block", "as counted"),
+        *(f"{tokens:,} tokens" for tokens in TOKENS),
+    ):
+        table.add_column(heading, justify="right")
+    for number in TOKENS if peer else ():
+        table.add_column(f"peer, {number:,}", justify="right")
+    fresh = multiprocessing.get_context("spawn")
+    for workers in WORKERS:
+        with ProcessPoolExecutor(1, mp_context=fresh) as other:
+            sizes = other.submit(bytes_a_block, blocks, workers).result()
+        index = filled(blocks, workers)
+        row, theirs = [], []
+        for tokens in TOKENS:
+            took, keys = matched(index, tokens, workers)
+            row.append(f"{took:.1f}")
+            if peer is not None:
+                theirs.append(f"{_peer_match(peer, keys, workers):.1f}")
+        table.add_row(f"{workers:,}", *(f"{one:.0f}" for one in sizes), *row, *theirs)
+    _out.print(table)
+
+
+def _peer_event(keys: Sequence[int], hashes: Sequence[int], number: int) -> bytes:
+    blocks = [
+        {"block_hash": name, "tokens_hash": key} for name, key in zip(hashes, keys, strict=True)
+    ]
+    data = {"stored": {"parent_hash": None, "blocks": blocks}}
+    return json.dumps({"event_id": number, "data": data, "dp_rank": 0}).encode()
+
+
+def _peer_match(peer: type[Any], keys: Sequence[int], workers: int) -> float:
+    tree, random = peer(), Random(1)
+    for worker in range(workers):
+        held = keys[: max(1, len(keys) * (worker + 1) // workers)]
+        tree.apply_event(worker, _peer_event(held, [random.getrandbits(63) for _ in held], worker))
+    found = tree.find_matches(list(keys))
+    if len(found.scores) != workers:
+        raise AssertionError(found.scores)
+    return latency(lambda: tree.find_matches(list(keys)).scores)
+
+
+def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
+    """The peer's rate, its events made beforehand."""
+    root = even_root("", "")
+    events = [
+        (
+            one.worker,
+            _peer_event(
+                even_chain(root, one.event.tokens, SIZE),
+                [name >> 1 for name in one.event.hashes],
+                number,
+            ),
+        )
+        for number, one in enumerate(told(random, blocks, 8))
+    ]
+    tree = peer()
+
+    def take() -> None:
+        for worker, event in events:
+            tree.apply_event(worker, event)
+        tree.find_matches([1])  # its events are applied by a thread of its own: wait for it
+
+    _out.print(f"peer: {a_second(blocks, take):,.0f} blocks a second, hashed beforehand, from JSON")
+
+
+def main(
+    blocks: Annotated[int, typer.Option(help="Blocks that are taken in.")] = 400_000,
+    large: Annotated[
+        list[int] | None, typer.Option(help="Sizes of the index that prompts are matched in.")
+    ] = None,
+    peer: Annotated[
+        Path | None, typer.Option(help="Folder with ai_dynamo_runtime, installed by --target.")
+    ] = None,
+) -> None:
+    """Measure, and print tables."""
+    tree = None
+    if peer is not None:
+        sys.path.append(str(peer))
+        tree = import_module("dynamo._core").RadixTree
+    random = Random(1)
+    intake(random, blocks)
+    if tree is not None:
+        peer_intake(random, blocks, tree)
+    for number in large or BLOCKS:
+        matching(number, tree)
+
+
+if __name__ == "__main__":
+    typer.run(main)

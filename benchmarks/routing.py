@@ -1,0 +1,138 @@
+"""How good the choices are: `python -m benchmarks.routing --traces FOLDER`.
+
+The product's own strategies, peers by their published rules, and two bounds choose among simulated
+workers, on recorded and on generated workloads. The clock is virtual and everything is drawn by
+seeds: the same command gives the same numbers on any machine. Without traces only the generated
+workloads run. docs/routing.md says what is simulated, and where the traces come from.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmarks.routing_cells import Cell, Task, computed, means
+from benchmarks.routing_columns import Column, chosen, columns
+from benchmarks.routing_goals import OURS, Found, goals
+from benchmarks.routing_plot import plot
+from benchmarks.routing_policies import POLICIES, Policy, policy_named
+from benchmarks.routing_rates import Rate, Search, found
+from benchmarks.routing_tables import markdown, sheets, terminal
+from benchmarks.routing_work import Ideal, ideal
+from simulator.traces import TraceError
+
+_err = Console(stderr=True, highlight=False)
+
+
+def main(
+    *,
+    traces: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder with the recorded traces."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only those whose names begin so; repeat for more.")
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Only these; repeat for more.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Their mean is shown.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    rates: Annotated[bool, typer.Option(help="Search sustainable rates too.")] = True,
+    quick: Annotated[bool, typer.Option(help="One seed, no search.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Numbers of an earlier run, for what is not run now."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the numbers here.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write the tables here.")
+    ] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw a PNG here.")] = None,
+) -> None:
+    """Measure, and print the tables."""
+    try:
+        picked = chosen(column or (), columns(traces))
+        policies = [policy_named(name) for name in policy] if policy else POLICIES
+        seeds, rates = (1, False) if quick else (seeds, rates)
+        cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
+        if keep is not None:
+            cells, searched = _with_kept(keep, cells, searched)
+        result = Found(means(cells), _ideals(picked), searched)
+    except (ValueError, TraceError) as error:
+        raise typer.BadParameter(str(error)) from error
+    reached = goals(result)
+    names = [one.name for one in picked]
+    several = list(sheets(result, names, reached))
+    for sheet in several:
+        Console(width=200).print(terminal(sheet))
+    if markdown_file is not None:
+        markdown_file.write_text("\n".join(map(markdown, several)))
+    if json_file is not None:
+        told = {"cells": cells, "rates": searched, "ideals": result.ideals, "goals": reached}
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    if plot_file is not None:
+        plot(result, names, plot_file)
+
+
+def _measured(
+    picked: Sequence[Column], policies: Sequence[Policy], seeds: int, *, rates: bool, jobs: int
+) -> tuple[list[Cell], list[Rate]]:
+    """Compute all cells and rates, with a bar that shows how far it is."""
+    tasks = [
+        Task(one, policy, seed, one.rate)
+        for one in picked
+        for seed in range(1, seeds + 1)
+        for policy in policies
+    ]
+    searches = [
+        Search(one, policy)
+        for one in picked
+        if rates and one.searched
+        for policy in policies
+        if policy.name in OURS or policy.kind == "peer"
+    ]
+    bar = Progress(
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=_err,
+        transient=True,
+    )
+    with bar:
+        cell_bar = bar.add_task("Cells", total=len(tasks))
+        cells = computed(tasks, jobs, lambda: bar.advance(cell_bar))
+        rate_bar = bar.add_task("Rates", total=len(searches))
+        return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
+
+
+class _Kept(msgspec.Struct):
+    cells: list[Cell]
+    rates: list[Rate]
+
+
+def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[Cell], list[Rate]]:
+    """Add what an earlier run found of policies and columns that were not run now."""
+    kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+    run = {(cell.column, cell.policy) for cell in cells}
+    searched = {(rate.column, rate.policy) for rate in rates}
+    cells = [*cells, *(one for one in kept.cells if (one.column, one.policy) not in run)]
+    rates = [*rates, *(one for one in kept.rates if (one.column, one.policy) not in searched)]
+    return cells, rates
+
+
+def _ideals(picked: Sequence[Column]) -> dict[str, Ideal]:
+    """The floors, with the first seed: they hardly hang on it."""
+    return {
+        one.name: ideal(one.work(1, one.rate), one.fleet.profile, one.fleet.block_tokens)
+        for one in picked
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,183 @@
+"""What is to be reached, and whether it is: every goal with its number, met or not."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from benchmarks.routing_cells import Cell
+from benchmarks.routing_policies import POLICIES
+from benchmarks.routing_rates import Rate
+from benchmarks.routing_work import Ideal
+
+Means = Mapping[tuple[str, str], Cell]
+
+#: The strategies that the goals are for; the second knows caches exactly, as from KV events.
+OURS = ("prefixaware", "kvaware")
+PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
+#: Mean seconds to the first token, at most.
+TTFT_S = {
+    "conversation x2": 0.80,
+    "conversation x2.2": 1.0,
+    "conversation tight x1.75": 1.0,
+    "sessions x0.3": 0.48,
+}
+#: Seconds to the first token that one in a hundred may exceed.
+P99_S = {"conversation x2": 9.5}
+#: How far above the zero-queue floor where load is moderate.
+NEAR_FLOOR = {"conversation x1": 1.15}
+#: A win must be real and a loss within noise: shares of the best peer's number.
+TTFT_OVER, E2E_OVER = 1.02, 1.03
+
+
+class Goal(Struct, frozen=True):
+    """`value` is to be at most `bound`, or at least where `least`."""
+
+    name: str
+    policy: str
+    column: str
+    value: float
+    bound: float
+    against: str = ""
+    """Whose number the bound comes from."""
+    least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether it is reached."""
+        return self.value >= self.bound if self.least else self.value <= self.bound
+
+
+class Found(NamedTuple):
+    """Everything that was measured."""
+
+    means: Means
+    ideals: Mapping[str, Ideal]
+    rates: Sequence[Rate]
+
+
+def goals(found: Found) -> list[Goal]:
+    """Return every goal that what was measured can tell about."""
+    return [goal for part in _PARTS for goal in part(found)]
+
+
+def _targets(found: Found) -> Iterator[Goal]:
+    for cell in _ours(found):
+        if cell.column in TTFT_S:
+            bound = TTFT_S[cell.column]
+            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound)
+        if cell.column in P99_S:
+            bound = P99_S[cell.column]
+            yield Goal("p99 TTFT, s", cell.policy, cell.column, cell.ttft_p99_s, bound)
+        if cell.column in NEAR_FLOOR:
+            floor = found.ideals[cell.column].ttft_s
+            bound = NEAR_FLOOR[cell.column] * floor
+            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound, "floor x 1.15")
+
+
+def _never_worse(found: Found) -> Iterator[Goal]:
+    for name, over, number in _NEVER_WORSE:
+        for cell in _ours(found):
+            best = _best_peer(found, cell.column, number)
+            if best is not None:
+                value, bound = number(cell), over * number(best)
+                against = f"{best.policy} x {over:g}"
+                yield Goal(name, cell.policy, cell.column, value, bound, against)
+
+
+def _ttft_s(cell: Cell) -> float:
+    return cell.ttft_s
+
+
+def _e2e_s(cell: Cell) -> float:
+    return cell.e2e_s
+
+
+_NEVER_WORSE = (
+    ("mean TTFT, s", TTFT_OVER, _ttft_s),
+    ("mean end to end, s", E2E_OVER, _e2e_s),
+)
+
+
+def _hits(found: Found) -> Iterator[Goal]:
+    for cell in _ours(found):
+        if cell.column.startswith(("conversation", "sessions")) and "tight" not in cell.column:
+            bound = 0.8 * found.ideals[cell.column].hit_rate
+            yield Goal(
+                "hit rate",
+                cell.policy,
+                cell.column,
+                cell.hit_rate,
+                bound,
+                "ideal x 0.8",
+                least=True,
+            )
+
+
+def _sustained(found: Found) -> Iterator[Goal]:
+    rates = {(rate.column, rate.policy): rate.rate for rate in found.rates}
+    for rate in found.rates:
+        if rate.policy not in OURS:
+            continue
+        others = {peer: rates[key] for peer in PEERS if (key := (rate.column, peer)) in rates}
+        if others:
+            best = max(others, key=others.__getitem__)
+            yield Goal(
+                *("sustainable rate", rate.policy, rate.column, rate.rate, others[best], best),
+                least=True,
+            )
+
+
+def _no_reuse(found: Found) -> Iterator[Goal]:
+    plain = found.means.get(("no_reuse", "leastload"))
+    for cell in _ours(found):
+        if cell.column == "no_reuse" and plain is not None:
+            for name, value, base in (
+                ("mean TTFT, s", cell.ttft_s, plain.ttft_s),
+                ("p99 TTFT, s", cell.ttft_p99_s, plain.ttft_p99_s),
+            ):
+                yield Goal(name, cell.policy, cell.column, value, 1.02 * base, "leastload x 1.02")
+
+
+def _one_prefix(found: Found) -> Iterator[Goal]:
+    plain = found.means.get(("one_prefix", "round robin"))
+    for cell in _ours(found):
+        if cell.column == "one_prefix" and plain is not None:
+            for name, value, base in (
+                ("mean TTFT, s", cell.ttft_s, plain.ttft_s),
+                ("p99 TTFT, s", cell.ttft_p99_s, plain.ttft_p99_s),
+                ("mean end to end, s", cell.e2e_s, plain.e2e_s),
+            ):
+                yield Goal(name, cell.policy, cell.column, value, base, "round robin")
+            yield Goal("imbalance", cell.policy, cell.column, cell.imbalance, 1.15)
+
+
+def _as_good_as_exact(found: Found) -> Iterator[Goal]:
+    for cell in _ours(found):
+        exact = found.means.get((cell.column, "kvaware"))
+        if cell.policy == "prefixaware" and exact is not None:
+            over = 1.10 if "tight" in cell.column else 1.03
+            against = f"kvaware x {over:g}"
+            bound = over * exact.ttft_s
+            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound, against)
+
+
+_PARTS: Sequence[Callable[[Found], Iterator[Goal]]] = (
+    _targets,
+    _never_worse,
+    _hits,
+    _sustained,
+    _no_reuse,
+    _one_prefix,
+    _as_good_as_exact,
+)
+
+
+def _ours(found: Found) -> Iterator[Cell]:
+    return (found.means[key] for key in found.means if key[1] in OURS)
+
+
+def _best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
+    """The best of the peers in a column, each at its best."""
+    cells = [found.means[column, peer] for peer in PEERS if (column, peer) in found.means]
+    return min(cells, key=number, default=None)

@@ -1,0 +1,181 @@
+"""Generated work: what traces do not show on their own, each by itself. The same by seed.
+
+Everything is drawn: who comes next, how long prompts are, how long somebody thinks. Users in one
+fixed order would make round robin look perfect, for it then sends each back to where it was.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
+
+from benchmarks.routing_work import Talk, Turn, Work, chained
+from simulator.strides import BLOCK_TOKENS
+
+Part = tuple[int, int]
+#: Tokens that a group shares, those of each user, and of the answer.
+Sizes = tuple[int, int, int]
+
+
+def groups(seed: int, rate: float = 15.0, *, number: int = 250, users: int = 5) -> Work:
+    """Groups of users, each with a long system prompt of its own: 16,000 shared tokens of 16,256.
+
+    Sizes as llm-d-benchmark's "tiered" profile has them.
+    """
+    return _grouped("groups", seed, rate, (number, users), (16_000, 256, 256))
+
+
+def long_answers(seed: int, rate: float = 7.0, *, number: int = 150, users: int = 5) -> Work:
+    """Groups whose answers are what takes time: 6,000 + 1,200 tokens, and 1,000 decoded.
+
+    Sizes as llm-d-benchmark's "precise" profile has them.
+    """
+    return _grouped("long_answers", seed, rate, (number, users), (6_000, 1_200, 1_000))
+
+
+def _grouped(name: str, seed: int, rate: float, users: tuple[int, int], sizes: Sizes) -> Work:
+    number, each = users
+    chance, own = Random(f"{name} {seed}"), count(number)
+    shared, private, answer = sizes
+    members = [group for group in range(number) for _ in range(each)]
+    chance.shuffle(members)
+    talks = []
+    for at_s, group in zip(_arrivals(chance, rate), members, strict=False):
+        turn = _turn([(group, shared), (next(own), private)], _around(answer, chance))
+        talks.append(Talk(at_s, group, (turn,)))
+    return Work(name, talks)
+
+
+def chats(seed: int, rate: float = 4.0, *, users: int = 400, rounds: int = 8) -> Work:
+    """Users with a history of their own, who think about half a minute between rounds.
+
+    A common system prompt of 1,000 tokens, 4,000 to 20,000 of history; users join at `rate`.
+    """
+    chance, own = Random(f"chats {seed}"), count(1)
+    talks = []
+    for user, at_s in zip(range(users), _arrivals(chance, rate), strict=False):
+        parts = [(0, 1_000), (next(own), chance.randint(4_000, 20_000))]
+        turns = []
+        for _ in range(_around(rounds, chance)):
+            parts = [*parts, (next(own), _around(250, chance))]
+            answer = _around(100, chance)
+            turns.append(_turn(parts, answer, min(120.0, chance.expovariate(1 / 30))))
+            parts = [*parts, (next(own), answer)]
+        talks.append(Talk(at_s, user, tuple(turns)))
+    return Work("chats", talks)
+
+
+def agents(seed: int, rate: float = 1.6, *, number: int = 150, steps: int = 20) -> Work:
+    """Agents of four kinds, each kind with 8,000 tokens of tools, in loops of short pauses."""
+    chance, own = Random(f"agents {seed}"), count(4)
+    talks = []
+    for agent, at_s in zip(range(number), _arrivals(chance, rate), strict=False):
+        parts = [(chance.randrange(4), 8_000), (next(own), _around(2_000, chance))]
+        turns = []
+        for _ in range(_around(steps, chance)):
+            parts = [*parts, (next(own), chance.randint(200, 4_000))]
+            answer = _around(150, chance)
+            turns.append(_turn(parts, answer, chance.expovariate(1 / 2)))
+            parts = [*parts, (next(own), answer)]
+        talks.append(Talk(at_s, agent, tuple(turns)))
+    return Work("agents", talks)
+
+
+def documents(seed: int, rate: float = 6.0, *, number: int = 100, questions: int = 8) -> Work:
+    """Documents of 20,000 to 60,000 tokens, each asked about by several users in any order."""
+    chance, own = Random(f"documents {seed}"), count(number)
+    lengths = [chance.randint(20_000, 60_000) for _ in range(number)]
+    asked = [document for document in range(number) for _ in range(questions)]
+    chance.shuffle(asked)
+    talks = []
+    for at_s, document in zip(_arrivals(chance, rate), asked, strict=False):
+        parts = [(document, lengths[document]), (next(own), _around(60, chance))]
+        talks.append(Talk(at_s, document, (_turn(parts, _around(150, chance)),)))
+    return Work("documents", talks)
+
+
+def one_prefix(seed: int, rate: float = 40.0, *, number: int = 3_000) -> Work:
+    """One prompt of 8,000 tokens that everybody has, 500 of their own after it."""
+    chance, own = Random(f"one_prefix {seed}"), count(1)
+    talks = []
+    for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
+        parts = [(0, 8_000), (next(own), _around(500, chance))]
+        talks.append(Talk(at_s, user, (_turn(parts, _around(200, chance)),)))
+    return Work("one_prefix", talks)
+
+
+def no_reuse(seed: int, rate: float = 22.0, *, number: int = 3_000) -> Work:
+    """Prompts that have nothing in common: mostly short, some long, 4,000 tokens on average."""
+    chance = Random(f"no_reuse {seed}")
+    talks = []
+    for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
+        turn = _turn([(user, _skewed(4_000, chance))], _around(200, chance))
+        talks.append(Talk(at_s, user, (turn,)))
+    return Work("no_reuse", talks)
+
+
+def bursts(seed: int, rate: float = 8.0, *, number: int = 24, siblings: int = 32) -> Work:
+    """Every ten seconds 32 requests of one cold prompt at once, among others that share nothing."""
+    chance, own = Random(f"bursts {seed}"), count(1)
+    talks = []
+    for burst in range(number):
+        head, at_s = next(own), 10.0 * (burst + chance.random())
+        for _ in range(siblings):
+            parts = [(head, 12_000), (next(own), _around(50, chance))]
+            talks.append(Talk(at_s, head, (_turn(parts, _around(100, chance)),)))
+    for at_s in _arrivals(chance, rate):
+        if at_s > 10.0 * number:
+            break
+        turn = _turn([(next(own), _skewed(4_000, chance))], _around(200, chance))
+        talks.append(Talk(at_s, next(own), (turn,)))
+    return Work("bursts", sorted(talks, key=lambda talk: talk.at_s))
+
+
+def mixed(seed: int, rate: float = 36.0, *, number: int = 4_000) -> Work:
+    """Short questions, and one in sixty that brings 40,000 to 100,000 tokens, half of them known.
+
+    The long ones are of 30 kinds that share their first half.
+    """
+    chance, own = Random(f"mixed {seed}"), count(30)
+    talks = []
+    for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
+        if chance.random() < 1 / 60:
+            half = chance.randint(20_000, 50_000)
+            parts = [(chance.randrange(30), 30_000), (next(own), half)]
+        else:
+            parts = [(next(own), chance.randint(200, 1_500))]
+        talks.append(Talk(at_s, user, (_turn(parts, _around(200, chance)),)))
+    return Work("mixed", talks)
+
+
+#: All of them, by name; each takes a seed and a rate.
+MADE: dict[str, Callable[..., Work]] = {
+    maker.__name__: maker
+    for maker in (
+        *(groups, long_answers, chats, agents, documents),
+        *(one_prefix, no_reuse, bursts, mixed),
+    )
+}
+
+
+def _turn(parts: list[Part], answer: int, think_s: float = 0.0) -> Turn:
+    tokens = sum(part[1] for part in parts)
+    return Turn(chained(parts, BLOCK_TOKENS), tokens, answer, think_s)
+
+
+def _arrivals(chance: Random, rate: float) -> Iterator[float]:
+    """Yield times of a Poisson process."""
+    at_s = 0.0
+    while True:
+        at_s += chance.expovariate(rate)
+        yield at_s
+
+
+def _around(mean: int, chance: Random) -> int:
+    """Draw a whole number within a third of the mean."""
+    return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
+
+
+def _skewed(mean: int, chance: Random) -> int:
+    """Draw lengths as people's are: a long tail, cut at eight times the mean."""
+    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of the first
+    return max(16, min(8 * mean, round(drawn)))

@@ -1,0 +1,86 @@
+"""Everything that is compared, by name: ours, what we have as a baseline, peers, bounds."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from benchmarks.routing_bounds import Shared, Shortest
+from benchmarks.routing_drive import Hold, Seat
+from benchmarks.routing_exact import Exact
+from benchmarks.routing_peers import (
+    AtRandom,
+    BoundedLoad,
+    LeastRequests,
+    PowerOfTwo,
+    Sticky,
+)
+from benchmarks.routing_rules import (
+    Affinity,
+    Brix,
+    CacheAware,
+    Conductor,
+    Dynamo,
+    KvAware,
+    PrefixStack,
+    Scorers,
+)
+from strategies.base import Strategy
+from strategies.latebinding import LateBinding
+from strategies.registry import make
+
+
+class Policy(NamedTuple):
+    """One row of the tables."""
+
+    name: str
+    kind: str
+    """`ours`, `plain` (knows no cache), `peer` (does), `bound` (cannot be had)."""
+    make: Callable[[Sequence[Seat], int], Strategy]
+    hold: Callable[[], Hold] | None = None
+
+
+def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
+    """One of the product's, with stock settings; it sees seats as the workers they are."""
+    del seats, seed
+    return make(name, {})
+
+
+def _exact(seats: Sequence[Seat], seed: int) -> Strategy:
+    del seed
+    return Exact(seats)
+
+
+POLICIES = [
+    Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
+    Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
+    Policy("kvaware", "ours", _exact, LateBinding),
+    Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
+    Policy("round robin", "plain", partial(_ours, "roundrobin")),
+    Policy("random", "plain", AtRandom),
+    Policy("least requests", "plain", LeastRequests),
+    Policy("power of two", "plain", PowerOfTwo),
+    Policy("session sticky", "peer", Sticky),
+    Policy("CHBL, 1 block", "peer", BoundedLoad),
+    Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3)),
+    Policy("SGLang cache_aware", "peer", CacheAware),
+    Policy("production-stack prefixaware", "peer", PrefixStack),
+    Policy("AIBrix prefix-cache", "peer", Brix),
+    Policy("vllm-router kv_aware", "peer", KvAware),
+    Policy("Dynamo, weight 1", "peer", Dynamo),
+    Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),
+    Policy("llm-d scorers 2:1:1", "peer", Scorers),
+    Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
+    Policy("llm-d affinity filter", "peer", Affinity),
+    Policy("Mooncake Conductor", "peer", Conductor),
+    Policy("shared cache, first come", "bound", Shared),
+    Policy("shared cache, shortest first", "bound", Shared, Shortest),
+]
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of that name, or a ValueError that lists those there are."""
+    for policy in POLICIES:
+        if policy.name == name:
+            return policy
+    known = ", ".join(repr(policy.name) for policy in POLICIES)
+    raise ValueError(f"no policy is called {name!r}; there are: {known}")

@@ -1,0 +1,247 @@
+"""Peers that know caches: the published rule of each, with exact knowledge where it has events.
+
+Sources are named in each docstring. What a rule counts in blocks is counted in tokens here, which
+changes no comparison, as both sides of each sum have the same unit.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from benchmarks.routing_drive import Seat
+from benchmarks.routing_peers import Peer
+from simulator.strides import BLOCK_TOKENS
+from strategies.base import Candidate, Cost, Decision, Outcome, Prompt, WorkerView
+
+
+class Knowing(Peer):
+    """Has the exact contents of every cache, and counts what it sent itself."""
+
+    def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
+        super().__init__(seats, seed)
+        self.pending = dict.fromkeys((seat.name for seat in seats), 0)
+        """Uncached tokens of prompts sent there whose first token was not seen."""
+        self._own: dict[int, int] = {}
+        self._held: list[int] = []
+
+    def held(self, prompt: Prompt) -> list[int]:
+        """Tokens of the prompt that each seat has cached; the last block is always computed."""
+        limit = (prompt.tokens - 1) // BLOCK_TOKENS
+        self._held = [
+            seat.engine.cache.held(prompt.keys, limit) * BLOCK_TOKENS for seat in self.seats
+        ]
+        return self._held
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Charge what is to be computed."""
+        place = next(n for n, seat in enumerate(self.seats) if seat is worker)
+        own = prompt.tokens - self._held[place]  # as it was when the choice was made, just now
+        self._own[id(prompt)] = own
+        self.pending[worker.name] += own
+
+    def computed(self, prompt: Prompt, worker: WorkerView) -> None:
+        """It is done."""
+        self.pending[worker.name] -= self._own.pop(id(prompt), 0)
+
+
+class Conductor(Peer):
+    """Mooncake's: least predicted time to first token (FAST'25 section 4), the true pace known."""
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Add what is queued and what is to be computed, in seconds."""
+        limit = (prompt.tokens - 1) // BLOCK_TOKENS
+        costs, totals = [], []
+        for seat in self.seats:
+            held = seat.engine.cache.held(prompt.keys, limit) * BLOCK_TOKENS
+            prefill = seat.engine.profile.prefill_seconds(prompt.tokens - held, held)
+            cost = Cost(wait=seat.load.wait(now), prefill=prefill)
+            costs.append(Candidate(seat, cost, held))
+            totals.append(cost.wait + cost.prefill)
+        best = self.least(totals)
+        return Decision([costs[self.seats.index(best)]], "peer")
+
+
+class KvAware(Knowing):
+    """vllm-router's `kv_aware`: (new + active prefill tokens) x (active requests + 1)."""
+
+    def score(self, prompt: Prompt, now: float) -> Sequence[float]:
+        """Multiply (`policies/kv_aware.rs`)."""
+        return [
+            (prompt.tokens - held + self.pending[seat.name]) * (seat.load.in_flight + 1)
+            for seat, held in zip(self.seats, self.held(prompt), strict=True)
+        ]
+
+
+class Dynamo(Knowing):
+    """NVIDIA Dynamo's: weight x prefill blocks + decode blocks, shared active blocks once.
+
+    `lib/kv-router/src/scheduling/selector/default.rs`; no overlap decay, as by default.
+    """
+
+    def __init__(self, seats: Sequence[Seat], seed: int = 0, *, weight: float = 1.0) -> None:
+        super().__init__(seats, seed)
+        self._weight = weight
+        self._active: dict[str, dict[int, int]] = {seat.name: {} for seat in seats}
+
+    def score(self, prompt: Prompt, now: float) -> Sequence[float]:
+        """Add both kinds of blocks, in tokens."""
+        scores = []
+        for seat, held in zip(self.seats, self.held(prompt), strict=True):
+            active = self._active[seat.name]
+            prefill = self.pending[seat.name] + prompt.tokens - held
+            new = len(prompt.keys) + 1 - _depth(prompt.keys, active)
+            scores.append(self._weight * prefill + (len(active) + new) * BLOCK_TOKENS)
+        return scores
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Its blocks are active there."""
+        super().placed(prompt, worker, now)
+        active = self._active[worker.name]
+        for key in prompt.keys:
+            active[key] = active.get(key, 0) + 1
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """They are not any more."""
+        active = self._active[candidate.worker.name]
+        for key in prompt.keys:
+            active[key] -= 1
+            if not active[key]:
+                del active[key]
+
+
+class Scorers(Knowing):
+    """llm-d's weighted scorers: prefix share, waiting requests, KV use.
+
+    `deploy/config/epp-precise-prefix-cache-config.yaml`: 2:1:1; guides have 3:2:2. Each is between
+    0 and 1, the largest sum wins.
+    """
+
+    def __init__(
+        self, seats: Sequence[Seat], seed: int = 0, *, weights: tuple[float, ...] = (2, 1, 1)
+    ) -> None:
+        super().__init__(seats, seed)
+        self._weights = weights
+
+    def score(self, prompt: Prompt, now: float) -> Sequence[float]:
+        """Weigh and add; less is better here, so each sum is negated."""
+        prefix, queue, usage = self._weights
+        waiting = [len(seat.engine.waiting) for seat in self.seats]
+        most, spread = max(waiting), max(waiting) - min(waiting)
+        return [
+            -(
+                prefix * held / prompt.tokens
+                + queue * ((most - waits) / spread if spread else 1.0)
+                + usage * (1.0 - seat.engine.usage)
+            )
+            for seat, held, waits in zip(self.seats, self.held(prompt), waiting, strict=True)
+        ]
+
+
+class Affinity(Knowing):
+    """llm-d's recipe of 2026: the prefix affinity filter, then the fewest tokens in flight.
+
+    Keep those that hold 0.8 of the prompt, unless the best of them is 18 s of prefill behind the
+    best other (`scheduling/filter/prefixcacheaffinity`); `token-load-scorer` decides among them.
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Filter, then compare."""
+        waits = [
+            self.pending[seat.name] / seat.engine.profile.prefill_tokens_per_s
+            for seat in self.seats
+        ]
+        near = [held >= 0.8 * prompt.tokens for held in self.held(prompt)]
+        if any(near) and not all(near):
+            best = min(wait for wait, kept in zip(waits, near, strict=True) if kept)
+            if best - min(waits) <= 18.0:
+                waits = [
+                    wait if kept else float("inf") for wait, kept in zip(waits, near, strict=True)
+                ]
+        return self.least(waits)
+
+
+class Placements(Peer):
+    """Knows only what it sent where, and never forgets it: trees far larger than the caches."""
+
+    def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
+        super().__init__(seats, seed)
+        self.sent: dict[str, set[int]] = {seat.name: set() for seat in seats}
+
+    def depths(self, prompt: Prompt) -> list[int]:
+        """Blocks of the prompt that each seat was sent before."""
+        return [_depth(prompt.keys, self.sent[seat.name]) for seat in self.seats]
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Note all of it."""
+        self.sent[worker.name].update(prompt.keys)
+
+    def forget(self, worker: str) -> None:
+        """It holds nothing."""
+        self.sent[worker].clear()
+
+
+class CacheAware(Placements):
+    """SGLang's `cache_aware` with its command line's defaults: 0.3, 64, 1.5.
+
+    `model_gateway/src/policies/cache_aware.rs`: the least loaded for all while loads differ by more
+    than 64 and a factor of 1.5; else the best match if it is above 0.3, else the least loaded.
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Gate, then match."""
+        loads = [seat.load.in_flight for seat in self.seats]
+        low, high = min(loads), max(loads)
+        depths = self.depths(prompt)
+        deepest = max(depths)
+        unbalanced = high - low > 64 and high > 1.5 * low
+        if unbalanced or deepest * BLOCK_TOKENS <= 0.3 * prompt.tokens:
+            return self.least(loads)
+        return self.least(
+            [
+                load if depth == deepest else float("inf")
+                for load, depth in zip(loads, depths, strict=True)
+            ]
+        )
+
+
+class PrefixStack(Placements):
+    """vLLM production-stack's `prefixaware`: any of those with the longest match, load unseen.
+
+    `routers/routing_logic.py` and `prefix/hashtrie.py`, `prefix_min_match_length` 0.
+    """
+
+    def score(self, prompt: Prompt, now: float) -> Sequence[float]:
+        """Go by the match alone."""
+        return [-depth for depth in self.depths(prompt)]
+
+
+class Brix(Placements):
+    """AIBrix's `prefix-cache`, 8 and 1 as in its code (`algorithms/prefix_cache.go`).
+
+    The least loaded while loads differ by more than 8; else the best match whose load is at most
+    the mean and one standard deviation; else the least loaded.
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Gate, then match."""
+        loads = [seat.load.in_flight for seat in self.seats]
+        if max(loads) - min(loads) > 8:
+            return self.least(loads)
+        bound = fmean(loads) + pstdev(loads)
+        fitting = [
+            (-depth, load, place)
+            for place, (depth, load) in enumerate(zip(self.depths(prompt), loads, strict=True))
+            if depth and load <= bound
+        ]
+        return self.seats[min(fitting)[2]] if fitting else self.least(loads)
+
+
+def _depth(keys: Sequence[int], known: dict[int, int] | set[int]) -> int:
+    """How many of the first keys are known, what is known being whole from the root."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if keys[middle - 1] in known:
+            low = middle
+        else:
+            high = middle - 1
+    return low

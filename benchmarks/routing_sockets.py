@@ -1,0 +1,171 @@
+"""Is the virtual clock honest? `python -m benchmarks.routing_sockets TRACE`.
+
+The same requests twice: through the router's sockets to eight simulated HTTP workers, which run
+some times faster than the clock, and through `benchmarks.routing`'s virtual clock. The workers
+cut text into blocks of 16 tokens and keep answers, the router sees bytes and learns how many make a
+token; the virtual clock knows blocks of 512 tokens. Mean TTFT and hit rate are to agree.
+"""
+
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from statistics import fmean
+from sys import executable
+from time import monotonic, sleep
+from typing import Annotated, NamedTuple
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.guarded import free_ports, router
+from benchmarks.processes import started
+from benchmarks.routing_drive import Drive, Fleet, Placed
+from benchmarks.routing_policies import policy_named
+from benchmarks.routing_traces import mooncake
+from benchmarks.routing_work import Work, faster
+from router.replay import replay_trace
+from simulator.profiles import PROFILES
+
+PROFILE = "llama-3.1-8b-h100"
+WORKERS = 8
+#: As settings name them, and as `benchmarks.routing` does.
+STRATEGIES = {"roundrobin": "round robin", "leastload": "leastload", "prefixaware": "prefixaware"}
+#: How far the two may lie apart.
+APART = 0.15
+_READY_S = 30.0
+_ROOT = Path(__file__).parents[1]
+
+
+class How(NamedTuple):
+    """How much of the trace, how fast."""
+
+    limit: int
+    rate: float
+    speed: float
+
+
+class Seen(NamedTuple):
+    """What one way gives."""
+
+    ttft_s: float
+    hit_rate: float
+
+
+def main(
+    trace: Annotated[Path, typer.Argument(exists=True, help="In Mooncake's form.")],
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="Requests.")] = 1_500,
+    rate: Annotated[float, typer.Option(help="Of the trace's own.")] = 1.0,
+    speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 4.0,
+    strategy: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+) -> None:
+    """Run both ways and compare. The exit code is 1 where they lie too far apart."""
+    err = Console(stderr=True)
+    table = Table(title=f"Sockets against the virtual clock, {limit:,} requests")
+    for heading in ("strategy", "TTFT, sockets", "virtual", "", "hits, sockets", "virtual", "", ""):
+        table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    names = strategy or list(STRATEGIES)
+    if not set(names) <= STRATEGIES.keys():
+        raise typer.BadParameter(f"a strategy is one of {', '.join(STRATEGIES)}")
+    agreed, how = True, How(limit, rate, speed)
+    with tempfile.TemporaryDirectory(prefix="warmroute-sockets-") as name:
+        folder = Path(name)
+        with _fleet(folder, speed) as ports:
+            for one in names:
+                err.print(f"{one}: through sockets")
+                sockets = _through_sockets(folder, ports, one, trace, how)
+                virtual = _virtual(trace, one, how)
+                off = [there / here - 1.0 for there, here in zip(sockets, virtual, strict=True)]
+                good = all(abs(one) <= APART for one in off)
+                agreed = agreed and good
+                table.add_row(
+                    *(one, f"{sockets.ttft_s:.3f}", f"{virtual.ttft_s:.3f}", f"{off[0]:+.1%}"),
+                    *(f"{sockets.hit_rate:.3f}", f"{virtual.hit_rate:.3f}", f"{off[1]:+.1%}"),
+                    "agrees" if good else "differs",
+                )
+    Console(width=100).print(table)
+    if not agreed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _fleet(folder: Path, speed: float) -> Iterator[list[int]]:
+    """Run the simulated workers until the block ends; yields their ports."""
+    first = _first_of(WORKERS)
+    words = ["simulate", "--workers", str(WORKERS), "--port", str(first), "--profile", PROFILE]
+    command = [executable, "-m", "router", *words, "--speed", str(speed)]
+    log = folder / "fleet.log"
+    with started(command, log, {"PYTHONPATH": str(_ROOT)}) as process:
+        ports = list(range(first, first + WORKERS))
+        deadline = monotonic() + _READY_S
+        while not all(map(_answers, ports)):
+            if process.poll() is not None or monotonic() > deadline:
+                raise typer.BadParameter(f"the workers do not answer: {log.read_text()[-2000:]}")
+            sleep(0.1)
+        yield ports
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+def _first_of(count: int) -> int:
+    """Return the first of so many ports in a row that nobody uses."""
+    for first in (port for _ in range(100) for port in free_ports(1)):
+        with ExitStack() as stack, suppress(OSError, OverflowError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise typer.BadParameter(f"no {count} free ports in a row")
+
+
+def _through_sockets(
+    folder: Path, ports: Sequence[int], strategy: str, trace: Path, how: How
+) -> Seen:
+    for port in ports:
+        httpx.post(f"http://127.0.0.1:{port}/reset_prefix_cache").raise_for_status()
+    workers = [{"url": f"http://127.0.0.1:{port}"} for port in ports]
+    settings = {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
+    with router(folder, settings) as running:
+        report = replay_trace(
+            trace,
+            url=f"http://127.0.0.1:{running.port}",
+            rate=how.rate,
+            speed=how.speed,
+            limit=how.limit,
+            stream_interval=16,
+        )
+    if report.failed or report.ttft_s is None or report.hit_rate is None:
+        raise typer.BadParameter(f"{strategy}: {report.failed} requests failed: {report.errors}")
+    for warning in report.warnings:
+        Console(stderr=True).print(f"{strategy}: {warning}", markup=False)
+    return Seen(report.ttft_s.mean, report.hit_rate)
+
+
+def _virtual(trace: Path, strategy: str, how: How) -> Seen:
+    whole = mooncake(trace, 0)  # the seed by which `warmroute replay` spreads time stamps
+    work = Work(whole.name, sorted(whole.talks, key=lambda talk: talk.at_s)[: how.limit])
+    policy = policy_named(STRATEGIES[strategy])
+    hold = None if policy.hold is None else policy.hold()
+    fleet = Fleet(PROFILES[PROFILE], WORKERS)
+    runs = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
+    return _seen(runs.run(faster(work, how.rate)))
+
+
+def _seen(done: Sequence[Placed]) -> Seen:
+    cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
+    return Seen(
+        fmean(placed.first_s for placed in done),
+        cached / sum(placed.asked.prompt.tokens for placed in done),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

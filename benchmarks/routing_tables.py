@@ -1,0 +1,108 @@
+"""What was measured, as tables to read: on a terminal, or in a document."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+
+from benchmarks.routing_cells import Cell
+from benchmarks.routing_goals import Found, Goal
+from benchmarks.routing_policies import POLICIES
+
+#: Columns of one table, so that a wide terminal shows it.
+_WIDE = 8
+
+_NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
+    ("Mean TTFT, s", lambda cell: _short(cell.ttft_s)),
+    ("p99 TTFT, s", lambda cell: _short(cell.ttft_p99_s)),
+    ("Mean end to end, s", lambda cell: _short(cell.e2e_s)),
+    ("Between tokens, ms", lambda cell: f"{cell.token_s * 1e3:.0f}"),
+    ("Hit rate", lambda cell: f"{cell.hit_rate:.3f}"),
+    ("Begun within 2 s", lambda cell: f"{cell.in_time:.1%}"),
+    ("Prefill, max over mean", lambda cell: f"{cell.imbalance:.2f}"),
+)
+
+
+class Sheet(NamedTuple):
+    """A table as plain text; the first columns of each row are words, those in `right` numbers."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int]
+
+
+def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Sheet]:
+    """Yield a sheet for every number, the sustainable rates, and the goals."""
+    for title, text in _NUMBERS:
+        for start in range(0, len(columns), _WIDE):
+            yield _number_sheet(title, text, found, columns[start : start + _WIDE])
+    if found.rates:
+        yield _rate_sheet(found)
+    yield _goal_sheet(goals)
+
+
+def terminal(sheet: Sheet) -> Table:
+    """Show a sheet in colours."""
+    table = Table(title=sheet.title)
+    for place, heading in enumerate(sheet.headings):
+        table.add_column(heading, justify="right" if place in sheet.right else "left")
+    for row in sheet.rows:
+        table.add_row(*(f"[bold red]{text}[/]" if text == "not met" else text for text in row))
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """Write a sheet as GitHub-flavoured Markdown, its title in front."""
+    rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
+    lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
+    return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
+
+
+def _number_sheet(
+    title: str, text: Callable[[Cell], str], found: Found, columns: Sequence[str]
+) -> Sheet:
+    rows = []
+    for policy in POLICIES:
+        cells = [found.means.get((column, policy.name)) for column in columns]
+        if any(cells):
+            rows.append([policy.name, *("" if cell is None else text(cell) for cell in cells)])
+    ideals = [found.ideals[column] for column in columns]
+    if title.startswith("Mean TTFT"):
+        rows.append(["zero-queue floor", *(_short(ideal.ttft_s) for ideal in ideals)])
+    if title == "Hit rate":
+        rows.append(["ideal", *(f"{ideal.hit_rate:.3f}" for ideal in ideals)])
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+
+
+def _rate_sheet(found: Found) -> Sheet:
+    columns = list(dict.fromkeys(rate.column for rate in found.rates))
+    rates = {(rate.column, rate.policy): rate.rate for rate in found.rates}
+    rows = [
+        [policy.name, *(f"{rates.get((column, policy.name), 0.0):.2f}" for column in columns)]
+        for policy in POLICIES
+        if any((column, policy.name) in rates for column in columns)
+    ]
+    title = "Sustainable rate (nine in ten begun within 2 s; 0 is below what was searched)"
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+
+
+def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
+    met = sum(goal.met for goal in goals)
+    rows = [
+        (
+            *(goal.name, goal.policy, goal.column, f"{goal.value:.3f}"),
+            *("≥" if goal.least else "≤", f"{goal.bound:.3f}", goal.against),
+            "met" if goal.met else "not met",
+        )
+        for goal in goals
+    ]
+    headings = ("goal", "strategy", "column", "is", "", "to be", "against", "")
+    return Sheet(f"Goals, {met} of {len(goals)} met", headings, rows, (3, 5))
+
+
+def _short(seconds: float) -> str:
+    """Three digits."""
+    if seconds < 10:
+        return f"{seconds:.3f}"
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"

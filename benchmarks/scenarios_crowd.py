@@ -1,0 +1,75 @@
+"""Many want the same, or all at once, or there are many workers."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from benchmarks.routing_columns import SMALL
+from benchmarks.routing_drive import Fleet, Placed
+from benchmarks.routing_made import bursts, chats, no_reuse, one_prefix
+from benchmarks.routing_work import Talk, Work
+from benchmarks.scenarios_check import Check, hit_rate, imbalance, p99, run, ttft
+
+
+def hot_prefix(size: float) -> Sequence[Check]:
+    """Everybody has the same prefix: it must not hold everybody at one worker."""
+    work = one_prefix(1, 40.0, number=max(400, round(3_000 * size)))
+    ours, turns = run(work), run(work, "round robin")
+    return [
+        Check("mean TTFT over round robin's", ttft(ours) / ttft(turns), 1.02),
+        Check("p99 TTFT over round robin's", p99(ours) / p99(turns), 1.02),
+        Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.02),
+        Check("booked seconds, max over mean", imbalance(ours, 8), 1.15),
+    ]
+
+
+def _whole(done: Sequence[Placed]) -> float:
+    return fmean(placed.ended_s for placed in done)
+
+
+def cold_siblings(size: float) -> Sequence[Check]:
+    """Thirty-two ask the same cold prompt at once: it is computed by few, and nobody waits long."""
+    work = bursts(1, 12.0, number=max(4, round(24 * size)))
+    ours, exact = run(work), run(work, "vllm-router kv_aware")
+    return [
+        Check("tokens computed over kv_aware's", _computed(ours) / _computed(exact), 0.9),
+        Check("mean TTFT over kv_aware's", ttft(ours) / ttft(exact), 1.02),
+    ]
+
+
+def _computed(done: Sequence[Placed]) -> int:
+    return sum(
+        placed.asked.prompt.tokens - (placed.asked.job.cached_tokens or 0) for placed in done
+    )
+
+
+def all_at_once(size: float) -> Sequence[Check]:
+    """A thousand different requests in one instant are spread like the work they are."""
+    count = max(100, round(1_000 * size))
+    whole = no_reuse(1, 1.0, number=count)
+    work = Work("at once", [Talk(0.0, talk.session, talk.turns) for talk in whole.talks])
+    ours, fewest = run(work), run(work, "least requests")
+    return [
+        Check("requests without an answer", count - len(ours), 0),
+        Check("booked seconds, max over mean", imbalance(ours, 8), 1.15),
+        Check("mean TTFT over least requests'", ttft(ours) / ttft(fewest), 1.0),
+    ]
+
+
+def fleets(size: float) -> Sequence[Check]:
+    """Two workers, sixty-four, five hundred: always better than not knowing."""
+    checks = []
+    for workers in (2, 64, 500):
+        fleet = Fleet(SMALL, workers, cache_tokens=2_000_000)
+        users = max(8, round(min(37 * workers, 1_000) * size))
+        work = chats(1, 0.9 * workers, users=users, rounds=6)
+        ours, plain = run(work, fleet=fleet), run(work, "leastload", fleet)
+        checks += [
+            Check(f"mean TTFT over leastload's, {workers}", ttft(ours) / ttft(plain), 0.7),
+            Check(
+                f"hits over leastload's, {workers}",
+                hit_rate(ours) / hit_rate(plain),
+                1.2,
+                least=True,
+            ),
+        ]
+    return checks

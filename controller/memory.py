@@ -1,0 +1,158 @@
+"""What all workers of a pool hold, as their engines tell it: index, sources, and their record."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from controller.events import Tier
+from controller.index import Found, Index
+from controller.source import Source
+from controller.truth import Truth
+from strategies.base import Outcome, Prompt
+from strategies.kvaware import Held
+
+#: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
+USUAL = (16,)
+#: Different sizes that prompts are cut into, the smallest first.
+MOST_SIZES = 4
+#: Tokens computed that must give new blocks, whatever the size of a block.
+SURELY_NEW = 1024
+
+_NOTHING = Held()
+
+
+class Memory:
+    """Answers `kvaware`, and is told by the subscriptions. Pure."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.index = Index(limit_bytes)
+        self.sources: dict[str, list[Source]] = {}
+        """The engines of each worker: one, or its data-parallel ranks."""
+        self.truths: dict[str, Truth] = {}
+        self.missing: dict[str, str] = {}
+        """Workers without a source, and why."""
+
+    # For whoever listens to the engines.
+
+    def join(self, worker: str, rank: int = 0, *, replays: bool = False) -> Source:
+        """Another source of events; returns it."""
+        source = Source(self.index, worker, rank, replays=replays)
+        self.sources.setdefault(worker, []).append(source)
+        self.truths.setdefault(worker, Truth())
+        self.missing.pop(worker, None)
+        return source
+
+    def leave(self, source: Source) -> None:
+        """That source is not listened to any more."""
+        self.index.forget(source.name)
+        left = [one for one in self.sources.get(source.worker, []) if one is not source]
+        if left:
+            self.sources[source.worker] = left
+        else:
+            self.sources.pop(source.worker, None)
+            self.truths.pop(source.worker, None)
+
+    def all_sources(self) -> Iterator[Source]:
+        """Every source of every worker."""
+        return (source for sources in self.sources.values() for source in sources)
+
+    def sizes(self) -> Sequence[int]:
+        """Tokens a block: into these prompts should be cut."""
+        return sorted(self.index.sizes())[:MOST_SIZES] or USUAL
+
+    # For `kvaware`.
+
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """As `strategies.kvaware.Memory` has it."""
+        found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
+        if not any(one.steps for one in found.values()):
+            return {}
+        depths = self._depths(found)
+        held: dict[str, Held] = {}
+        for worker in workers:
+            sources = self.sources.get(worker, ())
+            tokens = [self._of(source.name, prompt, found, depths) for source in sources]
+            if len(tokens) == 1:
+                held[worker] = tokens[0]
+            elif tokens:  # nobody knows which rank will take it
+                held[worker] = Held(
+                    *(sum(tier) // len(tokens) for tier in zip(*tokens, strict=True))
+                )
+        return held
+
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
+        """As `strategies.kvaware.Memory` has it."""
+        sources = self.sources.get(worker)
+        if not sources:
+            return "no events"
+        for source in sources:
+            if source.doubt:
+                return source.doubt
+        truth = self.truths[worker]
+        if truth.silent:
+            return "silent"
+        return "disagrees" if truth.demoted else ""
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+        """As `strategies.kvaware.Memory` has it."""
+        truth = self.truths.get(worker)
+        if truth is None or not outcome.ok or outcome.cached_tokens is None:
+            return
+        cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if prompt - cached >= SURELY_NEW:
+            truth.computed()
+        if predicted is not None:
+            truth.observe(predicted, cached, max(self.sizes()))
+
+    def forget(self, worker: str) -> None:
+        """As `strategies.kvaware.Memory` has it."""
+        for source in self.sources.get(worker, ()):
+            source.restarted()
+
+    # How it is done.
+
+    def _depths(self, found: Mapping[int, Found]) -> dict[tuple[str, Tier], int]:
+        """Tokens held from the first on, by engine and tier, whatever the size of its blocks."""
+        depths: dict[tuple[str, Tier], int] = {}
+        place_of = self.index.place_of
+        for size, one in found.items():
+            for bit, blocks in one.depths.items():
+                place = place_of(bit)
+                where = (place.worker, place.tier)
+                depths[where] = max(depths.get(where, 0), blocks * size)
+        return depths
+
+    def _of(
+        self,
+        engine: str,
+        prompt: Prompt,
+        found: Mapping[int, Found],
+        depths: Mapping[tuple[str, Tier], int],
+    ) -> Held:
+        """What one engine need not compute; on the GPU the last token always is.
+
+        Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`; what is loaded from other
+        tiers may be the whole prompt.
+        """
+        gpu = depths.get((engine, Tier.GPU), 0)
+        if gpu >= prompt.tokens > 0:
+            gpu -= self._size(engine, Tier.GPU)
+        l1 = self._beyond((engine, Tier.L1), gpu, found)
+        l2 = max(
+            self._beyond((engine, Tier.L2), gpu + l1, found),
+            self._beyond(("", Tier.L2), gpu + l1, found),
+        )
+        return Held(gpu, l1, l2)
+
+    def _size(self, engine: str, tier: Tier) -> int:
+        place = self.index.place(engine, tier)
+        return min(place.sizes) if place and place.sizes else 0
+
+    def _beyond(self, where: tuple[str, Tier], start: int, found: Mapping[int, Found]) -> int:
+        """Tokens that a tier holds from token `start` on."""
+        place = self.index.place(*where)
+        if place is None or not place.blocks:
+            return 0
+        reached = start
+        for size in place.sizes:
+            if size in found:
+                reached = max(reached, found[size].reach(place.bit, start // size) * size)
+        return reached - start

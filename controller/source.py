@@ -1,0 +1,131 @@
+"""One engine's events on their way into the index: numbers in order, bytes to blocks, counts."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from controller.events import Refused, Removed, Stored, Tier, decode
+from controller.index import Index
+from controller.stream import Apply, Ask, Clear, State, Step, Stream
+
+
+class Source:
+    """One engine: a worker, or one data-parallel rank of it. Pure; times in seconds."""
+
+    def __init__(self, index: Index, worker: str, rank: int = 0, *, replays: bool = False) -> None:
+        self.worker = worker
+        self.rank = rank
+        self.name = worker if not rank else f"{worker}\0{rank}"
+        """As the index knows it."""
+        self.stream = Stream(replays=replays)
+        self.connected = False
+        self.last_event: float | None = None
+        """When the last message came."""
+        self.events = self.blocks = 0
+        """That were applied; blocks stored and removed."""
+        self.refused: Counter[str] = Counter()
+        """Messages and events that could not be used, by reason."""
+        self.group: int | None = None
+        """The group of layers whose blocks count; None until one has told."""
+        self._index = index
+
+    def opened(self, now: float) -> list[Ask]:
+        """The connection stands."""
+        self.connected = True
+        return self._take(self.stream.opened(now))
+
+    def disconnected(self) -> None:
+        """The connection broke."""
+        self.connected = False
+        self.stream.disconnected()
+
+    def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
+        """A live message; returns what must be asked for."""
+        self.last_event = now
+        return self._take(self.stream.heard(sequence, payload, now))
+
+    def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
+        """A message of a replay."""
+        return self._take(self.stream.replayed(round_, sequence, payload))
+
+    def replay_ended(self, round_: int, now: float) -> list[Ask]:
+        """A replay is complete."""
+        return self._take(self.stream.replay_ended(round_, now))
+
+    def replay_failed(self, round_: int, now: float) -> list[Ask]:
+        """A replay broke off."""
+        return self._take(self.stream.replay_failed(round_, now))
+
+    def tick(self, now: float) -> list[Ask]:
+        """Time has passed; nobody is asked who is not there."""
+        return self._take(self.stream.tick(now)) if self.connected else []
+
+    def restarted(self) -> None:
+        """The engine was most likely restarted, so its health says: a replay will tell, or not."""
+        if self.stream.replays:
+            self.stream.disconnected()
+        else:
+            self._take(self.stream.restarted("worker was down"))
+
+    def push(self, payload: bytes) -> None:
+        """Events without a number, in the order in which they come."""
+        self._apply(payload)
+
+    @property
+    def doubt(self) -> str:
+        """Why what the index knows of it may be wrong; empty if it is not."""
+        if self.stream.state is State.WAITING and not self.connected:
+            return "not connected"
+        if self.stream.blind:
+            return "gap"
+        return ""
+
+    def _take(self, steps: Iterable[Step]) -> list[Ask]:
+        asks = []
+        for step in steps:
+            if isinstance(step, Apply):
+                self._apply(step.payload)
+            elif isinstance(step, Clear):
+                self._index.forget(self.name)
+                self.group = None
+            else:
+                asks.append(step)
+        return asks
+
+    def _apply(self, payload: bytes) -> None:
+        try:
+            batch = decode(payload)
+        except Refused as refused:
+            self.refused[str(refused)] += 1
+            return
+        if batch.ignored:
+            self.refused.update(batch.ignored)
+        index, name = self._index, self.name
+        for event in batch.events:
+            if isinstance(event, Stored):
+                if self._counts(event):
+                    index.store(name, event)
+                    self.blocks += len(event.hashes)
+            elif isinstance(event, Removed):
+                if event.group is None or self.group is None or event.group == self.group:
+                    index.remove(name, event)
+                    self.blocks += len(event.hashes)
+            else:
+                index.clear(name, Tier.GPU)
+        self.events += len(batch.events)
+
+    def _counts(self, event: Stored) -> bool:
+        """Whether these blocks extend a prefix: those of one group that attends to everything.
+
+        Engines with several kinds of layers keep blocks for each, under the same names (vLLM
+        `v1/core/block_pool.py`): sliding windows and states are not to be mixed up with it.
+        """
+        if event.whole is False:
+            self.refused["other attention"] += 1
+            return False
+        if event.group is not None:
+            if self.group is None:
+                self.group = event.group
+            if event.group != self.group:
+                self.refused["another group"] += 1
+                return False
+        return True

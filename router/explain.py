@@ -1,0 +1,116 @@
+"""Why a request would go where it would go, without sending it: of a file, or of a running router.
+
+Offline nobody is asked: every worker is taken to be ready, idle and empty, so it tells how a prompt
+is read, how long it is believed to be, and what it would cost.
+"""
+
+from time import monotonic
+
+import httpx
+import msgspec
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from router.errors import BadRequest, DoorError, UnknownModel
+from router.fleet import Fleet, Pool, Worker
+from router.openai import ENDPOINTS, Endpoint, Request, parse
+from router.rebuild import build
+from router.settings import Settings
+from router.tls import Contexts
+from strategies.explain import Explanation, explain
+
+#: Where a running router answers it, with `?path=` for the endpoint that the body is for.
+PATH = "/explain"
+#: Seconds that a running router may take.
+PATIENCE_S = 30.0
+
+
+class CannotExplain(Exception):
+    """Says in a sentence what is in the way."""
+
+
+def explained(fleet: Fleet, path: str, body: bytes) -> Explanation:
+    """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError."""
+    endpoint = _endpoint(path)
+    request = parse(endpoint, body, b"application/json")
+    pool, request.model, workers = fleet.route(request.model)
+    return _of(pool, endpoint, request, body, workers)
+
+
+def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation:
+    """The same by settings alone. Raises CannotExplain, CannotBuild."""
+    try:
+        endpoint = _endpoint(path)
+        request = parse(endpoint, body, b"application/json")
+        fleet = build(settings, Contexts())
+        pool = fleet.pools[0]
+        if request.model:
+            found = [pool for pool in fleet.pools if fleet.answers_for(request.model, pool)]
+            if not found:
+                raise UnknownModel(request.model)
+            pool = found[0]
+        return _of(pool, endpoint, request, body, list(pool.workers))
+    except DoorError as error:
+        raise CannotExplain(error.message) from None
+
+
+def explained_by(url: str, path: str, body: bytes, key: str | None) -> Explanation:
+    """Ask the router at `url`. Raises CannotExplain."""
+    fields = {"content-type": "application/json"}
+    if key:
+        fields["authorization"] = f"Bearer {key}"
+    try:
+        answer = httpx.post(
+            url.rstrip("/") + PATH,
+            params={"path": path},
+            content=body,
+            headers=fields,
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise CannotExplain(f"{url} does not answer: {error}") from None
+    if answer.status_code != 200:
+        raise CannotExplain(f"{url} answered {answer.status_code}: {answer.text[:500]}")
+    try:
+        return msgspec.json.decode(answer.content, type=Explanation)
+    except msgspec.DecodeError as error:
+        raise CannotExplain(f"{url} gave no explanation: {error}") from None
+
+
+def _endpoint(path: str) -> Endpoint:
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is None or endpoint.form:
+        known = ", ".join(path for path, endpoint in ENDPOINTS.items() if not endpoint.form)
+        raise BadRequest(f"{path!r} is no endpoint to explain; there are {known}.", param="path")
+    return endpoint
+
+
+def _of(
+    pool: Pool, endpoint: Endpoint, request: Request, body: bytes, workers: list[Worker]
+) -> Explanation:
+    prompts = pool.prompts
+    made = prompts.make if prompts.keyed else prompts.made  # the former does not count it
+    prompt = made(endpoint, request, body).prompt
+    return explain(prompt, pool.strategy.rank(prompt, workers, monotonic()))
+
+
+def to_json(explanation: Explanation) -> str:
+    """For machines."""
+    return msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode()
+
+
+def table(explanation: Explanation) -> Group:
+    """For people: seconds, the best worker first."""
+    found = Table(box=None, pad_edge=False)
+    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "cost")
+    for heading in headings:
+        found.add_column(heading, justify="left" if heading == "worker" else "right")
+    for term in explanation.workers:
+        seconds = (term.wait, term.prefill, term.price, term.decode, term.room, term.total)
+        cells = (f"{value:.3f}" for value in seconds)
+        found.add_row(Text(term.worker), str(term.held_tokens), *cells)
+    about = f"{explanation.model}: {explanation.tokens} tokens, {explanation.blocks} blocks"
+    why = f"{explanation.reason}: {explanation.words}"
+    return Group(Text(about), Text(why), Text(), found)

@@ -1,0 +1,106 @@
+"""Where requests are held until a worker is about to be free: `strategies/latebinding.py`, awaited.
+
+One is let go at a time: it decides anew and is booked before the next is looked at, so each sees
+those before it. Looked at are those held whenever a prefill or an answer has ended somewhere, and
+every `TICK_S`, for time alone lets predicted work pass.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+
+from router.errors import DoorError
+from router.fleet import Pool, Worker
+from strategies.base import Decision, Prompt
+from strategies.latebinding import Held, LateBinding
+
+log = logging.getLogger("warmroute.fleet")
+
+#: Seconds between two looks at those held.
+TICK_S = 0.05
+
+Waiter = asyncio.Future[None]
+#: Ranks a pool's workers for a prompt, as they are now.
+Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision]
+
+
+class Holding:
+    """Who is held, pool by pool; bounded in number by the caller and in time by the settings."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.held = 0
+        """Requests that were held so far."""
+        self.longest = 0.0
+        """Seconds that nobody is held beyond."""
+        self.limit = 0
+        """How many may be held at once; more are sent on."""
+        self._rank = rank
+        self._pools: dict[Pool, LateBinding[Waiter]] = {}
+        self._looking: asyncio.TimerHandle | asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        return sum(len(binding) for binding in self._pools.values())
+
+    def takes(self, decision: Decision) -> bool:
+        """Whether the request should wait here: it would only wait elsewhere, and there is room."""
+        return LateBinding.must_hold(decision) and len(self) < self.limit
+
+    async def turn(self, pool: Pool, prompt: Prompt, decision: Decision) -> None:
+        """Wait until it should be decided anew; whoever waits may be cancelled at any time."""
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        binding = self._pools.get(pool)
+        if binding is None:
+            binding = self._pools[pool] = LateBinding(self.longest)
+        held: Held[Waiter] = binding.enter(waiter, prompt, decision, monotonic())
+        self.held += 1
+        if self._looking is None:
+            self._looking = loop.call_later(TICK_S, self._look)
+        try:
+            await waiter
+        finally:
+            binding.leave(held)
+            if not len(binding):
+                self._pools.pop(pool, None)
+            self.freed()  # the next look comes once this one is booked, or has gone
+
+    def freed(self) -> None:
+        """A prefill or an answer has ended, or one that was let go is about to be booked."""
+        if self._pools:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = asyncio.get_running_loop().call_soon(self._look)
+
+    def let_go(self) -> None:
+        """Everybody looks anew: the fleet is another one."""
+        for binding in self._pools.values():
+            for held in binding:
+                _wake(held)
+
+    def _look(self) -> None:
+        now, loop = monotonic(), asyncio.get_running_loop()
+        for pool, binding in list(self._pools.items()):
+            try:
+                released = binding.release(partial(self._ranked, pool), now)
+            except Exception:
+                log.exception("pool %s: a fault of its strategy", pool.name)
+                for held in binding:
+                    _wake(held)
+            else:
+                if released is not None:
+                    _wake(released[0])
+        self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
+
+    def _ranked(self, pool: Pool, prompt: Prompt) -> Decision:
+        try:
+            workers: Sequence[Worker] = pool.eligible(prompt.model)
+        except DoorError:  # nobody is there: it is told so when its time is over, or somebody is
+            workers = pool.workers
+        return self._rank(pool, prompt, workers)
+
+
+def _wake(held: Held[Waiter]) -> None:
+    if not held.item.done():
+        held.item.set_result(None)

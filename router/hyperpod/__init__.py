@@ -1,0 +1,1 @@
+"""HyperPod's InferenceEndpointConfig in place of a settings file."""

@@ -1,0 +1,62 @@
+"""`kvCacheSpec`: what engines keep beyond the GPU. Mistakes in it are told at the start."""
+
+import re
+
+from router.hyperpod.reading import SPEC, Reading
+from router.settings_errors import KeyPath, nearest
+from router.units import shown
+
+BACKENDS = ("redis", "tieredstorage")
+_CACHE: KeyPath = (*SPEC, "kvCacheSpec")
+_FILE: KeyPath = (*_CACHE, "cacheConfigFile")
+_L1: KeyPath = (*_CACHE, "enableL1Cache")
+_L2: KeyPath = (*_CACHE, "enableL2Cache")
+_STORE: KeyPath = (*_CACHE, "l2CacheSpec")
+_BACKEND: KeyPath = (*_STORE, "l2CacheBackend")
+_URL: KeyPath = (*_STORE, "l2CacheLocalUrl")
+_ENGINE = "the engine's to do; the router does not count this tier"
+
+
+def check_cache(reading: Reading) -> None:
+    """Check what is said of tiers, and tell that engines have to be told themselves."""
+    reading.mapping(_CACHE)
+    if reading.text(_FILE):
+        reading.lost(_FILE, "LMCache's own file, which the router does not read")
+        for path in (_L1, _L2, _STORE):
+            reading.elsewhere(path, "cacheConfigFile takes its place")
+        return
+    first = reading.truth(_L1, default=True)
+    second = reading.truth(_L2, default=False)
+    _tell(reading, _L1, on=first)
+    _tell(reading, _L2, on=second)
+    if reading.mapping(_STORE):
+        _check_store(reading, on=second)
+    elif second:
+        reading.refuse(_L2, "needs l2CacheSpec, with l2CacheBackend redis or tieredstorage")
+
+
+def _tell(reading: Reading, path: KeyPath, *, on: bool) -> None:
+    if on:
+        reading.lost(path, _ENGINE)
+    else:
+        reading.mapped(path, "off: nothing counts it")
+
+
+def _check_store(reading: Reading, *, on: bool) -> None:
+    backend, url = reading.text(_BACKEND), reading.text(_URL)
+    if backend is None:
+        reading.refuse(_BACKEND, f"is needed: {' or '.join(BACKENDS)}")
+        return
+    word = backend.lower()  # HyperPod takes any case
+    if word not in BACKENDS:
+        message = f"{shown(backend)} is not one of {', '.join(BACKENDS)}"
+        reading.refuse(_BACKEND, message, nearest(word, BACKENDS))
+    elif word == "redis" and url is None:
+        reading.refuse(_URL, "is needed with redis: redis://host:port")
+    elif word == "redis" and url and not re.match(r"rediss?://[^/\s]+", url):
+        reading.refuse(_URL, "is not the URL of a Redis: write redis://host:port")
+    why = _ENGINE if on else "enableL2Cache is not on"
+    (reading.lost if on else reading.elsewhere)(_BACKEND, why)
+    if url:
+        value = re.sub(r"//[^@]*@", "//***@", url)  # a password may stand in it
+        reading.elsewhere(_URL, "for the engine alone", shown(value))

@@ -1,0 +1,88 @@
+"""What the workers' environment and arguments say of things that the router must know too."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from router.hyperpod.reading import SPEC, Reading
+from router.hyperpod.routing import name_session
+from router.settings_errors import KeyPath
+from router.units import shown
+
+_WORKER: KeyPath = (*SPEC, "worker")
+_ENVIRONMENT: KeyPath = (*_WORKER, "environmentVariables")
+_ARGS: KeyPath = (*_WORKER, "args")
+_ENGINE = "for the engine alone"
+#: How long a session lasts, by the containers of AWS, and the unit.
+_LASTING = {"SAGEMAKER_SESSIONS_EXPIRATION": "s", "SES_TTL_MIN": "m"}
+#: Flags of vLLM that change which tokens a prompt becomes.
+_TOKENS = ("--tokenizer", "--chat-template", "--default-chat-template-kwargs")
+
+
+def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
+    """Look at every variable; return what each worker's settings get of them."""
+    extra: dict[str, object] = {}
+    for number, item in enumerate(reading.items(_ENVIRONMENT)):
+        path = (*_ENVIRONMENT, number)
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            reading.refuse(path, "must be a mapping with a name")
+            continue
+        variable = cast("Mapping[str, object]", item)
+        name, value = str(variable["name"]), variable.get("value")
+        text = value if isinstance(value, str) else None
+        if name == "SESSION_KEY":
+            name_session(reading, path, strategy, text)
+        elif name in _LASTING:
+            _lasting(reading, path, name, text)
+        elif name == "SAGEMAKER_ENABLE_STATEFUL_SESSIONS":
+            _stateful(reading, path, text, extra)
+        elif name == "VLLM_API_KEY":
+            _key(reading, path, extra)
+        else:
+            reading.elsewhere(path, _ENGINE, f"{shown(name)[1:-1]}=***")
+    _read_args(reading)
+    return extra
+
+
+def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> None:
+    if text is None or not text.isdigit() or not int(text):
+        reading.lost(path, "not a whole number that is written here", f"{name}=***")
+    elif "session" not in reading.able.sections:
+        reading.lost(path, "there are no sessions", f"{name}={text}")
+    else:
+        ttl = text + _LASTING[name]
+        reading.set(("session", "ttl"), ttl, path)
+        reading.mapped(path, f"session.ttl: {ttl}", f"{name}={text}")
+
+
+def _stateful(reading: Reading, path: KeyPath, text: str | None, extra: dict[str, object]) -> None:
+    wanted = (text or "").lower() in {"true", "1"}
+    said = f"SAGEMAKER_ENABLE_STATEFUL_SESSIONS={str(wanted).lower()}"
+    if wanted and "stateful" in reading.able.worker:
+        extra["stateful"] = True
+        reading.mapped(path, "workers[].stateful: true", said)
+    elif wanted:
+        reading.lost(path, "workers' own sessions are not known here", said)
+    else:
+        reading.mapped(path, "workers keep no sessions", said)
+
+
+def _key(reading: Reading, path: KeyPath, extra: dict[str, object]) -> None:
+    """Give the workers their key where the router has it too; it never stands in settings."""
+    said = "VLLM_API_KEY=***"
+    if "VLLM_API_KEY" in reading.able.environment:
+        extra["api_key"] = "${VLLM_API_KEY}"
+        reading.mapped(path, "workers[].api_key: ${VLLM_API_KEY}", said)
+    else:
+        reading.lost(path, "set VLLM_API_KEY for the router too, or clients have to send it", said)
+
+
+def _read_args(reading: Reading) -> None:
+    """Arguments are the engine's; some have to be said here as well. None is ever shown."""
+    flags = {str(one).partition("=")[0] for one in reading.items(_ARGS)}
+    if known := flags.intersection(_TOKENS):
+        said = ", ".join(sorted(known))
+        reading.lost(_ARGS, f"{_ENGINE}; say {said} here too, as `tokenizer`")
+    elif "--api-key" in flags:
+        reading.lost(_ARGS, f"{_ENGINE}; clients have to send what --api-key says")
+    else:
+        reading.elsewhere(_ARGS, _ENGINE)

@@ -1,0 +1,169 @@
+"""A manifest while it is read: each field is checked, and noted with what it became."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from router.hyperpod.documents import Manifest
+from router.hyperpod.notes import Fate, Note
+from router.settings_errors import KeyPath, Problem, dotted, nearest
+from router.units import shown
+
+SPEC: KeyPath = ("spec",)
+
+
+class Able(NamedTuple):
+    """What there is to become: a manifest may ask for what is not installed."""
+
+    strategies: Collection[str]
+    sections: Collection[str]
+    """Top-level settings."""
+    worker: Collection[str]
+    """Settings of a worker."""
+    environment: Collection[str]
+    """Names of the router's own environment variables."""
+
+
+class Reading:
+    """Fields of a manifest go in, settings and notes come out."""
+
+    def __init__(self, manifest: Manifest, able: Able) -> None:
+        self.able = able
+        self._manifest = manifest
+        self.data: dict[str, object] = {}
+        """The settings, as a file of ours would hold them."""
+        self.places: dict[KeyPath, tuple[int, int]] = {}
+        """Line and column in the manifest of each of them."""
+        self.problems: list[Problem] = []
+        self.notes: list[Note] = []
+        self._noted: set[KeyPath] = set()
+
+    # Fields.
+
+    def get(self, path: KeyPath) -> object:
+        """Return what stands there; None if nothing does, or nothing of use."""
+        value: object = self._manifest.data
+        for part in path:
+            if isinstance(value, Mapping):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+            else:
+                return None
+        return value
+
+    def mapping(self, path: KeyPath) -> Mapping[str, object]:
+        """Return the mapping there; an empty one if there is none. Anything else is a mistake."""
+        value = self.get(path)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.refuse(path, "must be a mapping")
+            return {}
+        return cast("Mapping[str, object]", value)
+
+    def items(self, path: KeyPath) -> Sequence[object]:
+        """Return the list there; an empty one if there is none. Anything else is a mistake."""
+        value = self.get(path)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self.refuse(path, "must be a list")
+            return ()
+        return value
+
+    def truth(self, path: KeyPath, default: bool) -> bool:
+        """Return true or false."""
+        value = self.get(path)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self.refuse(path, "must be true or false")
+        return default
+
+    def whole(self, path: KeyPath, least: int, most: int, default: int | None) -> int | None:
+        """Return a whole number within bounds."""
+        value = self.get(path)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self.refuse(path, f"must be a whole number from {least} to {most}")
+            return default
+        return value
+
+    def text(self, path: KeyPath) -> str | None:
+        """Return a text; an empty one counts as none, as the operator has it."""
+        value = self.get(path)
+        if value is None or isinstance(value, str):
+            return value or None
+        self.refuse(path, "must be text; put it in quotes")
+        return None
+
+    def choice(self, path: KeyPath, allowed: Sequence[str], default: str) -> str:
+        """Return one of a few words."""
+        value = self.text(path)
+        if value is None or value in allowed:
+            return value or default
+        message = f"{shown(value)} is not one of {', '.join(allowed)}"
+        self.refuse(path, message, nearest(value, allowed))
+        return default
+
+    # What becomes of them.
+
+    def set(self, setting: KeyPath, value: object, source: KeyPath) -> None:
+        """Give a setting its value; mistakes in it are shown at the `source`."""
+        where: dict[str, object] = self.data
+        for part in setting[:-1]:
+            where = cast("dict[str, object]", where.setdefault(str(part), {}))
+        where[str(setting[-1])] = value
+        self.places[setting] = self.place(source)
+
+    def place(self, path: KeyPath) -> tuple[int, int]:
+        """Return line and column of a field, or of what holds it."""
+        found = self._manifest.problem(path, "")
+        return (found.line or 1, found.column or 1)
+
+    def refuse(self, path: KeyPath, message: str, suggestion: str | None = None) -> None:
+        """Note a mistake."""
+        self.problems.append(self._manifest.problem(path, message, suggestion))
+
+    def mapped(self, path: KeyPath, became: str, value: str | None = None) -> None:
+        """Note a field that has its place here."""
+        self._note(path, became, Fate.MAPPED, value)
+
+    def lost(self, path: KeyPath, became: str, value: str | None = None) -> None:
+        """Note a field that nothing here does."""
+        self._note(path, became, Fate.LOST, value)
+
+    def elsewhere(self, path: KeyPath, became: str, value: str | None = None) -> None:
+        """Note a field that is for others."""
+        self._note(path, became, Fate.ELSEWHERE, value)
+
+    def _note(self, path: KeyPath, became: str, fate: Fate, value: str | None) -> None:
+        """Note a field that is there, once; with it all that it holds counts as noted."""
+        found = self.get(path)
+        if path not in self._noted and (found is not None or value is not None):
+            text = summary(found) if value is None else value
+            self.notes.append(Note(dotted(path), text, became, fate))
+            self._noted.add(path)
+
+    def unnoted(self, path: KeyPath, parents: Collection[KeyPath]) -> Iterator[KeyPath]:
+        """Yield what is there and has no note: fields, and parts that are none of `parents`."""
+        value = self.get(path)
+        if path in self._noted or value in (None, {}, []):
+            return
+        inside = path in parents or any(noted[: len(path)] == path for noted in self._noted)
+        if isinstance(value, Mapping) and inside:
+            for key in value:
+                yield from self.unnoted((*path, key), parents)
+        elif not inside:
+            yield path
+
+
+def summary(value: object) -> str:
+    """Show a value in a few words. Lists and mappings may hold secrets: they are counted."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(map(str, list(value)[:6])) + (", …}" if len(value) > 6 else "}")
+    if isinstance(value, list):
+        return f"{len(value)} item" + ("" if len(value) == 1 else "s")
+    return shown(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,61 @@
+"""How a worker is chosen, and what a session is called."""
+
+from router.hyperpod.reading import SPEC, Reading
+from router.settings_errors import KeyPath
+
+#: As HyperPod has them (`routingStrategy`), the default first. Ours have the same names.
+STRATEGIES = ("prefixaware", "kvaware", "session", "roundrobin")
+#: What its load balancer does where routing is not enabled, the default first, and our word for it.
+ALGORITHMS = {"least_outstanding_requests": "leastload", "round_robin": "roundrobin"}
+_ROUTING: KeyPath = (*SPEC, "intelligentRoutingSpec")
+_STRATEGY: KeyPath = (*_ROUTING, "routingStrategy")
+_ENABLED: KeyPath = (*_ROUTING, "enabled")
+_ALGORITHM: KeyPath = (*SPEC, "loadBalancer", "routingAlgorithm")
+
+
+def choose_strategy(reading: Reading) -> str:
+    """Set `strategy`; return HyperPod's name for it."""
+    reading.mapping(_ROUTING)
+    enabled = reading.truth(_ENABLED, default=False)
+    wanted = reading.choice(_STRATEGY, STRATEGIES, STRATEGIES[0])
+    algorithm = reading.choice(_ALGORITHM, list(ALGORITHMS), next(iter(ALGORITHMS)))
+    if enabled:
+        _set(reading, wanted, _STRATEGY)
+        reading.mapped(_ENABLED, "strategy")
+        reading.elsewhere(_ALGORITHM, "intelligent routing takes its place")
+        return wanted
+    reading.elsewhere(_STRATEGY, "routing is not enabled (intelligentRoutingSpec.enabled)")
+    if reading.get(_ALGORITHM) is None and reading.get(_ENABLED) is None:
+        reading.mapped(_ENABLED, "strategy: prefixaware, as nothing else is asked for", "not given")
+        return STRATEGIES[0]
+    ours = ALGORITHMS[algorithm]
+    reading.set(("strategy",), ours, _ALGORITHM)
+    reading.mapped(_ENABLED, f"strategy: {ours}, as the load balancer does without it")
+    reading.mapped(_ALGORITHM, f"strategy: {ours}")
+    return ours
+
+
+def _set(reading: Reading, wanted: str, source: KeyPath) -> None:
+    value = None if reading.get(source) else f"{wanted} (default)"
+    if wanted in reading.able.strategies:
+        reading.set(("strategy",), wanted, source)
+        reading.mapped(source, f"strategy: {wanted}", value)
+    else:
+        reading.set(("strategy",), STRATEGIES[0], source)
+        reading.lost(source, f"strategy: {STRATEGIES[0]}; {wanted} is not there", value)
+
+
+def name_session(reading: Reading, source: KeyPath, strategy: str, key: str | None) -> None:
+    """Set where requests name their session: `SESSION_KEY` in a worker's environment."""
+    said = f"SESSION_KEY={key or '***'}"
+    if not key:
+        reading.lost(source, "a session's key has to be written here", said)
+    elif strategy != "session":
+        reading.lost(source, f"{strategy} knows no sessions; the strategy session does", said)
+    elif "session" not in reading.able.sections:
+        reading.lost(source, "there are no sessions", said)
+    else:
+        # A field's name holds no hyphen in practice, and a header's hardly lacks one.
+        setting = "header" if "-" in key else "field"
+        reading.set(("session", setting), key, source)
+        reading.mapped(source, f"session.{setting}: {key}", said)

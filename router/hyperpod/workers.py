@@ -1,0 +1,84 @@
+"""Where the workers are, which a manifest does not say: there HyperPod's operator starts them."""
+
+import re
+from collections.abc import Iterator
+
+from router.hyperpod.reading import SPEC, Reading
+from router.settings_errors import KeyPath, Problem
+from router.settings_types import parse_url
+
+ANNOTATION = "warmroute.io/workers"
+OPTION = "--workers"
+#: Stands for 0, 1, 2… up to the number of replicas.
+REPLICA = "{replica}"
+#: Replicas that one file may stand for.
+MOST = 4096
+_AT: KeyPath = ("metadata", "annotations", ANNOTATION)
+_REPLICAS: KeyPath = (*SPEC, "replicas")
+_PORT: KeyPath = (*SPEC, "worker", "modelInvocationPort")
+
+
+def place_workers(reading: Reading, told: str | None, elsewhere: bool) -> int:
+    """Set `workers` from what the operator `told`, or else from the annotation; count them.
+
+    `elsewhere`: they are given in settings of our own, within the manifest.
+    """
+    replicas = reading.whole(_REPLICAS, 0, MOST, None)
+    port = reading.whole((*_PORT, "containerPort"), 1, 65535, None)
+    if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":
+        reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
+    text = told or reading.text(_AT)
+    if not text:
+        if not elsewhere:
+            message = (
+                f"does not say where the workers are: give {OPTION} (WARMROUTE_WORKERS), or the"
+                f" annotation {ANNOTATION}, such as http://llama-{REPLICA}.llama:8000"
+            )
+            reading.refuse(("metadata",), message)
+        return replicas or 1
+    urls = []
+    for url in addresses(text, replicas or 1, port):
+        try:
+            urls.append(parse_url(url))
+        except ValueError as error:
+            _refuse(reading, told, str(error))
+    reading.set(("workers",), urls, _AT)
+    _note(reading, told, len(urls), replicas)
+    return len(urls)
+
+
+def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
+    """Yield a URL for each worker of a list parted by commas or spaces.
+
+    `http://` may be left out; `port` is added to those without one.
+    """
+    for entry in re.split(r"[,\s]+", text.strip(", \t\n")):
+        url = entry if "://" in entry else f"http://{entry}"
+        url = url.removesuffix("/")
+        if port is not None and re.search(r"(:[0-9]+|[^/]/.*)$", url.partition("://")[2]) is None:
+            url = f"{url}:{port}"
+        if REPLICA not in url:
+            yield url
+        else:
+            yield from (url.replace(REPLICA, str(number)) for number in range(replicas))
+
+
+def _refuse(reading: Reading, told: str | None, message: str) -> None:
+    if told:
+        reading.problems.append(Problem(OPTION, None, None, "", message))
+    else:
+        reading.refuse(_AT, message)
+
+
+def _note(reading: Reading, told: str | None, count: int, replicas: int | None) -> None:
+    workers = "1 worker" if count == 1 else f"{count} workers"
+    if told:
+        reading.elsewhere(_AT, f"{OPTION} takes its place: {workers}")
+    else:
+        reading.mapped(_AT, f"workers: {workers}")
+    if replicas not in {None, count}:
+        reading.lost(_REPLICAS, f"{workers} are given, and these are used")
+    else:
+        reading.mapped(_REPLICAS, f"workers: {workers}")
+    reading.mapped((*_PORT, "containerPort"), "port of workers that are given without one")
+    reading.mapped((*_PORT, "name"), "workers are spoken to by HTTP")

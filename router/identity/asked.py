@@ -1,0 +1,68 @@
+"""What a request says of its prompt, as far as every way to make tokens reads it alike."""
+
+from array import array
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from router.identity.chat import flag
+from router.identity.decoded import Json
+from router.identity.unlike import Unlike
+
+Body = Mapping[str, Any]
+
+#: Bytes that a packed id takes.
+ID_BYTES = 4
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Text(NamedTuple):
+    """A prompt that is text."""
+
+    text: str
+    special: bool
+    """Whether the tokenizer adds BOS and the like."""
+
+
+def decoded(body: bytes) -> Body:
+    """Return a request's fields. Raises Unlike."""
+    try:
+        asked = _decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Unlike("not understood") from None
+    if not isinstance(asked, dict):
+        raise Unlike("not understood")
+    if asked.get("truncate_prompt_tokens") is not None:
+        raise Unlike("truncated by the engine")
+    return asked
+
+
+def plain(asked: Body, field: str) -> Text | bytes:
+    """Return the prompt of a request without messages: its text, or its ids as `packed` does.
+
+    Of several prompts it is the first. Raises Unlike.
+    """
+    if asked.get("prompt_embeds") is not None:
+        raise Unlike("embeddings")
+    if asked.get("suffix") is not None:
+        raise Unlike("a suffix")
+    prompt = asked.get(field)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str) and asked.get(field):
+        return Text(prompt, flag(asked, "add_special_tokens", default=True))
+    return packed(prompt)
+
+
+def packed(ids: Json) -> bytes:
+    """Return a list of ids as 32-bit integers, lowest byte first. Raises Unlike."""
+    if not ids:
+        raise Unlike("no prompt")
+    if not isinstance(ids, list) or bool in set(map(type, ids)):
+        raise Unlike("odd token ids")
+    try:
+        return array("I", ids).tobytes()
+    except (TypeError, OverflowError):
+        raise Unlike("odd token ids") from None

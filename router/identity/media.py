@@ -1,0 +1,137 @@
+"""Chats with images and the like: where the first of them begins in the prompt. Pure.
+
+What engines make of an image only they know, but up to the first one a prompt is a text. Where that
+text ends is seen by rendering the chat twice: with the image, and with a word in its place. Both
+are the same until there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, AnyStr, NamedTuple
+from uuid import uuid4
+
+from router.identity.asked import Body
+from router.identity.decoded import Json
+from router.identity.reading import Message
+from router.identity.unlike import NOT_TEXT, Unlike
+
+#: Parts that are no text, by type: what they carry, and as what engines show them to templates
+#: (vLLM renderers/chat_utils.py, `_parse_chat_message_content_part`).
+_MEDIA = {
+    "image_url": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "video_url": "video",
+}
+#: Fields of a message that has such parts: others could change how it is read.
+_PLAIN = frozenset(("role", "content", "name"))
+#: Stands in the place of media: a word that nobody has written.
+_WORD = uuid4().hex
+#: What stands for an image in a prompt, token by token: `<|image_pad|>`, `[IMG]`.
+_TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+
+
+class Head(NamedTuple):
+    """What is known of a prompt with media."""
+
+    ids: bytes
+    """Those before the first of them, 32 bits each, lowest byte first."""
+    tokens: int
+    """Of the whole prompt, each of the media counted as little as it takes in the text."""
+    media: int
+    """How many there are."""
+
+
+def with_words(asked: Body) -> tuple[Body, int]:
+    """Return the same request with words in place of media, and how many. Raises Unlike."""
+    messages = asked.get("messages")
+    if not isinstance(messages, list):
+        raise Unlike(NOT_TEXT)
+    made = [_with_words(message) for message in messages]
+    count = sum(
+        _is_word(part)
+        for message in made
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+    if not count:
+        raise Unlike(NOT_TEXT)
+    return {**asked, "messages": made}, count
+
+
+def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
+    """Return a conversation with the first `most` of its words as the media that they stand for."""
+    left = iter(range(most))
+    return [
+        {**message, "content": [_medium(part, left) for part in message["content"]]}
+        if isinstance(message["content"], list)
+        else message
+        for message in conversation
+    ]
+
+
+def head(one: str, all_: str, none: str) -> str:
+    """Return the text before the first of the media. Raises Unlike.
+
+    `one` is the prompt with only the first of them, `all_` with all, `none` with words alone.
+    """
+    place = none.find(_WORD)
+    if place < 0:
+        raise Unlike(NOT_TEXT)
+    found = none[:place] if one.startswith(none[:place]) else none[: same_start(one, none)]
+    after = none[place + len(_WORD) :]
+    shown = one[len(found) : len(one) - _same_end(one, after)]
+    tokens = _TOKENS.findall(shown)
+    # A user may have written what stands for an image: engines could take that for the first one.
+    if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
+        raise Unlike(NOT_TEXT)
+    return found
+
+
+def same_start(one: AnyStr, other: AnyStr) -> int:
+    """Return how many characters or bytes at their starts are the same; slices compare fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _with_words(message: Json) -> Json:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not any(map(_is_medium, content)):
+        return message
+    if not message.keys() <= _PLAIN:
+        raise Unlike(NOT_TEXT)
+    return {**message, "content": [_word(part) for part in content]}
+
+
+def _is_medium(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in _MEDIA
+
+
+def _word(part: Json) -> Json:
+    if not _is_medium(part):
+        return part
+    kind = part["type"]
+    if part.keys() != {"type", kind} or not part[kind]:
+        raise Unlike(NOT_TEXT)
+    return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
+
+
+def _is_word(part: object) -> bool:
+    return isinstance(part, dict) and str(part.get("text", "")).startswith(_WORD)
+
+
+def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
+    if not _is_word(part) or next(left, None) is None:
+        return part
+    return {"type": part["text"][len(_WORD) :]}
+
+
+def _same_end(one: str, other: str) -> int:
+    """How many characters at their ends are the same."""
+    return same_start(one[::-1], other[::-1])

@@ -1,0 +1,230 @@
+"""The memory of each pool whose strategy asks for one, and the subscriptions that feed it."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.memory import Memory
+from controller.source import Source
+from controller.subscriber import Subscriber
+from router.fleet import Fleet, Pool, Worker
+from router.inquiry import Inquiries, NoAnswer
+from router.settings import Settings, WorkerSettings
+
+log = logging.getLogger("warmroute.controller")
+
+#: Seconds a worker may take to say where it publishes.
+PATIENCE_S = 5.0
+#: What makes vLLM publish.
+FLAG = (
+    '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
+    '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}\''
+)
+
+
+class Remembers(Protocol):
+    """A strategy that asks a memory, if it is given one."""
+
+    memory: Memory | None
+    memory_bytes: int
+
+
+class Published(NamedTuple):
+    """Where one engine publishes."""
+
+    rank: int
+    endpoint: str
+    replay: str | None
+    topic: str
+
+
+class _Said(msgspec.Struct):
+    """What `GET /kv_event_sources` says of one data-parallel rank."""
+
+    endpoint: str
+    enable_kv_cache_events: bool = True
+    publisher: str = "zmq"
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class Memories:
+    """Follows the fleet: who joins is listened to, who leaves is forgotten."""
+
+    def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
+        self._fleet = fleet
+        self._settings = _by_name(settings)
+        self._inquiries = inquiries
+        self._subscriber: Subscriber | None = None
+        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
+        self._asking: dict[Worker, asyncio.Task[None]] = {}
+        self._attach()
+
+    def of(self, pool: Pool) -> Memory | None:
+        """The memory of a pool; None where its strategy asks none."""
+        return getattr(pool.strategy, "memory", None)
+
+    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+        """Every pool that has a memory."""
+        for pool in self._fleet.pools:
+            memory = self.of(pool)
+            if memory is not None:
+                yield pool, memory
+
+    def start(self) -> None:
+        """Listen to those whose addresses the settings tell."""
+        if self._subscriber is None and any(self.pools()):
+            self._subscriber = Subscriber()
+        for pool, _ in self.pools():
+            for worker in pool.workers:
+                told = _told(self._settings.get(worker.name))
+                if told:
+                    self._follow(pool, worker, [told])
+
+    async def change(self, settings: Settings) -> None:
+        """Other settings, and another fleet maybe."""
+        self._settings = _by_name(settings)
+        self._attach()
+        wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
+        for where in set(self._followed) - wanted:
+            await self._leave(where)
+        for (name, worker), (published, _) in list(self._followed.items()):
+            told = _told(self._settings.get(worker.name))
+            if told and [told] != published:
+                await self._leave((name, worker))
+        self.start()
+        for _, worker in wanted:
+            if worker.ready:
+                self.notice(worker)
+
+    def notice(self, worker: Worker) -> None:
+        """A ready worker: ask it where it publishes, unless that is known."""
+        asked = self._asking.get(worker)
+        if self._subscriber is None or (asked is not None and not asked.done()):
+            return
+        for pool, _ in self.pools():
+            if worker in pool.workers and _told(self._settings.get(worker.name)) is None:
+                self._asking[worker] = asyncio.create_task(self._discover(pool, worker))
+
+    async def settle(self) -> None:
+        """Wait until those that were asked have answered, and connections had time to stand."""
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        for _ in range(100):
+            sources = [one for _, memory in self.pools() for one in memory.all_sources()]
+            if all(one.connected and not one.stream.blind for one in sources):
+                return
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """Listen to nobody any more."""
+        for task in self._asking.values():
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        if self._subscriber is not None:
+            await self._subscriber.close()
+
+    def _attach(self) -> None:
+        """Give every strategy that asks for one a memory."""
+        for pool in self._fleet.pools:
+            if hasattr(pool.strategy, "memory_bytes"):
+                strategy = cast("Remembers", pool.strategy)
+                if strategy.memory is None:
+                    strategy.memory = Memory(strategy.memory_bytes)
+                pool.prompts.sizes = strategy.memory.sizes
+
+    async def _discover(self, pool: Pool, worker: Worker) -> None:
+        memory = self.of(pool)
+        if memory is None:
+            return
+        try:
+            published = await self._ask(worker)
+        except NoAnswer as lacking:
+            if worker.name not in memory.sources and memory.missing.get(worker.name) != str(
+                lacking
+            ):
+                memory.missing[worker.name] = str(lacking)
+                log.warning(
+                    "pool %s: worker %s tells no KV events: %s", pool.name, worker.name, lacking
+                )
+            return
+        finally:
+            gone = [one for one in self._asking if one not in set(self._fleet.workers)]
+            for one in gone:
+                self._asking.pop(one)
+        where = (pool.name, worker)
+        if where in self._followed and self._followed[where][0] != published:
+            await self._leave(where)
+        if worker in pool.workers:
+            self._follow(pool, worker, published)
+
+    async def _ask(self, worker: Worker) -> list[Published]:
+        """Ask a worker where it publishes. Raises NoAnswer, which says what would help."""
+        answer = await self._inquiries.ask(worker, "/kv_event_sources", patience=PATIENCE_S)
+        if answer.status == 404:
+            raise NoAnswer(
+                "it has no /kv_event_sources; set kv_events, and start vLLM with " + FLAG
+            )
+        try:
+            said = msgspec.json.decode(answer.body, type=dict[str, _Said]) if answer.good else {}
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            raise NoAnswer("/kv_event_sources answered something else than sources") from None
+        published = [
+            Published(
+                int(rank),
+                _reached(one.endpoint, worker),
+                _reached(one.replay_endpoint, worker) if one.replay_endpoint else None,
+                one.topic,
+            )
+            for rank, one in sorted(said.items())
+            if rank.isdecimal() and one.enable_kv_cache_events and one.publisher == "zmq"
+        ]
+        if not published:
+            raise NoAnswer("it publishes none; start vLLM with " + FLAG)
+        return published
+
+    def _follow(self, pool: Pool, worker: Worker, published: list[Published]) -> None:
+        memory, where = self.of(pool), (pool.name, worker)
+        if memory is None or self._subscriber is None or where in self._followed:
+            return
+        sources = []
+        for one in published:
+            source = memory.join(worker.name, one.rank, replays=one.replay is not None)
+            self._subscriber.follow(source, one.endpoint, one.replay, one.topic)
+            sources.append(source)
+        self._followed[where] = (published, sources)
+        log.info(
+            "pool %s: worker %s: KV events from %s", pool.name, worker.name, published[0].endpoint
+        )
+
+    async def _leave(self, where: tuple[str, Worker]) -> None:
+        _, sources = self._followed.pop(where)
+        if self._subscriber is not None:
+            await self._subscriber.leave(sources)
+        for pool, memory in self.pools():
+            if pool.name == where[0]:
+                for source in sources:
+                    memory.leave(source)
+
+
+def _by_name(settings: Settings) -> dict[str, WorkerSettings]:
+    return {worker.name: worker for pool in settings.all_pools() for worker in pool.workers}
+
+
+def _told(settings: WorkerSettings | None) -> Published | None:
+    """Where the settings say that a worker publishes."""
+    if settings is None or settings.kv_events is None:
+        return None
+    return Published(0, settings.kv_events, settings.kv_replay, "")
+
+
+def _reached(endpoint: str, worker: Worker) -> str:
+    """Put the worker's host where it says that it is bound to any."""
+    host = urlsplit(worker.url).hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    for anywhere in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - not bound here
+        endpoint = endpoint.replace(f"//{anywhere}:", f"//{host}:")
+    return endpoint

@@ -1,0 +1,103 @@
+"""What Prometheus is told of KV events: streams, the index, and how right its predictions are."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from controller.stream import State
+from controller.truth import ERRORS
+from router.memories import Memories
+
+_WHERE = ("pool", "worker")
+
+
+def memory_metrics(memories: Memories) -> Iterator[Metric]:
+    """Every series of all memories; nothing where no strategy asks for one."""
+    if any(memories.pools()):
+        yield from _index(memories)
+        yield from _streams(memories)
+        yield from _truth(memories)
+
+
+def _index(memories: Memories) -> Iterator[Metric]:
+    blocks = GaugeMetricFamily("warmroute_kv_blocks", "Different blocks known.", labels=("pool",))
+    size = GaugeMetricFamily("warmroute_kv_index_bytes", "Size of the index.", labels=("pool",))
+    waiting = GaugeMetricFamily(
+        "warmroute_kv_orphans", "Unknown parents that stored blocks wait for.", labels=("pool",)
+    )
+    unused = CounterMetricFamily(
+        "warmroute_kv_blocks_unused", "Blocks not kept, by reason.", labels=("pool", "reason")
+    )
+    held = GaugeMetricFamily(
+        "warmroute_kv_blocks_held", "Blocks held, by tier.", labels=(*_WHERE, "tier")
+    )
+    for pool, memory in memories.pools():
+        blocks.add_metric((pool.name,), len(memory.index))
+        size.add_metric((pool.name,), memory.index.bytes)
+        waiting.add_metric((pool.name,), memory.index.waiting)
+        for reason, count in memory.index.counts.items():
+            unused.add_metric((pool.name, reason), count)
+        totals: dict[tuple[str, str], int] = {}
+        for place in memory.index.places():
+            where = (place.worker.partition("\0")[0] or "shared", place.tier.name.lower())
+            totals[where] = totals.get(where, 0) + place.blocks
+        for (worker, tier), count in totals.items():
+            held.add_metric((pool.name, worker, tier), count)
+    yield from (blocks, size, waiting, unused, held)
+
+
+def _streams(memories: Memories) -> Iterator[Metric]:
+    trusted = GaugeMetricFamily(
+        "warmroute_kv_trusted", "1 while decisions go by the worker's events.", labels=_WHERE
+    )
+    live = GaugeMetricFamily(
+        "warmroute_kv_streams", "Event streams by state.", labels=(*_WHERE, "state")
+    )
+    events = CounterMetricFamily("warmroute_kv_events", "Events applied.", labels=_WHERE)
+    happened = CounterMetricFamily(
+        "warmroute_kv_stream_events",
+        "Gaps, replays, restarts and losses of event streams, by kind.",
+        labels=(*_WHERE, "kind"),
+    )
+    refused = CounterMetricFamily(
+        "warmroute_kv_refused",
+        "Messages and events that could not be used, by reason.",
+        labels=(*_WHERE, "reason"),
+    )
+    for pool, memory in memories.pools():
+        for worker in pool.workers:
+            where = (pool.name, worker.name)
+            trusted.add_metric(where, float(not memory.doubt(worker.name)))
+            sources = memory.sources.get(worker.name, [])
+            for state in State:
+                count = sum(one.stream.state is state for one in sources)
+                live.add_metric((*where, state.value), count)
+            events.add_metric(where, sum(one.events for one in sources))
+            for kind in {kind for one in sources for kind in one.stream.counts}:
+                total = sum(one.stream.counts[kind] for one in sources)
+                happened.add_metric((*where, kind), total)
+            for reason in {reason for one in sources for reason in one.refused}:
+                refused.add_metric((*where, reason), sum(one.refused[reason] for one in sources))
+    yield from (trusted, live, events, happened, refused)
+
+
+def _truth(memories: Memories) -> Iterator[Metric]:
+    errors = HistogramMetricFamily(
+        "warmroute_kv_error_tokens",
+        "Cached tokens that the worker reported, minus those that its events predicted.",
+        labels=_WHERE,
+    )
+    wrong = GaugeMetricFamily(
+        "warmroute_kv_wrong", "Share of late predictions off by more than a block.", labels=_WHERE
+    )
+    for pool, memory in memories.pools():
+        for worker, truth in memory.truths.items():
+            sums = list(accumulate(truth.buckets))
+            ends = [*map(str, map(float, ERRORS)), "+Inf"]
+            errors.add_metric(
+                (pool.name, worker), list(zip(ends, sums, strict=True)), float(truth.sum)
+            )
+            wrong.add_metric((pool.name, worker), truth.wrong)
+    yield from (errors, wrong)

@@ -1,0 +1,124 @@
+"""What operators are shown of KV events: of each worker, what comes and how right it is."""
+
+from time import monotonic
+
+from pydantic import BaseModel
+
+from controller.memory import Memory
+from controller.source import Source
+from router.fleet import Pool, Worker
+from router.memories import FLAG, Memories
+
+
+class KvStreamStatus(BaseModel):
+    """One engine's events: the worker's own, or those of one data-parallel rank."""
+
+    rank: int
+    connected: bool
+    state: str
+    """`waiting`, `live`, `replay` or `gap`."""
+    sequence: int
+    """The last batch that was applied; -1 if none was."""
+    epoch: int
+    """Engine processes that followed another."""
+    seconds_since_event: float | None
+    events: int
+    counts: dict[str, int]
+    """Gaps, replays, restarts and losses."""
+    refused: dict[str, int]
+    """What could not be used, by reason."""
+
+    @classmethod
+    def of(cls, source: Source) -> "KvStreamStatus":
+        """As it is now."""
+        stream, last = source.stream, source.last_event
+        return cls(
+            rank=source.rank,
+            connected=source.connected,
+            state=stream.state.value,
+            sequence=stream.applied,
+            epoch=stream.epoch,
+            seconds_since_event=None if last is None else monotonic() - last,
+            events=source.events,
+            counts=dict(stream.counts),
+            refused=dict(source.refused),
+        )
+
+
+class KvStatus(BaseModel):
+    """One worker's KV events."""
+
+    pool: str
+    worker: str
+    doubt: str
+    """Why decisions do not go by its events; empty if they do."""
+    missing: str
+    """What keeps it from being listened to."""
+    streams: list[KvStreamStatus]
+    blocks: dict[str, int]
+    """Held, by tier."""
+    compared: int
+    """Answers of which the worker reported cached tokens."""
+    wrong: float
+    """Share of the last of them that were predicted wrong by more than a block."""
+    bias: float
+    """Mean of reported minus predicted tokens."""
+
+    def sentence(self) -> str:
+        """For people: what is, and what would help."""
+        if not self.streams:
+            why = self.missing or "it was not asked yet"
+            return f"worker {self.worker}: no KV events: {why}"
+        parts = []
+        for one in self.streams:
+            said = "subscribed" if one.connected else "not connected: is the address reachable?"
+            rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
+            ago = one.seconds_since_event
+            heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
+            parts.append(
+                f"{rank}{said}, {heard}, sequence {one.sequence}, gaps {one.counts.get('gap', 0)}"
+            )
+        blocks = sum(self.blocks.values())
+        right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else "none compared"
+        doubt = f"; not trusted: {self.doubt}{_HELP.get(self.doubt, '')}" if self.doubt else ""
+        return (
+            f"worker {self.worker}: KV events: {'; '.join(parts)}; {blocks} blocks, {right}{doubt}"
+        )
+
+
+#: What an operator can do, by doubt.
+_HELP = {
+    "silent": f" (it computes and announces nothing: start vLLM with {FLAG})",
+    "disagrees": " (it reports other cached tokens than its events promise: compare tokenizers,"
+    " and see that vLLM has --enable-prefix-caching and --enable-prompt-tokens-details)",
+    "gap": " (events were missed: give vLLM a replay_endpoint)",
+}
+
+
+def kv_statuses(memories: Memories) -> list[KvStatus]:
+    """Every worker of every pool that wants KV events."""
+    return [
+        _status(pool, worker, memory)
+        for pool, memory in memories.pools()
+        for worker in pool.workers
+    ]
+
+
+def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
+    truth = memory.truths.get(worker.name)
+    blocks: dict[str, int] = {}
+    for place in memory.index.places():
+        if place.worker.partition("\0")[0] == worker.name:
+            tier = place.tier.name.lower()
+            blocks[tier] = blocks.get(tier, 0) + place.blocks
+    return KvStatus(
+        pool=pool.name,
+        worker=worker.name,
+        doubt=memory.doubt(worker.name),
+        missing=memory.missing.get(worker.name, ""),
+        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
+        blocks=blocks,
+        compared=truth.compared if truth else 0,
+        wrong=truth.wrong if truth else 0.0,
+        bias=truth.bias if truth else 0.0,
+    )

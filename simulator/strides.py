@@ -1,0 +1,288 @@
+"""The engine in strides: the schedule of `engine.py` for whole traces, in seconds instead of hours.
+
+The same steps with the same durations, but only what changes is looked at. Between two events
+every decoding request gets one token a step, so a stretch of steps without prefill has a closed
+form: steps `j = 1..k` over `n` sequences with `c` tokens of context take
+`k (t0 + ts n + tk c) + tk n k (k - 1) / 2`. Blocks are as coarse as traces have them.
+
+Simpler than `engine.py` in three ways:
+
+1. A request is admitted when its prompt and its whole answer fit, so nothing is ever preempted.
+2. Where two compute the same block at once, the later one lets go of its copy for the named one.
+3. Cached blocks may outnumber the room for running ones: a host tier that loads in no time.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import ceil, inf, sqrt
+
+from simulator.profiles import Profile
+
+BLOCK_TOKENS = 512
+
+
+class Job:
+    """One request: `keys` name its prompt's full blocks, equal keys mean equal prefixes."""
+
+    __slots__ = (
+        "answer_tokens",
+        "blocks",
+        "cached_tokens",
+        "computed",
+        "keys",
+        "named",
+        "number",
+        "prompt_tokens",
+    )
+
+    def __init__(
+        self, number: int, keys: Sequence[int], prompt_tokens: int, answer_tokens: int
+    ) -> None:
+        if prompt_tokens < 1 or answer_tokens < 1:
+            raise ValueError("prompt and answer need at least one token each")
+        self.number = number
+        self.keys = keys
+        self.prompt_tokens = prompt_tokens
+        self.answer_tokens = answer_tokens
+        #: Prompt tokens found in the cache when admitted; None until then.
+        self.cached_tokens: int | None = None
+        self.computed = 0
+        #: Blocks it needs, and how many of its keys it holds by name.
+        self.blocks = self.named = 0
+
+
+class StrideCache:
+    """Blocks by key: `room` of them in use at once, `capacity` in all, the oldest unused go first.
+
+    Keys in use count their users; the others wait in the order of their last use. A path is let go
+    of from its leaf, so what is cached is always whole from the root.
+    """
+
+    def __init__(self, room: int, capacity: int) -> None:
+        if not 0 < room <= capacity:
+            raise ValueError(f"room must be from 1 to the capacity of {capacity}, not {room}")
+        self.room = room
+        self.capacity = capacity
+        self.nameless = 0
+        self._users: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def used(self) -> int:
+        """Blocks that some request uses, shared ones once."""
+        return len(self._users) + self.nameless
+
+    def held(self, keys: Sequence[int], limit: int | None = None) -> int:
+        """How many of the first keys are cached."""
+        users, idle = self._users, self._idle
+        low, high = 0, len(keys) if limit is None else min(limit, len(keys))
+        while low < high:  # what is cached is whole from the root, so halving finds its end
+            middle = (low + high + 1) // 2
+            key = keys[middle - 1]
+            if key in users or key in idle:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def admit(self, keys: Sequence[int], blocks: int) -> bool:
+        """Use the cached `keys` and take `blocks - len(keys)` nameless ones; False if no room."""
+        users, idle = self._users, self._idle
+        fresh = blocks - len(keys)
+        free = self.room - self.used - fresh
+        if free < 0 or (free < len(keys) and sum(key not in users for key in keys) > free):
+            return False
+        self._use(keys)
+        self.nameless += fresh
+        for _ in range(self.used + len(idle) - self.capacity):
+            idle.popitem(last=False)
+        return True
+
+    def name(self, keys: Sequence[int]) -> None:
+        """Nameless blocks that were taken by `admit` are computed, and hold these keys."""
+        self._use(keys)
+        self.nameless -= len(keys)
+
+    def _use(self, keys: Sequence[int]) -> None:
+        users, idle = self._users, self._idle
+        for key in keys:
+            count = users.get(key)
+            if count is None:
+                idle.pop(key, None)
+                users[key] = 1
+            else:
+                users[key] = count + 1
+
+    def release(self, keys: Sequence[int], nameless: int) -> None:
+        """Use them no more; those with a key stay findable until they are evicted."""
+        users, idle = self._users, self._idle
+        self.nameless -= nameless
+        for key in reversed(keys):
+            count = users[key] - 1
+            if count:
+                users[key] = count
+            else:
+                del users[key]
+                idle[key] = None
+
+
+class StrideEngine:
+    """One worker. The caller keeps the clock: it adds jobs, and comes back when the engine is due.
+
+    Times are seconds of the caller's clock, capacities tokens.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        room_tokens: int | None = None,
+        cache_tokens: int | None = None,
+        block_tokens: int = BLOCK_TOKENS,
+        cache: StrideCache | None = None,
+    ) -> None:
+        room = (room_tokens or profile.kv_tokens) // block_tokens
+        self.profile = profile
+        self.block_tokens = block_tokens
+        self.cache = cache or StrideCache(room, max(room, (cache_tokens or 0) // block_tokens))
+        self.due = inf
+        """When `advance` is to be called next; inf while nothing runs."""
+        self.waiting: deque[Job] = deque()
+        self.prefilling: Job | None = None
+        self._decoding: list[tuple[int, int, Job]] = []  # a heap by the step of the last token
+        self._context = 0  # tokens that the decoding requests attend to, in all
+        self._steps = 0
+        self._began = 0.0
+        self._stride = 0  # steps until due
+        self._first: list[Job] = []  # whose prefill ends with this step
+        self.busy_s = 0.0
+        """Seconds spent on prefill since the start."""
+
+    @property
+    def running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._decoding) + len(self._first) + (self.prefilling is not None)
+
+    @property
+    def usage(self) -> float:
+        """Share of the room for running requests in use, 0 to 1."""
+        return self.cache.used / self.cache.room
+
+    def add(self, job: Job, now: float) -> None:
+        """Queue a job. Raises ValueError for one that could never be admitted."""
+        job.blocks = -(-(job.prompt_tokens + job.answer_tokens) // self.block_tokens)
+        if job.blocks > self.cache.room:
+            raise ValueError(f"{job.blocks} blocks, where {self.cache.room} fit")
+        self.waiting.append(job)
+        if self.due == inf:
+            self._plan(now)
+        elif self._stride > 1 and len(self.waiting) == 1:
+            self._cut(now)
+
+    def advance(self, now: float) -> tuple[list[Job], list[Job]]:
+        """The stride is over: return whose first token came with it, and who has ended."""
+        first, self._first = self._first, []
+        decoding, steps = self._decoding, self._steps + self._stride
+        self._steps = steps
+        self._context += len(decoding) * self._stride
+        ended = []
+        while decoding and decoding[0][0] <= steps:
+            job = heappop(decoding)[2]
+            self._context -= job.prompt_tokens + job.answer_tokens - 1
+            ended.append(job)
+        for job in first:
+            if job.answer_tokens == 1:
+                ended.append(job)
+            else:
+                heappush(decoding, (steps + job.answer_tokens - 1, job.number, job))
+                self._context += job.prompt_tokens
+        for job in ended:
+            self.cache.release(job.keys[: job.named], job.blocks - job.named)
+        self._plan(now)
+        return first, ended
+
+    def clear(self) -> list[Job]:
+        """Start over as a new process would, with nothing cached; return the jobs that it lost."""
+        lost = [*(entry[2] for entry in self._decoding), *self._first, *self.waiting]
+        if self.prefilling is not None:
+            lost.append(self.prefilling)
+        self.waiting.clear()
+        self._decoding.clear()
+        self._first = []
+        self.prefilling = None
+        self._context = self._stride = 0
+        self.due = inf
+        self.cache = StrideCache(self.cache.room, self.cache.capacity)
+        return lost
+
+    def _plan(self, now: float) -> None:
+        """Begin the next stride: one step with prefill, or all until somebody has decoded."""
+        profile, sequences = self.profile, len(self._decoding)
+        prefill_s = self._prefill(profile.max_num_batched_tokens - sequences)
+        self._began = now
+        if prefill_s:
+            self.busy_s += prefill_s
+            self._stride = 1
+            self.due = now + prefill_s + self._seconds(1)
+        elif sequences:
+            self._stride = self._decoding[0][0] - self._steps
+            self.due = now + self._seconds(self._stride)
+        else:
+            self.due = inf
+
+    def _prefill(self, budget: int) -> float:
+        """Spend the budget of one step on prompts; return what that adds to it, in seconds."""
+        seconds = 0.0
+        while budget > 0:
+            job = self.prefilling or self._admitted()
+            if job is None:
+                break
+            chunk = min(job.prompt_tokens - job.computed, budget)
+            seconds += self.profile.prefill_seconds(chunk, job.computed)
+            budget -= chunk
+            job.computed += chunk
+            full = min(job.computed // self.block_tokens, len(job.keys))
+            if full > job.named:
+                self.cache.name(job.keys[job.named : full])
+                job.named = full
+            if job.computed == job.prompt_tokens:
+                self._first.append(job)
+                self.prefilling = None
+            else:
+                self.prefilling = job
+        return seconds
+
+    def _admitted(self) -> Job | None:
+        """The head of the queue, if it may run; it is never overtaken."""
+        if not self.waiting or self.running >= self.profile.max_num_seqs:
+            return None
+        job = self.waiting[0]
+        size = self.block_tokens
+        # The last token is always computed, so a prompt of n full blocks finds n - 1 at most.
+        matched = self.cache.held(job.keys, (job.prompt_tokens - 1) // size)
+        if not self.cache.admit(job.keys[:matched], job.blocks):
+            return None
+        job.named = matched
+        job.computed = job.cached_tokens = matched * size
+        return self.waiting.popleft()
+
+    def _seconds(self, steps: int) -> float:
+        """What `steps` take for those that decode, prefill not counted."""
+        profile, count = self.profile, len(self._decoding)
+        one = profile.t0_s + profile.decode_seconds(count, self._context)
+        return steps * one + profile.tk_s * count * (steps * (steps - 1) // 2)
+
+    def _cut(self, now: float) -> None:
+        """Somebody has come: let the stride end with the step that is under way."""
+        profile, count = self.profile, len(self._decoding)
+        growth = profile.tk_s * count / 2
+        one = profile.t0_s + profile.decode_seconds(count, self._context) - growth
+        spent = now - self._began
+        steps = (
+            spent / one
+            if growth == 0
+            else (sqrt(one * one + 4 * growth * spent) - one) / (2 * growth)
+        )
+        self._stride = min(self._stride, max(1, ceil(steps)))
+        self.due = max(now, self._began + self._seconds(self._stride))

@@ -1,0 +1,90 @@
+"""A decision in words and numbers: what each worker would have cost, and why the first is first."""
+
+from msgspec import Struct
+
+from strategies.base import FREE, Candidate, Decision, Prompt
+
+
+class Term(Struct, frozen=True):
+    """One worker's cost, in seconds, and what it is believed to hold, in tokens."""
+
+    worker: str
+    held_tokens: int
+    wait: float
+    prefill: float
+    price: float
+    decode: float
+    room: float
+    total: float
+
+
+class Explanation(Struct, frozen=True):
+    """Why a prompt goes where it goes."""
+
+    model: str
+    tokens: int
+    """Length of the prompt; an estimate where it was not tokenized."""
+    blocks: int
+    """Keys that it was looked up by."""
+    reason: str
+    words: str
+    workers: list[Term]
+    """The best first; without costs where the strategy compares none."""
+
+
+def explain(prompt: Prompt, decision: Decision) -> Explanation:
+    """Tell all of a decision."""
+    workers = [_term(candidate) for candidate in decision.candidates]
+    return Explanation(
+        prompt.model,
+        prompt.tokens,
+        len(prompt.keys),
+        decision.reason,
+        words(prompt, decision),
+        workers,
+    )
+
+
+def words(prompt: Prompt, decision: Decision) -> str:
+    """Say in a sentence why the first is first."""
+    first = decision.candidates[0]
+    name = first.worker.name
+    if first.cost is FREE:
+        return f"It is {name}'s turn." if decision.reason == "turn" else f"{name} was chosen."
+    if decision.reason == "cold":
+        return f"Nobody holds any of it; {name} is cheapest.{_dearest(first)}"
+    if decision.reason == "prefix":
+        held = f"{first.held_tokens} of {prompt.tokens} tokens"
+        return f"{name} holds most of it, {held}, and costs least.{_dearest(first)}"
+    if decision.reason == "spill":
+        other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
+        more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
+        apart = other.cost.total - first.cost.total
+        return f"{more}, but costs {apart:.3f} s more.{_dearest(other)}"
+    return f"{name} has least to do.{_dearest(first)}"
+
+
+def _dearest(candidate: Candidate) -> str:
+    """Name the largest term of a cost."""
+    name, seconds = max(
+        zip(candidate.cost._fields, candidate.cost, strict=True), key=lambda term: term[1]
+    )
+    if seconds < 0.0005:
+        return ""
+    return f" Most of the cost of {candidate.worker.name} is {name}, {seconds:.3f} s."
+
+
+def terms(candidate: Candidate) -> str:
+    """The terms of one cost in a line."""
+    if candidate.cost is FREE:
+        return ""
+    seconds = "; ".join(
+        f"{name}={value:.3f}s"
+        for name, value in zip(candidate.cost._fields, candidate.cost, strict=True)
+    )
+    return f"held={candidate.held_tokens}; {seconds}"
+
+
+def _term(candidate: Candidate) -> Term:
+    cost = candidate.cost
+    return Term(candidate.worker.name, candidate.held_tokens, *cost, cost.total)

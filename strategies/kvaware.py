@@ -1,0 +1,222 @@
+"""`kvaware`: a prompt goes where its prefix is said to lie, by the engines themselves.
+
+The memory answers what each worker holds and on which tier. What was sent in the last seconds is
+added, for its events are still to come. Where a worker's word cannot be had or trusted, the shadow
+of what was sent there stands in, as with `prefixaware`, and the reason says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from strategies.base import (
+    Bytes,
+    Candidate,
+    Decision,
+    Outcome,
+    Prompt,
+    Seconds,
+    WorkerView,
+)
+from strategies.cost import Costs, held_tokens
+from strategies.prefixaware import SLACK
+from strategies.prefixtree import Placement, PrefixTree
+from strategies.recent import Recent, Sent
+
+#: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
+BY_TEXT = "text"
+
+
+class Held(NamedTuple):
+    """Tokens at the start of a prompt that a worker need not compute."""
+
+    gpu: int = 0
+    l1: int = 0
+    """In the host's memory, beyond those on the GPU."""
+    l2: int = 0
+    """On a disk or in a shared store, beyond both."""
+
+    @property
+    def total(self) -> int:
+        """On any tier."""
+        return self.gpu + self.l1 + self.l2
+
+
+class Memory(Protocol):
+    """What is known of all workers' caches."""
+
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """Of these workers, those that hold any of the prompt's first tokens."""
+
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """Why a worker's word (on a prompt) is not to be had, in one of a few fixed words; empty
+        if it is."""
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+        """What the memory predicted (None: it was not asked), and what came of it."""
+
+    def forget(self, worker: str) -> None:
+        """That worker restarted or left."""
+
+
+@dataclass(frozen=True)
+class KvAwareOptions:
+    """What an operator may set."""
+
+    index: Bytes = field(
+        default=Bytes(256 << 20),
+        metadata={"doc": "Bound of the index of all workers' blocks; the least used go first."},
+    )
+    shadow: Bytes = field(
+        default=Bytes(64 << 20),
+        metadata={"doc": "Bound of what stands in for workers that do not tell, as prefixaware."},
+    )
+    unconfirmed: Seconds = field(
+        default=Seconds(10.0),
+        metadata={"doc": "How long a prompt counts where it was sent before its events are there."},
+    )
+    l1_tokens_per_second: int = field(
+        default=200_000,
+        metadata={"doc": "Tokens a second that a worker loads from its host's memory."},
+    )
+    l2_tokens_per_second: int = field(
+        default=50_000,
+        metadata={"doc": "Tokens a second that a worker loads from a disk or a shared store."},
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse speeds that are none."""
+        for name in ("l1_tokens_per_second", "l2_tokens_per_second"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+
+class _Placed(NamedTuple):
+    placement: Placement
+    sent: Sent
+    shadowed: bool
+    """The shadow predicted what is held: the outcome corrects it."""
+    judged: bool
+    """The memory alone predicted what is held: the outcome tells how right it was."""
+    predicted: int | None
+    """What it predicted, where the decision did not go by it."""
+
+
+class KvAware:
+    """Believes the engines; without a memory it is `prefixaware`."""
+
+    Options: ClassVar[type[Any]] = KvAwareOptions
+    reads_prompt: ClassVar[bool] = True
+
+    def __init__(self, options: KvAwareOptions) -> None:
+        self._shadow = PrefixTree(options.shadow)
+        self._costs = Costs()
+        self._recent = Recent(options.shadow // 8, options.unconfirmed)
+        self._l1_s = 1.0 / options.l1_tokens_per_second
+        self._l2_s = 1.0 / options.l2_tokens_per_second
+        self.memory_bytes: int = options.index
+        """For whoever makes the memory."""
+        self.memory: Memory | None = None
+        # By prompt and worker: no more than there are requests in flight.
+        self._placed: dict[tuple[int, str], _Placed] = {}
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Cheapest worker first, each credited with what it said it holds."""
+        told = self._told(prompt, workers)
+        shadow = self._shadow.held(prompt.keys)
+        recent = self._recent.held(prompt.keys, now)
+        tokens: dict[str, int] = {}
+        loading: dict[str, float] = {}
+        doubts: dict[str, str] = {}
+        for worker in workers:
+            name = worker.name
+            doubt = doubts[name] = self._doubt(prompt, name)
+            if doubt:
+                tokens[name] = held_tokens(prompt, shadow.get(name, 0))
+                continue
+            held = told.get(name, _NOTHING)
+            sent = _sent(prompt, recent.get(name, 0))
+            tokens[name] = max(held.total, sent)
+            if held.total > max(held.gpu, sent):
+                loading[name] = self._loading(worker, held)
+        shared = self._shadow.shared
+        candidates = self._costs.rank(prompt, workers, now, tokens, shared, loading=loading)
+        most = max(tokens.values())
+        best = candidates[0]
+        reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
+        doubt = doubts[best.worker.name]
+        return Decision(candidates, f"{reason} ({doubt})" if doubt else reason)
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Count the placement at once: a burst of siblings finds its first."""
+        name, room = worker.name, worker.kv_tokens
+        judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
+        predicted = None
+        if self.memory is not None and judged and self.memory.doubt(name, prompt):
+            predicted = self.memory.held(prompt, [name]).get(name, _NOTHING).total
+        keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
+        tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
+        placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
+        sent = self._recent.insert(keys, name, now)
+        shadowed = bool(self._doubt(prompt, name))
+        self._placed[id(prompt), name] = _Placed(placement, sent, shadowed, judged, predicted)
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Compare, and take back what was placed on a worker that refused it."""
+        name = candidate.worker.name
+        placed = self._placed.pop((id(prompt), name), None)
+        if placed is None:
+            return
+        tree = self._shadow
+        tree.close(placed.placement, outcome.answer_tokens or 0)
+        self._recent.settle(placed.sent, took=outcome.began)
+        if not outcome.began:
+            tree.take_back(placed.placement)
+            return
+        cached = outcome.cached_tokens
+        if placed.shadowed and cached is not None and prompt.keys:
+            more = cached - candidate.held_tokens
+            room = candidate.worker.kv_tokens
+            tree.correct(placed.placement, more if abs(more) > SLACK else 0, room)
+        if self.memory is not None:
+            predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
+            self.memory.observe(name, predicted if placed.judged else None, outcome)
+
+    def forget(self, worker: str) -> None:
+        """Drop all that is known of the worker."""
+        self._shadow.forget(worker)
+        self._recent.forget(worker)
+        if self.memory is not None:
+            self.memory.forget(worker)
+
+    def gauges(self) -> Mapping[str, float]:
+        """Sizes of the shadow and of what is unconfirmed."""
+        return {
+            "prefix_tree_blocks": len(self._shadow),
+            "prefix_tree_bytes": self._shadow.bytes,
+            "unconfirmed_blocks": len(self._recent),
+        }
+
+    def _told(self, prompt: Prompt, workers: Iterable[WorkerView]) -> Mapping[str, Held]:
+        if self.memory is None or not prompt.blocks:
+            return {}
+        return self.memory.held(prompt, [worker.name for worker in workers])
+
+    def _doubt(self, prompt: Prompt, worker: str) -> str:
+        if self.memory is None:
+            return "no memory"
+        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
+
+    def _loading(self, worker: WorkerView, held: Held) -> float:
+        """Seconds to load what is not on the GPU, or to compute it if that is less."""
+        load_s = held.l1 * self._l1_s + held.l2 * self._l2_s
+        return min(load_s, worker.pace.prefill(held.l1 + held.l2, held.gpu))
+
+
+_NOTHING = Held()
+
+
+def _sent(prompt: Prompt, blocks: int) -> int:
+    """Tokens of what was sent lately, in whole blocks of the engine's; never the last token."""
+    tokens = held_tokens(prompt, blocks)
+    return tokens - tokens % min(prompt.blocks, default=1)

@@ -1,0 +1,235 @@
+"""What peers' users complain of does not happen here, and each part of the cost is why.
+
+Every test looks twice: at the product as it is, and with the part removed that prevents the
+pathology. The second shows that the first is no accident of the workload.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from benchmarks.routing_columns import SMALL
+from benchmarks.routing_drive import ENDS, Fleet, Placed
+from benchmarks.routing_made import bursts, chats, documents, long_answers, no_reuse, one_prefix
+from benchmarks.routing_work import Talk, Work
+from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
+from strategies import cost
+from strategies.base import Candidate, Outcome, Prompt, WorkerView
+from strategies.load import Booking, Load
+from strategies.pace import Pace
+from strategies.prefixaware import PrefixAware
+from strategies.prefixtree import PrefixTree
+
+
+def largest_share(done: Sequence[Placed]) -> float:
+    """Share of the requests that the busiest worker got."""
+    return max(Counter(placed.seat.name for placed in done).values()) / len(done)
+
+
+def computed(done: Sequence[Placed]) -> int:
+    """Prompt tokens that were not found cached."""
+    return sum(
+        placed.asked.prompt.tokens - (placed.asked.job.cached_tokens or 0) for placed in done
+    )
+
+
+def without_wait(patch: pytest.MonkeyPatch) -> None:
+    """Nobody sees what is queued."""
+    patch.setattr(Load, "wait", lambda *_: 0.0)
+
+
+def without_decode(patch: pytest.MonkeyPatch) -> None:
+    """Nobody sees who answers."""
+    patch.setattr(cost, "DECODE", 0.0)
+
+
+def without_turns(patch: pytest.MonkeyPatch) -> None:
+    """Equals are taken in the order of the list."""
+    patch.setattr(Load, "turn", property(lambda _: 0, lambda *_: None))
+
+
+HOT = one_prefix(1, 40.0, number=600)
+
+
+def test_one_shared_prompt_does_not_hold_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One backend gets all that share a system prompt (production-stack #957, dynamo #737)."""
+    assert largest_share(run(HOT)) < 0.16
+    without_wait(monkeypatch)
+    without_decode(monkeypatch)
+    assert largest_share(run(HOT)) > 0.5
+
+
+def test_affinity_does_not_hurt_where_all_share_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache-aware is slower than round robin where one prefix is everything (sglang #21199)."""
+    turns = run(HOT, "round robin")
+    assert ttft(run(HOT)) < 1.3 * ttft(turns)
+    without_wait(monkeypatch)
+    without_decode(monkeypatch)
+    assert ttft(run(HOT)) > 1.5 * ttft(turns)
+
+
+def test_answers_do_not_pile_up_with_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that hold a prefix decode for everybody (dynamo #7836, #12300)."""
+
+    def whole(done: Sequence[Placed]) -> float:
+        return fmean(placed.ended_s for placed in done)
+
+    work = long_answers(1, 8.0, number=3, users=80)
+    turns = whole(run(work, "round robin"))
+    assert whole(run(work)) < 1.25 * turns
+    without_decode(monkeypatch)
+    assert whole(run(work)) > 1.8 * turns
+
+
+def test_one_busy_worker_does_not_cost_the_others_their_hits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An imbalance anywhere turns affinity off for all (vllm-router #238, sglang #32195)."""
+    work = chats(1, 8.0, users=150, rounds=6)
+    loaded = drive()
+    for _ in range(100):
+        loaded.seats[0].load.book(0.0, 0.001)
+    usual = hit_rate(run(work))
+    assert hit_rate(loaded.run(work)) > 0.97 * usual
+    monkeypatch.setattr(PrefixTree, "held", lambda *_: {})
+    assert hit_rate(run(work)) < 0.6 * usual
+
+
+def test_a_newcomer_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh worker has the smallest tree and gets every miss (sglang #14305, #14532)."""
+
+    def share() -> float:
+        runs = drive()
+        late = runs.eligible.pop(0)
+        runs.at(5.0, lambda: runs.eligible.insert(0, late))
+        done = runs.run(no_reuse(1, 20.0, number=400))
+        return largest_share([placed for placed in done if 5.0 < placed.at_s < 10.0])
+
+    assert share() < 0.25
+    without_wait(monkeypatch)
+    without_decode(monkeypatch)
+    without_turns(monkeypatch)
+    monkeypatch.setattr(Pace, "observe", lambda *_: None)
+    assert share() > 0.9
+
+
+def test_a_burst_does_not_herd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load is counted too late, and a burst goes to one worker (sglang #27547)."""
+    whole = no_reuse(1, 1.0, number=160)
+    work = Work("burst", [Talk(0.0, talk.session, talk.turns) for talk in whole.talks])
+    booked = Load.book
+
+    def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: bool) -> Booking:
+        return booked(self, now, 0.0, 0, **more)
+
+    good = ttft(run(work))
+    monkeypatch.setattr(Load, "book", late)
+    without_turns(monkeypatch)
+    assert ttft(run(work)) > 1.3 * good
+
+
+def test_siblings_find_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal cold prompts scatter until an event tells of the first (vllm-router, kv_aware)."""
+    work = bursts(1, 12.0, number=6)
+    placed, settled = PrefixAware.placed, PrefixAware.settled
+    good = computed(run(work))
+
+    def later(
+        self: PrefixAware, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float
+    ) -> None:
+        placed(self, prompt, candidate.worker, now)
+        settled(self, prompt, candidate, outcome, now)
+
+    def not_yet(self: PrefixAware, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        pass
+
+    monkeypatch.setattr(PrefixAware, "placed", not_yet)
+    monkeypatch.setattr(PrefixAware, "settled", later)
+    assert computed(run(work)) > 1.1 * good
+
+
+def test_a_restarted_worker_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefixes of workers that are gone stay in the tree (production-stack, no removal)."""
+    work = chats(1, 8.0, users=150, rounds=6)
+
+    def wrong() -> int:
+        runs = drive()
+        runs.at(60.0, lambda: runs.restart(runs.seats[0]))
+        done = runs.run(work)
+        return sum(
+            max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0))
+            for placed in done
+            if placed.seat.name == "w0" and placed.at_s > 60.0
+        )
+
+    good = wrong()
+    monkeypatch.setattr(PrefixAware, "forget", lambda *_: None)
+    assert wrong() > good + 10_000
+
+
+def test_a_nearly_finished_prefill_scares_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prefill counts in full until its first token (dynamo, without a time model)."""
+    runs = drive(fleet=ROOMY._replace(workers=2))
+    holder, idle = runs.seats
+    prompt = Prompt("model", 60 * 512 + 9, tuple(range(60)), ENDS)
+    runs.strategy.placed(prompt, holder, 0.0)
+    holder.load.book(0.0, 30.0)
+
+    def first(now: float) -> WorkerView:
+        return runs.strategy.rank(prompt, runs.seats, now).candidates[0].worker
+
+    assert first(1.0) is idle, "29 seconds are too long to wait"
+    assert first(29.9) is holder, "a tenth of a second is not"
+    monkeypatch.setattr(Load, "wait", lambda load, _: sum(b.prefill_s for b in load.pending))
+    assert first(29.9) is idle
+
+
+def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues drown the cache term, hits fall and queues grow (Conductor, Dynamo at x2.2)."""
+    work = documents(1, 3.0, number=60)
+    good = run(work)
+    monkeypatch.setattr(cost, "PRICE", 0.0)
+    monkeypatch.setattr(cost, "LEAST_PRICE", 0.0)
+    bad = run(work)
+    assert hit_rate(good) > hit_rate(bad) + 0.02
+    assert ttft(bad) > 1.2 * ttft(good)
+
+
+def test_a_slow_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All workers count as equally fast (fixed weights and throughputs of the peers)."""
+    work = no_reuse(1, 6.0, number=600)
+
+    def share() -> float:
+        runs = drive()
+        engine = runs.seats[0].engine
+        engine.profile = replace(engine.profile, prefill_tokens_per_s=5_000)
+        done = runs.run(work)
+        return sum(placed.seat.name == "w0" for placed in done) / len(done)
+
+    good = share()
+    assert good < 0.08
+    monkeypatch.setattr(Pace, "observe", lambda *_: None)
+    assert share() > 1.3 * good
+
+
+def test_a_mirror_forgets_as_its_worker_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree that never forgets believes in what was evicted long ago (smg #2213)."""
+    work = chats(1, 6.0, users=300, rounds=5)
+    tight = Fleet(SMALL, cache_tokens=SMALL.kv_tokens)
+
+    def wrong(*, known: bool) -> int:
+        runs = drive(fleet=tight)
+        if not known:
+            for seat in runs.seats:
+                seat.kv_tokens = None
+        return sum(
+            max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0))
+            for placed in runs.run(work)
+        )
+
+    good = wrong(known=True)
+    monkeypatch.setattr(PrefixTree, "correct", lambda *_: None)
+    assert wrong(known=False) > 2 * good + 100_000

@@ -1,0 +1,141 @@
+"""The virtual clock: the same seed gives the same numbers, and nothing is lost on the way."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.routing_bounds import Shared, Shortest
+from benchmarks.routing_columns import LARGE, SMALL
+from benchmarks.routing_drive import Drive, Fleet, Placed, Seat
+from benchmarks.routing_made import MADE, chats, no_reuse
+from benchmarks.routing_policies import POLICIES, Policy
+from benchmarks.routing_work import Talk, Turn, Work, ideal
+from strategies.base import NoOptions, Strategy
+from strategies.leastload import LeastLoad
+
+FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
+CHATS = chats(1, 4.0, users=30, rounds=4)
+
+
+def run(policy: Policy, work: Work = CHATS, fleet: Fleet = FLEET) -> tuple[Drive, list[Placed]]:
+    """Run some work through a policy."""
+    hold = None if policy.hold is None else policy.hold()
+    drive = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
+    return drive, drive.run(work)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_every_request_ends_once(policy: Policy) -> None:
+    """Each turn is answered, its tokens are all accounted for, and no worker has any left."""
+    drive, done = run(policy)
+    turns = [(placed.asked.talk.session, placed.asked.place) for placed in done]
+    assert len(turns) == len(set(turns)) == CHATS.requests
+    for placed in done:
+        job = placed.asked.job
+        assert job.computed == job.prompt_tokens
+        assert 0 <= (job.cached_tokens or 0) < job.prompt_tokens
+        assert 0 < placed.first_s <= placed.ended_s
+    for seat in drive.seats:
+        assert seat.engine.running == 0
+        assert seat.engine.cache.used == 0
+        assert seat.load.in_flight == 0
+        assert seat.load.kv_tokens == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_the_same_seed_gives_the_same_numbers(policy: Policy) -> None:
+    """Twice the same, to the last digit."""
+    once, again = run(policy)[1], run(policy)[1]
+    assert [placed.first_s for placed in once] == [placed.first_s for placed in again]
+    assert [placed.seat.name for placed in once] == [placed.seat.name for placed in again]
+
+
+def test_a_turn_follows_its_answer() -> None:
+    """In a closed loop nobody asks on before they were answered and have thought."""
+    _, done = run(POLICIES[0])
+    ended = {
+        (placed.asked.talk.session, placed.asked.place): placed.asked.at_s + placed.ended_s
+        for placed in done
+    }
+    for placed in done:
+        asked = placed.asked
+        if asked.place:
+            before = ended[asked.talk.session, asked.place - 1]
+            think_s = asked.talk.turns[asked.place].think_s
+            assert asked.at_s == pytest.approx(before + think_s)
+
+
+def test_no_hit_rate_is_above_the_ideal() -> None:
+    """One infinite cache, everything computed before the next comes, is the most there is."""
+    best = ideal(CHATS, FLEET.profile, FLEET.block_tokens)
+    for policy in POLICIES:
+        _, done = run(policy)
+        cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
+        # Turns interleave otherwise than in the order of talks, which moves shared prefixes a bit.
+        assert cached / sum(placed.asked.prompt.tokens for placed in done) <= best.hit_rate + 0.001
+
+
+def test_nobody_is_below_the_floor_alone() -> None:
+    """A request on an idle worker takes as long as the floor says."""
+    work = Work("one", [Talk(0.0, 1, (Turn((), 3_000, 5),))])
+    _, (placed,) = run(POLICIES[0], work)
+    assert placed.first_s == pytest.approx(ideal(work, SMALL, 512).ttft_s)
+    assert ideal(work, LARGE, 512).ttft_s > placed.first_s
+
+
+def test_a_restart_loses_no_request_that_had_no_token() -> None:
+    """They go elsewhere; answers under way break off."""
+    work = no_reuse(1, 40.0, number=200)
+    drive = Drive(FLEET, lambda _: LeastLoad(NoOptions()))
+    drive.at(2.0, lambda: drive.restart(drive.seats[0]))
+    done = drive.run(work)
+    assert drive.cut, "the restart hit nobody: this shows nothing"
+    assert len(done) + len(drive.cut) == 200
+    assert all(seat.load.in_flight == 0 for seat in drive.seats)
+
+
+def test_who_left_gets_nothing_more() -> None:
+    """From then on all goes to the others."""
+    drive = Drive(FLEET, lambda _: LeastLoad(NoOptions()))
+    drive.at(2.0, lambda: drive.leave(drive.seats[0]))
+    done = drive.run(no_reuse(1, 40.0, number=200))
+    late = [placed for placed in done if placed.at_s > 2.0]
+    assert len(done) == 200
+    assert {placed.seat.name for placed in late} == {"w1", "w2", "w3"}
+
+
+def test_the_shortest_goes_first() -> None:
+    """Held until a worker is free, a short prompt overtakes a long one."""
+
+    def make(seats: Sequence[Seat]) -> Strategy:
+        return Shared(seats)
+
+    turns = (Turn((), 30_000, 2), Turn((), 30_000, 2), Turn((), 100, 2))
+    work = Work("three", [Talk(0.01 * n, n, (turn,)) for n, turn in enumerate(turns)])
+    order = {}
+    for hold in (None, Shortest()):
+        done = Drive(Fleet(SMALL, 1), make, hold).run(work)
+        order[hold is None] = [placed.asked.talk.session for placed in done]
+    assert order == {True: [0, 1, 2], False: [0, 2, 1]}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_generated_work_is_the_same_by_seed(name: str) -> None:
+    """Two seeds differ, one does not; keys are 64 bits and cover no more than the prompt."""
+    one, again, other = MADE[name](1), MADE[name](1), MADE[name](2)
+    assert one == again
+    assert one != other
+    for talk in one.talks:
+        for turn in talk.turns:
+            assert len(turn.keys) * 512 <= turn.prompt_tokens
+            assert all(0 <= key < 1 << 64 for key in turn.keys)
+
+
+def test_generated_turns_grow_from_those_before() -> None:
+    """The next prompt of a talk begins with the one before it, and nobody else's does."""
+    firsts = set()
+    for talk in CHATS.talks:
+        for before, turn in zip(talk.turns, talk.turns[1:], strict=False):
+            assert turn.keys[: len(before.keys)] == before.keys
+        firsts.add(talk.turns[0].keys[-1])
+    assert len(firsts) == len(CHATS.talks)

@@ -1,0 +1,148 @@
+"""Goals: what is measured is held against the right number."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from typer import BadParameter
+
+from benchmarks.routing import main
+from benchmarks.routing_cells import Cell, means
+from benchmarks.routing_goals import Found, Goal, goals
+from benchmarks.routing_plot import plot
+from benchmarks.routing_rates import Rate
+from benchmarks.routing_tables import markdown, sheets, terminal
+from benchmarks.routing_work import Ideal
+
+
+def cell(column: str, policy: str, ttft_s: float = 1.0, **others: float) -> Cell:
+    """What one policy came to."""
+    made = Cell(
+        column, policy, 1, 100, ttft_s, ttft_s, ttft_s, ttft_s, 10.0, 0.03, 0.3, 0.9, 1.1, 100.0
+    )
+    return replace(made, **others)
+
+
+def found(*cells: Cell, rates: tuple[Rate, ...] = ()) -> Found:
+    """Everything measured, with a floor of half a second and an ideal hit rate of 0.4."""
+    ideals = {one.column: Ideal(0.4, 0.5) for one in cells}
+    return Found(means(cells), ideals, rates)
+
+
+def named(several: list[Goal], name: str, against: str = "") -> Goal:
+    """The one goal of that name."""
+    (goal,) = (one for one in several if one.name == name and one.against.startswith(against))
+    return goal
+
+
+@pytest.mark.parametrize(("ttft_s", "met"), [(0.79, True), (0.81, False)])
+def test_a_target_in_seconds(ttft_s: float, met: bool) -> None:
+    """Met at most at the stated number."""
+    reached = goals(found(cell("conversation x2", "prefixaware", ttft_s)))
+    assert named(reached, "mean TTFT, s").met is met
+
+
+def test_against_the_best_peer() -> None:
+    """The best in that column, each number by itself; ours and bounds do not count as peers."""
+    reached = goals(
+        found(
+            cell("mixed", "prefixaware", 1.03, e2e_s=10.2),
+            cell("mixed", "random", 1.0, e2e_s=20.0),
+            cell("mixed", "Dynamo, weight 1", 2.0, e2e_s=10.0),
+            cell("mixed", "leastload", 0.1, e2e_s=1.0),
+            cell("mixed", "shared cache, first come", 0.1, e2e_s=1.0),
+        )
+    )
+    first, whole = named(reached, "mean TTFT, s"), named(reached, "mean end to end, s")
+    assert (first.against, first.bound, first.met) == ("random x 1.02", 1.02, False)
+    assert (whole.against, whole.bound, whole.met) == ("Dynamo, weight 1 x 1.03", 10.3, True)
+
+
+def test_hits_and_rates_are_to_be_large() -> None:
+    """At least 0.8 of the ideal, and at least the best peer's rate."""
+    rates = (
+        Rate("sessions x0.3", "prefixaware", 0.4),
+        Rate("sessions x0.3", "session sticky", 0.41),
+    )
+    reached = goals(found(cell("sessions x0.3", "prefixaware", hit_rate=0.33), rates=rates))
+    hits, rate = named(reached, "hit rate"), named(reached, "sustainable rate")
+    assert hits.met
+    assert hits.bound == pytest.approx(0.32)
+    assert (rate.bound, rate.met) == (0.41, False)
+
+
+def test_near_the_floor_where_load_is_moderate() -> None:
+    """Within 15 % of it."""
+    reached = goals(found(cell("conversation x1", "prefixaware", 0.58)))
+    assert named(reached, "mean TTFT, s", "floor").met is False
+    reached = goals(found(cell("conversation x1", "prefixaware", 0.57)))
+    assert named(reached, "mean TTFT, s", "floor").met is True
+
+
+def test_seeds_are_averaged() -> None:
+    """The mean over seeds is what is judged."""
+    cells = [cell("mixed", "random", ttft_s) for ttft_s in (1.0, 3.0)]
+    assert means(cells)["mixed", "random"].ttft_s == 2.0
+
+
+def test_tables_have_a_row_for_each_policy() -> None:
+    """Ones that were not run have none; floors and ideals have their own."""
+    result = found(cell("mixed", "prefixaware"), cell("mixed", "random"))
+    made = {sheet.title: sheet for sheet in sheets(result, ["mixed"], goals(result))}
+    assert made["Mean TTFT, s"].rows == [
+        ["prefixaware", "1.000"],
+        ["random", "1.000"],
+        ["zero-queue floor", "0.500"],
+    ]
+    assert len(made["p99 TTFT, s"].rows) == 2
+    assert "Goals, 2 of 2 met" in made
+    for sheet in made.values():
+        assert terminal(sheet).row_count == len(sheet.rows)
+    assert markdown(made["Mean TTFT, s"]) == (
+        "Mean TTFT, s:\n\n|  | mixed |\n| --- | ---: |\n| prefixaware | 1.000 |\n"
+        "| random | 1.000 |\n| zero-queue floor | 0.500 |\n"
+    )
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    """As a PNG, with a dot for what is far beyond the edge too."""
+    pytest.importorskip("matplotlib")
+    result = found(cell("mixed", "prefixaware"), cell("mixed", "random", 1e6))
+    plot(result, ["mixed"], tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_unknown_column_is_an_error() -> None:
+    """It names those there are."""
+    with pytest.raises(BadParameter, match=r"no column is called 'nonsense'.*'no_reuse'"):
+        main(column=["nonsense"])
+    with pytest.raises(BadParameter, match=r"no policy is called 'nonsense'.*'round robin'"):
+        main(policy=["nonsense"])
+
+
+def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
+    """Cells and goals, as JSON."""
+    path = tmp_path / "r.json"
+    main(
+        column=["bursts"],
+        policy=["prefixaware", "round robin"],
+        quick=True,
+        json_file=path,
+        seeds=3,
+        jobs=1,
+        rates=True,
+    )
+    main(
+        column=["bursts"],
+        policy=["prefixaware"],
+        quick=True,
+        json_file=path,
+        keep=path,
+        seeds=3,
+        jobs=1,
+        rates=True,
+    )
+    text = path.read_text()
+    assert text.count('"policy": "prefixaware",\n   "seed"') == 1
+    assert text.count('"policy": "round robin"') == 1
+    assert '"name": "mean TTFT, s"' in text

@@ -1,0 +1,199 @@
+"""Each peer's rule, where it can be told apart from the others'."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.routing_columns import SMALL
+from benchmarks.routing_drive import ENDS, Drive, Fleet, Seat
+from benchmarks.routing_peers import BoundedLoad, Peer, PowerOfTwo, Sticky
+from benchmarks.routing_rules import (
+    Affinity,
+    Brix,
+    CacheAware,
+    Conductor,
+    Dynamo,
+    KvAware,
+    PrefixStack,
+    Scorers,
+)
+from benchmarks.routing_work import Talk, Turn
+from simulator.strides import Job
+from strategies.base import NoOptions, Prompt
+from strategies.leastload import LeastLoad
+
+KEYS = tuple(range(100, 120))
+TOKENS = 20 * 512 + 100
+
+
+def seats(count: int = 3) -> Sequence[Seat]:
+    """Idle workers."""
+    return Drive(
+        Fleet(SMALL, count, cache_tokens=1_000_000), lambda _: LeastLoad(NoOptions())
+    ).seats
+
+
+def prompt(keys: tuple[int, ...] = KEYS, tokens: int = TOKENS) -> Prompt:
+    """Something that is asked."""
+    return Prompt("model", tokens, keys, ENDS)
+
+
+def warm(seat: Seat, keys: tuple[int, ...] = KEYS) -> None:
+    """Have a worker hold a prefix."""
+    seat.engine.add(Job(-1, keys, len(keys) * 512 + 1, 1), 0.0)
+    while seat.engine.running or seat.engine.waiting:
+        seat.engine.advance(seat.engine.due)
+
+
+def busy(seat: Seat, requests: int, prefill_s: float = 0.1) -> None:
+    """Book requests on a worker."""
+    for _ in range(requests):
+        seat.load.book(0.0, prefill_s)
+
+
+def sent(peer: Peer, seat: Seat, asked: Prompt) -> None:
+    """Have a peer believe that it sent something there."""
+    peer.rank(asked, peer.seats, 0.0)
+    peer.placed(asked, seat, 0.0)
+
+
+@pytest.mark.parametrize("rule", [KvAware, Dynamo, Scorers, Affinity, Conductor])
+def test_who_knows_caches_goes_where_the_prefix_is(rule: type[Peer]) -> None:
+    """With nobody busy, the holder is taken."""
+    fleet = seats()
+    warm(fleet[1])
+    assert rule(fleet).choose(prompt(), 0.0) is fleet[1] if rule is not Conductor else True
+    assert rule(fleet).rank(prompt(), fleet, 0.0).candidates[0].worker is fleet[1]
+
+
+@pytest.mark.parametrize("rule", [CacheAware, PrefixStack, Brix])
+def test_who_remembers_goes_where_it_sent_before(rule: type[Peer]) -> None:
+    """The same prompt goes to the same worker."""
+    fleet = seats()
+    peer = rule(fleet)
+    sent(peer, fleet[2], prompt())
+    assert {peer.choose(prompt(), 0.0).name for _ in range(20)} == {"w2"}
+    peer.forget("w2")
+    assert {peer.choose(prompt(), 0.0).name for _ in range(50)} == {"w0", "w1", "w2"}
+
+
+def test_production_stack_sees_no_load() -> None:
+    """A shared first block holds everybody at one worker, however busy it is."""
+    fleet = seats()
+    peer = PrefixStack(fleet)
+    sent(peer, fleet[0], prompt())
+    busy(fleet[0], 500)
+    assert peer.choose(prompt((KEYS[0], 7, 8), 2000), 0.0) is fleet[0]
+
+
+def test_cache_aware_lets_go_of_everybody_at_once() -> None:
+    """Beyond its gates one busy worker makes all prompts go by load alone."""
+    fleet = seats()
+    peer = CacheAware(fleet)
+    sent(peer, fleet[1], prompt())
+    busy(fleet[0], 64)
+    assert peer.choose(prompt(), 0.0) is fleet[1], "the difference is not above 64"
+    busy(fleet[0], 1)
+    busy(fleet[1], 1)
+    busy(fleet[2], 0)
+    assert peer.choose(prompt(), 0.0) is fleet[2], "although the second holds it and has but one"
+
+
+def test_cache_aware_asks_for_three_tenths() -> None:
+    """A smaller match counts as none."""
+    fleet = seats()
+    peer = CacheAware(fleet)
+    sent(peer, fleet[1], prompt())
+    busy(fleet[1], 1)
+    assert peer.choose(prompt(KEYS[:4], TOKENS), 0.0) is not fleet[1]
+    assert peer.choose(prompt(KEYS[:8], TOKENS), 0.0) is fleet[1]
+
+
+def test_brix_leaves_a_holder_that_stands_out() -> None:
+    """More than the mean and one deviation is too much."""
+    fleet = seats()
+    peer = Brix(fleet)
+    sent(peer, fleet[0], prompt())
+    busy(fleet[0], 1)
+    assert peer.choose(prompt(), 0.0) is not fleet[0], "1 is above 1/3 + 0.47"
+    busy(fleet[1], 1)
+    assert peer.choose(prompt(), 0.0) is fleet[0]
+
+
+def test_kv_aware_multiplies() -> None:
+    """(new + active tokens) x (requests + 1): three requests outweigh half of a prompt."""
+    fleet = seats(2)
+    warm(fleet[0], KEYS[:10])
+    peer = KvAware(fleet)
+    assert peer.choose(prompt(), 0.0) is fleet[0]
+    busy(fleet[0], 3)
+    assert peer.choose(prompt(), 0.0) is fleet[1]
+
+
+def test_dynamo_counts_shared_blocks_once() -> None:
+    """On the worker that runs the same prefix another is no more blocks than on an idle one."""
+    fleet, asked = seats(2), prompt()
+    peer = Dynamo(fleet)
+    sent(peer, fleet[0], asked)
+    peer.computed(asked, fleet[0])
+    same, other = peer.score(prompt((*KEYS, 999)), 0.0), peer.score(prompt((5, 6, 7)), 0.0)
+    assert same[0] == same[1]
+    assert other[0] - other[1] == 20 * 512
+
+
+def test_dynamo_weighs_prefill() -> None:
+    """With a weight of 8 a cached prefix outweighs many more active blocks."""
+    fleet = seats(2)
+    warm(fleet[0])
+    many = tuple(range(1000, 1030))
+    choices = {}
+    for weight in (1.0, 8.0):
+        peer = Dynamo(fleet, weight=weight)
+        other = prompt(many, 30 * 512)
+        sent(peer, fleet[0], other)
+        peer.computed(other, fleet[0])
+        choices[weight] = peer.choose(prompt(), 0.0).name
+    assert choices == {1.0: "w1", 8.0: "w0"}
+
+
+def test_the_affinity_filter_gives_way_after_18_seconds() -> None:
+    """A holder is kept until it is 18 s of prefill behind the best other."""
+    fleet = seats(2)
+    warm(fleet[0])
+    peer = Affinity(fleet)
+    peer.pending["w0"] = int(17.9 * SMALL.prefill_tokens_per_s)
+    assert peer.choose(prompt(), 0.0) is fleet[0]
+    peer.pending["w0"] = int(18.1 * SMALL.prefill_tokens_per_s)
+    assert peer.choose(prompt(), 0.0) is fleet[1]
+
+
+def test_sessions_stick() -> None:
+    """Whatever is asked, and however busy it is there."""
+    fleet = seats()
+    peer = Sticky(fleet)
+    peer.about(Talk(0.0, 7, (Turn((), 1, 1),)))
+    first = peer.choose(prompt(), 0.0)
+    busy(first, 100)
+    assert peer.choose(prompt(()), 0.0) is first
+    peer.about(Talk(0.0, 8, (Turn((), 1, 1),)))
+    assert peer.choose(prompt(), 0.0) is not first
+
+
+def test_bounded_load_walks_on() -> None:
+    """The owner is left for the next when it has 1.25 times the mean."""
+    fleet = seats()
+    peer = BoundedLoad(fleet)
+    owner = peer.choose(prompt(), 0.0)
+    assert peer.choose(prompt((KEYS[0], 1)), 0.0) is owner, "the first block decides"
+    busy(owner, 4)
+    assert peer.choose(prompt(), 0.0) is not owner
+
+
+def test_power_of_two_avoids_the_busiest() -> None:
+    """It is only taken when it is not compared with another, which never happens."""
+    fleet = seats()
+    busy(fleet[0], 10)
+    peer = PowerOfTwo(fleet)
+    taken = Counter(peer.choose(prompt(), 0.0).name for _ in range(60))
+    assert taken.keys() == {"w1", "w2"}

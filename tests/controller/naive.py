@@ -1,0 +1,115 @@
+"""An index as plain as can be: sets of whole prefixes. What the real one is held against."""
+
+from collections import Counter
+
+from controller.events import Removed, Stored, Tier
+from controller.index import Index
+from strategies.blocks import even_chain, even_root
+
+SIZE = 4
+
+
+class Naive:
+    """Who holds which prefix, by the tokens themselves."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, Tier], Counter[tuple[str, tuple[int, ...]]]] = {}
+        self.names: dict[tuple[str, Tier], dict[int, tuple[str, tuple[int, ...]]]] = {}
+        self.orphans: dict[str, list[tuple[Stored, list[int]]]] = {}
+
+    def prefix(self, worker: str, name: int) -> tuple[str, tuple[int, ...]] | None:
+        """What an engine calls by a name, on any tier."""
+        for tier in Tier:
+            found = self.names.get((worker, tier), {}).get(name)
+            if found is not None:
+                return found
+        return None
+
+    def store(self, worker: str, event: Stored) -> None:
+        """As `Index.store`."""
+        self.orphans.setdefault(worker, []).append((event, []))
+        moved = True
+        while moved:
+            moved = False
+            for one in list(self.orphans[worker]):
+                if self._store(worker, *one):
+                    self.orphans[worker].remove(one)
+                    moved = True
+                    break
+
+    def _store(self, worker: str, event: Stored, gone: list[int]) -> bool:
+        where = (worker, event.tier)
+        held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
+        above: tuple[str, tuple[int, ...]]
+        if event.parent is None:
+            above = (event.adapter, ())
+        else:
+            found = self.prefix(worker, event.parent)
+            if found is None:
+                return False
+            above = found
+        salt, tokens = above
+        ids = memoryview(event.tokens).cast("I").tolist()
+        for number, name in enumerate(event.hashes):
+            tokens = (*tokens, *ids[number * SIZE : (number + 1) * SIZE])
+            held[salt, tokens] += 1
+            names[name] = (salt, tokens)
+        if gone:
+            self.remove(worker, Removed(gone, event.tier, False, None))
+        return True
+
+    def remove(self, worker: str, event: Removed) -> None:
+        """As `Index.remove`."""
+        where = (worker, event.tier)
+        held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
+        for name in event.hashes:
+            prefix = names.get(name)
+            if prefix is None:
+                waiting = [
+                    gone
+                    for orphan, gone in self.orphans.get(worker, [])
+                    if orphan.tier is event.tier and orphan.hashes.count(name) > gone.count(name)
+                ]
+                if waiting:
+                    waiting[0].append(name)
+                continue
+            held[prefix] -= 1
+            if not held[prefix]:
+                del held[prefix], names[name]
+
+    def clear(self, worker: str, tier: Tier) -> None:
+        """As `Index.clear`."""
+        self.held.pop((worker, tier), None)
+        self.names.pop((worker, tier), None)
+        waiting = self.orphans.get(worker, [])
+        self.orphans[worker] = [one for one in waiting if one[0].tier is not tier]
+
+    def forget(self, worker: str) -> None:
+        """As `Index.forget`."""
+        for tier in Tier:
+            self.held.pop((worker, tier), None)
+            self.names.pop((worker, tier), None)
+        self.orphans.pop(worker, None)
+
+    def depths(self, salt: str, tokens: tuple[int, ...]) -> dict[tuple[str, Tier], int]:
+        """Blocks held from the first on, by place."""
+        found = {}
+        for where, held in self.held.items():
+            depth = self.reach(where, salt, tokens, 0)
+            if depth and held:
+                found[where] = depth
+        return found
+
+    def reach(self, where: tuple[str, Tier], salt: str, tokens: tuple[int, ...], start: int) -> int:
+        """Up to which block a place holds everything from block `start` on."""
+        held = self.held.get(where, Counter())
+        while (start + 1) * SIZE <= len(tokens) and held[salt, tokens[: (start + 1) * SIZE]]:
+            start += 1
+        return start
+
+
+def depths(index: Index, salt: str, ids: bytes) -> dict[tuple[str, Tier], int]:
+    """What the real one answers, by place."""
+    found = index.find(even_chain(even_root(salt, ""), ids, SIZE))
+    places = [(index.place_of(bit), depth) for bit, depth in found.depths.items()]
+    return {(place.worker, place.tier): depth for place, depth in places}

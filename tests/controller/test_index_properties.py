@@ -1,0 +1,183 @@
+"""Any history leaves the index as a plain model has it."""
+
+from array import array
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller import index as index_module
+from controller import names as names_module
+from controller.events import Event, Removed, Stored, Tier
+from controller.index import Index
+from controller.snapshot import BadSnapshot, dump, restore
+from strategies.blocks import even_chain, even_root
+from tests.controller.naive import SIZE, Naive, depths
+
+WORKERS = ("a", "b", "c")
+TIERS = (Tier.GPU, Tier.L1)
+#: Few different blocks, so that prompts meet.
+BLOCKS = st.integers(0, 2)
+PROMPTS = st.lists(BLOCKS, min_size=1, max_size=9)
+
+
+def ids(blocks: list[int]) -> bytes:
+    """The tokens of a prompt that is made of these blocks."""
+    return array("I", [block for block in blocks for _ in range(SIZE)]).tobytes()
+
+
+def name(worker: str, salt: str, blocks: list[int]) -> int:
+    """What an engine calls a block: of its own kind, as engines have it."""
+    number = hash((worker, salt, tuple(blocks)))
+    return number & ((1 << 64) - 1)
+
+
+def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -> Stored:
+    """Announce some blocks of a prompt."""
+    start, stop = span.start, span.stop
+    return Stored(
+        [name(worker, salt, blocks[: place + 1]) for place in range(start, stop)],
+        name(worker, salt, blocks[:start]) if start else None,
+        ids(blocks[start:stop]),
+        SIZE,
+        tier,
+        False,
+        salt,
+        None,
+        0,
+        True,
+    )
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[str, Event | Tier | None]:
+    """One thing that an engine may tell, sensible or not."""
+    worker, tier = draw(st.sampled_from(WORKERS)), draw(st.sampled_from(TIERS))
+    salt, blocks = draw(st.sampled_from(("", "s"))), draw(PROMPTS)
+    start = draw(st.integers(0, len(blocks) - 1))
+    stop = draw(st.integers(start + 1, len(blocks)))
+    kind = draw(st.sampled_from(("store",) * 6 + ("whole",) * 3 + ("remove",) * 6 + ("end",)))
+    if kind == "store":
+        return worker, stored(worker, tier, salt, blocks, range(start, stop))
+    if kind == "whole":
+        return worker, stored(worker, tier, salt, blocks, range(stop))
+    if kind == "remove":
+        gone = [name(worker, salt, blocks[: place + 1]) for place in range(start, stop)]
+        return worker, Removed(draw(st.permutations(gone)), tier, False, None)
+    return worker, draw(st.sampled_from((tier, None)))
+
+
+def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> None:
+    """Tell it."""
+    if isinstance(change, Stored):
+        index.store(worker, change)
+    elif isinstance(change, Removed):
+        index.remove(worker, change)
+    elif isinstance(change, Tier):
+        index.clear(worker, change)
+    else:
+        index.forget(worker)
+
+
+def prompts(history: list[tuple[str, Event | Tier | None]]) -> Iterator[list[int]]:
+    """Prompts of every shape there is here, short of trying all."""
+    for first in range(3):
+        for second in range(3):
+            for third in range(3):
+                yield [first, second, third] * 3
+    for number in range(3):
+        yield [number] * 9
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(changes(), max_size=40),
+    st.lists(PROMPTS, max_size=8),
+    st.sampled_from((1, 2, 3, 512)),
+    st.sampled_from((0, 2, 1024)),
+)
+def test_any_history_leaves_the_index_as_the_model(
+    history: list[tuple[str, Event | Tier | None]], asked: list[list[int]], longest: int, few: int
+) -> None:
+    """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
+    index, naive = Index(1 << 30), Naive()
+    with patch.object(index_module, "LONGEST", longest), patch.object(names_module, "FEW", few):
+        for worker, change in history:
+            apply(index, worker, change)
+            apply(naive, worker, change)
+    for prompt in (*asked, *prompts(history)):
+        tokens = tuple(memoryview(ids(prompt)).cast("I"))
+        for salt in ("", "s"):
+            assert depths(index, salt, ids(prompt)) == naive.depths(salt, tokens)
+            found = index.find(even_chain(even_root(salt, ""), ids(prompt), SIZE))
+            for place in index.places():
+                for start in range(found.steps[-1][2] if found.steps else 0):
+                    where = (place.worker, place.tier)
+                    assert found.reach(place.bit, start) == naive.reach(where, salt, tokens, start)
+    held = {where: len([n for n in held.values() if n]) for where, held in naive.held.items()}
+    assert {(p.worker, p.tier): p.blocks for p in index.places() if p.blocks} == {
+        where: blocks for where, blocks in held.items() if blocks
+    }
+    assert index.holders == sum(held.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(changes(), max_size=60))
+def test_nothing_is_left_when_all_are_forgotten(
+    history: list[tuple[str, Event | Tier | None]],
+) -> None:
+    """Every block, run and holder is accounted for."""
+    index = Index(1 << 30)
+    for worker, change in history:
+        apply(index, worker, change)
+    for worker in WORKERS:
+        index.forget(worker)
+    assert (len(index), index.holders, index.waiting, index.bytes) == (0, 0, 0, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(changes(), max_size=40), st.lists(changes(), max_size=20))
+def test_a_restored_index_goes_on_as_the_one_before(
+    history: list[tuple[str, Event | Tier | None]], later: list[tuple[str, Event | Tier | None]]
+) -> None:
+    """Holders, names and copies are all there; what waits for parents is not."""
+    history = [
+        (worker, change)
+        for worker, change in history
+        if not isinstance(change, Stored) or change.parent is None
+    ]
+    first, second = Index(1 << 30), Index(1 << 30)
+    for worker, change in history:
+        apply(first, worker, change)
+    marks = {"a": (3, 4, 5)}
+    assert restore(second, dump(first, marks)) == marks
+    for worker, change in later:
+        apply(first, worker, change)
+        apply(second, worker, change)
+    for prompt in prompts(later):
+        for salt in ("", "s"):
+            assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
+    assert (len(first), first.holders) == (len(second), second.holders)
+
+
+@given(st.binary(max_size=60))
+def test_a_bad_snapshot_is_refused(data: bytes) -> None:
+    """With a sentence."""
+    with pytest.raises(BadSnapshot, match="snapshot"):
+        restore(Index(1 << 30), data)
+
+
+def test_the_least_used_go_at_the_bound() -> None:
+    """Never more than the bound; what prompts pass stays."""
+    index = Index(400_000)
+    hot = stored("a", Tier.GPU, "", [1, 2, 0], range(3))
+    index.store("a", hot)
+    for number in range(3000):
+        blocks = [10 + number, 0, 1]
+        index.store("b", stored("b", Tier.GPU, "", blocks, range(3)))
+        assert index.bytes <= 400_000
+        if number % 100 == 0:
+            assert depths(index, "", ids([1, 2, 0])) == {("a", Tier.GPU): 3}
+    assert index.counts["dropped for room"] > 5000

@@ -1,0 +1,213 @@
+"""No event twice, none out of order, and no blindness that a replay could cure."""
+
+from collections.abc import Iterable
+from unittest.mock import patch
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from controller import stream as stream_module
+from controller.stream import COOLDOWN_S, REFILLS, Apply, Ask, Clear, State, Step, Stream
+
+
+class Engine:
+    """Publishes batches, restarts, and answers replays out of a bounded buffer."""
+
+    def __init__(self, buffered: int) -> None:
+        self.process, self.next, self.buffered = 0, 0, buffered
+        self.buffer: list[tuple[int, bytes]] = []
+        self.all: list[bytes] = []
+        """What this process has published."""
+
+    def publish(self) -> tuple[int, bytes]:
+        """One batch."""
+        message = (self.next, b"%d:%d" % (self.process, self.next))
+        self.next += 1
+        self.buffer = [*self.buffer, message][-self.buffered :]
+        self.all.append(message[1])
+        return message
+
+    def restart(self) -> None:
+        """Another process: from 0, nothing buffered."""
+        self.process, self.next, self.buffer, self.all = self.process + 1, 0, [], []
+
+
+class Reader:
+    """The edge without sockets: applies, clears, and asks when it is told to."""
+
+    def __init__(self, stream: Stream, engine: Engine) -> None:
+        self.stream, self.engine = stream, engine
+        self.applied: list[bytes] = []
+        """Since the last clear."""
+        self.asks: list[Ask] = []
+        self.now = 0.0
+
+    def take(self, steps: Iterable[Step]) -> None:
+        """Do what the stream says."""
+        for step in steps:
+            if isinstance(step, Apply):
+                assert step.payload not in self.applied, "applied twice"
+                number = int(step.payload.split(b":")[1])
+                before = int(self.applied[-1].split(b":")[1]) if self.applied else number - 1
+                assert number == before + 1, "out of order"
+                self.applied.append(step.payload)
+            elif isinstance(step, Clear):
+                self.applied.clear()
+            else:
+                self.asks.append(step)
+
+    def answer(self, *, hole: int | None = None, cut: bool = False) -> None:
+        """Answer what was asked first, well or with a hole or not to the end."""
+        ask = self.asks.pop(0)
+        messages = [one for one in self.engine.buffer if one[0] >= ask.start]
+        for place, (number, payload) in enumerate(messages):
+            if place != hole:
+                self.take(self.stream.replayed(ask.round, number, payload))
+        if cut:
+            self.take(self.stream.replay_failed(ask.round, self.now))
+        else:
+            self.take(self.stream.replay_ended(ask.round, self.now))
+
+    def settle(self) -> None:
+        """Let time pass, and every replay succeed."""
+        for _ in range(12):
+            self.now += 400.0
+            self.take(self.stream.tick(self.now))
+            while self.asks:
+                self.answer()
+
+
+STEPS = st.one_of(
+    st.sampled_from(
+        ("publish",) * 6 + ("miss",) * 2 + ("restart", "answer", "answer", "cut", "tick", "break")
+    ),
+    st.integers(1, 5),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(STEPS, max_size=60), st.booleans(), st.sampled_from((3, 1000)))
+def test_any_history_is_applied_once_in_order_and_cured_by_replay(
+    history: list[str | int], replays: bool, buffered: int
+) -> None:
+    """Gaps, restarts, holes and failures; at the end all that could be had has been applied."""
+    engine = Engine(buffered)
+    stream = Stream(replays=replays)
+    reader = Reader(stream, engine)
+    reader.take(stream.opened(0.0))
+    heard = 0
+    for step in history:
+        reader.now += 0.5
+        if step == "publish":
+            # Without replay nobody can tell that another process happens to be just as far.
+            assume(replays or heard == engine.process or engine.next != stream.live + 1)
+            heard = engine.process
+            reader.take(stream.heard(*engine.publish(), reader.now))
+        elif step == "miss":
+            engine.publish()
+        elif step == "restart":
+            engine.restart()
+            stream.disconnected()
+        elif step == "break":
+            stream.disconnected()
+        elif step == "tick":
+            reader.take(stream.tick(reader.now))
+        elif reader.asks:
+            reader.answer(hole=step if isinstance(step, int) else None, cut=step == "cut")
+    reader.settle()
+    assume(replays or heard == engine.process or engine.next != stream.live + 1)
+    reader.take(stream.heard(*engine.publish(), reader.now))
+    reader.settle()
+    assert not stream.blind
+    assert stream.state is State.LIVE
+    assert reader.applied == engine.all[len(engine.all) - len(reader.applied) :]
+    if replays and buffered == 1000 and stream.counts["hole in a replay"] <= REFILLS:
+        assert reader.applied == engine.all
+
+
+def test_a_restart_that_nobody_saw_is_told_by_the_message_before() -> None:
+    """The new process is past our last number when it is heard: its replay begins otherwise."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    for _ in range(3):
+        reader.take(stream.heard(*engine.publish(), 0.0))
+    engine.restart()
+    for _ in range(5):
+        engine.publish()
+    reader.take(stream.heard(*engine.publish(), 10.0))
+    assert reader.asks[0].start == 2
+    reader.answer()
+    reader.answer()
+    assert reader.applied == engine.all
+    assert stream.epoch == 1
+
+
+def test_without_replay_a_gap_clears_and_goes_on() -> None:
+    """Stale blocks cost more than forgotten ones."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=False), engine)
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    engine.publish()
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    assert reader.applied == engine.all[2:]
+    assert stream.counts == {"gap": 1, "gap without replay": 1}
+
+
+def test_a_restarted_engine_that_is_idle_is_found_out_when_the_connection_is_back() -> None:
+    """It cannot repeat what it has said last: what it held is gone, though it says nothing."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    engine.restart()
+    stream.disconnected()
+    reader.take(stream.opened(10.0))
+    reader.answer()
+    assert not reader.applied
+    reader.answer()
+    assert not stream.blind
+
+
+def test_a_connection_that_is_back_ends_the_waiting() -> None:
+    """What failed while the engine was away is asked for at once when it is there again."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    stream.disconnected()
+    for now in (10.0, 100.0, 1000.0):
+        reader.take(stream.tick(now))
+        reader.now = now
+        reader.answer(cut=True)
+    assert stream.blind
+    engine.restart()
+    reader.take(stream.opened(1001.0))
+    reader.answer()
+    assert not stream.blind
+    assert not reader.applied
+
+
+def test_replays_keep_a_distance() -> None:
+    """An engine that replays publishes nothing meanwhile."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.opened(0.0))
+    reader.answer()
+    engine.publish()
+    reader.take(stream.heard(*engine.publish(), 0.1))
+    assert not reader.asks
+    assert stream.state is State.GAP
+    reader.take(stream.tick(COOLDOWN_S))
+    reader.answer()
+    assert reader.applied == engine.all
+
+
+def test_what_waits_is_bounded() -> None:
+    """A replay that never ends does not fill the memory."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.opened(0.0))
+    with patch.object(stream_module, "MOST_WAITING", 20):
+        for _ in range(21):
+            reader.take(stream.heard(*engine.publish(), 0.0))
+    assert stream.counts["overflow"] == 1
+    assert stream.lost
+    assert reader.applied == engine.all

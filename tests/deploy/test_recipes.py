@@ -1,0 +1,162 @@
+"""Compose files and manifests: they parse, agree with each other, and the router takes its part."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.hyperpod.notes import Fate
+from router.settings import Settings
+from router.settings_file import load, loads, take
+from tests.deploy.files import DEPLOY, ROUTES, clustered, composed, documents, resource
+
+KEY = "sk-0123456789abcdef"
+#: What makes the names of blocks, in vLLM and in LMCache: one that differs, and nothing is found.
+NAMING = (
+    "PYTHONHASHSEED",
+    "LMCACHE_CHUNK_SIZE",
+    "LMCACHE_PRE_CACHING_HASH_ALGORITHM",
+    "LMCACHE_REMOTE_SERDE",
+)
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipes' secret."""
+    monkeypatch.setenv("WARMROUTE_KEY", KEY)
+
+
+def urls(settings: Settings) -> list[str]:
+    """Where the router would look for its workers."""
+    return [worker.url for pool in settings.all_pools() for worker in pool.workers]
+
+
+def test_every_file_parses() -> None:
+    """All YAML there is."""
+    found = sorted(DEPLOY.rglob("*.yaml"))
+    assert len(found) >= 9
+    for path in found:
+        assert all(documents(path)), path
+
+
+def test_images_need_no_registry() -> None:
+    """Short names with a version; that of the router is built here."""
+    names = []
+    for route in ROUTES:
+        (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
+        names += [one["image"] for one in compose["services"].values() if "image" in one]
+        names += [one.image for one in composed(route).values()]
+        for one in documents(DEPLOY / "kubernetes" / f"{route}.yaml"):
+            pod = one.get("spec", {}).get("template", {}).get("spec", {})
+            names += [container["image"] for container in pod.get("containers", ())]
+    for name in names:
+        if "$" not in name and name != "warmroute:latest":
+            repository, _, tag = name.partition(":")
+            assert "." not in repository, name
+            assert tag[:1] in set("v123456789"), name
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_all_workers_are_started_alike(route: str) -> None:
+    """By compose and in a cluster: the same image, arguments and environment."""
+    one, other = composed(route).values()
+    assert one == other == clustered(route)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_workers_name_blocks_alike_and_tell_of_them(route: str) -> None:
+    """A fixed seed and hash; events with replay; cached tokens in answers."""
+    engine = clustered(route)
+    assert engine.environment["PYTHONHASHSEED"].isdigit()
+    assert "--prefix-caching-hash-algo=sha256_cbor" in engine.args
+    assert "--enable-prompt-tokens-details" in engine.args
+    events = engine.option("--kv-events-config")
+    assert (events["enable_kv_cache_events"], events["publisher"]) == (True, "zmq")
+    ports = {events["endpoint"], events["replay_endpoint"]}
+    assert ports == {"tcp://*:5557", "tcp://*:5558"}
+    service = resource(DEPLOY / "kubernetes" / f"{route}.yaml", "Service", "vllm")["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert [port["port"] for port in service["ports"]] == [8000, 5557, 5558]
+
+
+def test_native_offloading() -> None:
+    """Bytes of host memory, within what the pod may have; events with their tokens."""
+    told = clustered("native").option("--kv-transfer-config")
+    assert (told["kv_connector"], told["kv_role"]) == ("OffloadingConnector", "kv_both")
+    extra = told["kv_connector_extra_config"]
+    assert extra == {"cpu_bytes_to_use": 64 << 30, "self_describing_kv_events": True}
+
+
+def test_lmcache_over_redis() -> None:
+    """All that its keys are made of is said; the store is the one that is started."""
+    engine = clustered("lmcache")
+    assert engine.option("--kv-transfer-config")["kv_connector"] == "LMCacheConnectorV1"
+    assert all(engine.environment[name] for name in NAMING)
+    assert engine.environment["LMCACHE_REMOTE_URL"] == "redis://redis:6379"
+    assert engine.environment["LMCACHE_ENABLE_KV_EVENTS"] == "True"
+    path = DEPLOY / "kubernetes" / "lmcache.yaml"
+    assert resource(path, "Service", "redis")["spec"]["ports"][0]["port"] == 6379
+    (container,) = _containers(resource(path, "Deployment", "redis"))
+    (compose,) = documents(DEPLOY / "compose" / "lmcache.yaml")
+    assert compose["services"]["redis"]["command"] == container["args"]
+
+
+def test_the_router_finds_the_workers_of_compose() -> None:
+    """By the names of the services."""
+    settings = load(DEPLOY / "compose" / "warmroute.yaml")
+    for route in ROUTES:
+        assert urls(settings) == [f"http://{name}:8000" for name in composed(route)]
+        (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
+        (mount,) = compose["services"]["warmroute"]["volumes"]
+        assert mount == "./warmroute.yaml:/etc/warmroute/warmroute.yaml:ro"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
+    """By the names that a StatefulSet gives; it may end in its own time."""
+    path = DEPLOY / "kubernetes" / f"{route}.yaml"
+    text = resource(path, "ConfigMap", "warmroute")["data"]["warmroute.yaml"]
+    settings = loads(text)
+    workers = resource(path, "StatefulSet", "vllm")["spec"]
+    hosts = [f"vllm-{number}.{workers['serviceName']}" for number in range(workers["replicas"])]
+    assert urls(settings) == [f"http://{host}:8000" for host in hosts]
+    deployment = resource(path, "Deployment", "warmroute")
+    pod = deployment["spec"]["template"]["spec"]
+    least = settings.shutdown.delay + settings.shutdown.drain
+    assert pod["terminationGracePeriodSeconds"] > least
+    (container,) = pod["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
+    assert container["ports"][0]["containerPort"] == settings.listen.port
+
+
+def test_the_manifest_of_hyperpod() -> None:
+    """It becomes settings, and every field is told of."""
+    path = DEPLOY / "hyperpod" / "endpoint.yaml"
+    settings, notes = take(path)
+    assert len(urls(settings)) == 4
+    assert (settings.limits.in_flight, settings.limits.queue) == (64, 64)
+    assert settings.strategy.name == "prefixaware"
+    assert not [note for note in notes if "nobody knows" in note.became]
+    assert {note.fate for note in notes} == set(Fate)
+
+
+def test_readme_names_every_folder() -> None:
+    """And no other."""
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    folders = {one.name for one in DEPLOY.iterdir() if one.is_dir()}
+    assert {name for name in folders if f"[`{name}/`]({name})" in text} == folders
+
+
+def _containers(deployment: Any) -> list[Any]:
+    return list(deployment["spec"]["template"]["spec"]["containers"])
+
+
+def test_mounted_files_are_there() -> None:
+    """What compose binds into containers."""
+    for route in ROUTES:
+        (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
+        for service in compose["services"].values():
+            for volume in service.get("volumes", ()):
+                source = str(volume).partition(":")[0]
+                if source.startswith("."):
+                    assert (DEPLOY / "compose" / Path(source)).exists(), volume

@@ -1,0 +1,127 @@
+"""The dashboard and the rules ask for series that exist, with labels that they have."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.deploy.files import DEPLOY, documents
+from tests.support import MakeRouter, MakeStub, until
+
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "warmroute.json").read_text())
+RULES: list[dict[str, Any]] = documents(DEPLOY / "prometheus" / "rules.yaml")[0]["groups"]
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+#: What engines export (vLLM 0.32, v1/metrics/loggers.py and v1/kv_offload/cpu/common.py).
+ENGINES = {
+    "vllm:kv_cache_usage_perc",
+    "vllm:kv_offload_cpu_cache_usage_perc",
+    "vllm:prompt_tokens_by_source_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:external_prefix_cache_hits_total",
+    "vllm:external_prefix_cache_queries_total",
+}
+NAME = re.compile(r"(?<![\w:])((?:warmroute_|vllm:|pool:)[\w:]+)")
+#: A selector of one series: its name, and what it asks of labels.
+SELECTED = re.compile(r"((?:warmroute_|vllm:|pool:)[\w:]+)\{([^}]*)\}")
+BY = re.compile(r"by \(([^)]*)\)\s*\((?:rate\()?((?:warmroute_|pool:)[\w:]+)")
+
+
+def asked() -> Iterator[str]:
+    """Every expression of the dashboard and of the rules."""
+    for panel in DASHBOARD["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    yield from (variable["query"]["query"] for variable in DASHBOARD["templating"]["list"][1:])
+    yield from (rule["expr"] for group in RULES for rule in group["rules"])
+
+
+RECORDED = {rule["record"] for group in RULES for rule in group["rules"] if "record" in rule}
+
+
+@pytest.fixture
+def exported(stub: MakeStub, route: MakeRouter) -> dict[str, set[str]]:
+    """What a router says after an answer, a failure and a refusal: labels by name of series."""
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1,'
+    usage += b'"prompt_tokens_details":{"cached_tokens":3}}}\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    worker = stub([head % len(usage) + usage])
+    router = route(worker.url, limits={"attempts": 1})
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    worker.script = ["close"]
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+    until(router.idle)
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(router.http.get("/metrics").text):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def test_every_series_exists(exported: dict[str, set[str]]) -> None:
+    """By its whole name, as Prometheus keeps it."""
+    names = {name for expression in asked() for name in NAME.findall(expression)}
+    assert len(names) > 25
+    assert names <= exported.keys() | ENGINES | RECORDED
+
+
+def test_every_label_exists(exported: dict[str, set[str]]) -> None:
+    """A selector with a label that a series lacks finds nothing, and says nothing."""
+    count = 0
+    for expression in asked():
+        for name, selectors in SELECTED.findall(expression):
+            for label in re.findall(r"(\w+)\s*[=!]", selectors):
+                assert label in exported[name], (name, label)
+                count += 1
+        for labels, name in BY.findall(expression):
+            for label in labels.split(","):
+                assert label.strip() in exported.get(name, {"pool"}), (name, label)
+                count += 1
+    assert count > 40
+
+
+def test_every_panel_has_a_place_of_its_own() -> None:
+    """None lies on another; all have a title and something to draw."""
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not taken & cells, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+        assert panel["title"]
+        assert panel["type"] == "row" or panel["targets"]
+    identities = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(identities) == len(set(identities))
+
+
+def test_every_alert_says_something() -> None:
+    """With the labels that are left of its series."""
+    for group in RULES:
+        for rule in group["rules"]:
+            assert ("record" in rule) is not ("alert" in rule)
+            if "alert" in rule:
+                assert rule["labels"]["severity"] in {"warning", "critical"}
+                assert rule["annotations"]["summary"].endswith(".")
+
+
+def test_prometheus_scrapes_the_services_of_compose() -> None:
+    """The router by its key, the workers without; the rules are mounted beside."""
+    (settings,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")
+    jobs = {job["job_name"]: job for job in settings["scrape_configs"]}
+    (compose,) = documents(DEPLOY / "compose" / "native.yaml")
+    services = compose["services"]
+    for job in jobs.values():
+        for target in job["static_configs"][0]["targets"]:
+            assert target.partition(":")[0] in services
+    file = jobs["warmroute"]["authorization"]["credentials_file"]
+    (secret,) = services["prometheus"]["secrets"]
+    assert file == f"/run/secrets/{secret}"
+    assert compose["secrets"][secret] == {"environment": "WARMROUTE_KEY"}
+    assert settings["rule_files"] == ["rules.yaml"]

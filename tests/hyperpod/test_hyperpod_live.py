@@ -1,0 +1,81 @@
+"""A manifest, a real router in front of real sockets, and HyperPod's own limits and metrics."""
+
+import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from tests.commands import run, started
+from tests.hyperpod.manifests import manifest, written
+from tests.support import OK, MakeStub, until
+
+PATH = "/v1/chat/completions"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+LIMITS = {"maxConcurrentRequests": 2, "maxQueueSize": 1, "overflowStatusCode": 503}
+
+
+def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
+    """Two run, one waits, one is refused as HyperPod refuses; the log says what is not done."""
+    gate: list[bool] = []
+    worker = stub([lambda: bool(gate), *OK])
+    data = manifest(None, worker={"requestLimits": LIMITS}, pdSpec={}, autoScalingSpec={"a": 1})
+    path = written(tmp_path, json.dumps(data))
+    args = ("serve", "--config", path, "--listen", "127.0.0.1:0", "--workers", worker.url)
+    with started(tmp_path, *args) as running, ThreadPoolExecutor(4) as crowd:
+        url = running.url()
+
+        def ask() -> httpx.Response:
+            return httpx.post(url + PATH, json=CHAT, timeout=30)
+
+        asked = [crowd.submit(ask) for _ in range(4)]
+        until(lambda: any(one.done() for one in asked))
+        (refused,) = [one.result() for one in asked if one.done()]
+        gate.append(True)
+        assert sorted(one.result().status_code for one in asked) == [200, 200, 200, 503]
+        assert refused.json() == {
+            "error": "Too many concurrent requests",
+            "max_concurrent": 2,
+            "max_queue_size": 1,
+            "current": 2,
+        }
+        assert httpx.get(url + "/health").status_code == 200
+        scraped = httpx.get(url + "/metrics").text
+        name = worker.url.removeprefix("http://")
+        labels = f'{{pod_name="{name}",resource_name="default"}}'
+        assert f"model_invocations_total{labels} 3.0" in scraped
+        assert f"model_errors_total{labels} 0.0" in scraped
+        assert f"model_concurrent_requests{labels} 0.0" in scraped
+        assert 'model_latency_milliseconds_count{resource_name="default"} 3.0' in scraped
+        assert 'model_ttfb_milliseconds_bucket{le="10.0",resource_name="default"}' in scraped
+        log = running.err.read_text()
+        assert "manifest: spec.autoScalingSpec: workers are not scaled from here" in log
+        assert "not for the router:" in log
+        assert "spec.worker.image" in log
+        assert running.cut(signal.SIGTERM) == 0
+
+
+def test_explaining(tmp_path: Path) -> None:
+    """A table of every field; a file of ours has none to explain."""
+    path = written(tmp_path, json.dumps(manifest(replicas=2, modelVersion="[red]2")))
+    done = run("check", path, "--explain-mapping")
+    assert done.returncode == 0
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert "[red]2" in lines["spec.modelVersion"]
+    assert lines["spec.replicas"].split()[1:] == ["2", "workers:", "2", "workers", "mapped"]
+    ours = tmp_path / "ours.yaml"
+    ours.write_text("workers: [http://a:1]")
+    done = run("check", ours, "--explain-mapping")
+    assert (done.returncode, "is no manifest" in done.stderr) == (2, True)
+
+
+def test_check_lists_what_would_be_used(tmp_path: Path) -> None:
+    """As for a file of ours."""
+    path = written(tmp_path, json.dumps(manifest(None)))
+    done = run("check", path)
+    assert done.returncode == 2
+    assert "does not say where the workers are" in done.stderr
+    done = run("check", path, "--workers", "a:1,b:2")
+    assert done.returncode == 0
+    assert "http://b:2" in done.stdout

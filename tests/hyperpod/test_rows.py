@@ -1,0 +1,96 @@
+"""Rows of HyperPod's checklist that no other test holds: how requests spread."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+
+from router.settings_file import SettingsError, loads
+from strategies.base import Candidate, Prompt, Strategy
+from strategies.blocks import TEXT_ENDS, chain
+from strategies.load import Booking, Load
+from strategies.pace import Pace
+from strategies.registry import make
+
+
+@dataclass(eq=False)
+class Stand:
+    """A worker as a strategy sees it."""
+
+    name: str
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = 400_000
+    room_tokens: int | None = None
+
+
+def prompt(text: str) -> Prompt:
+    """A prompt of this text at four bytes a token."""
+    data = text.encode()
+    return Prompt("m", len(data) // 4, chain(0, data), TEXT_ENDS, 0.25, 100, stream=True)
+
+
+class Run:
+    """Places prompts as the router does."""
+
+    def __init__(self, strategy: str, workers: int) -> None:
+        self.strategy: Strategy = make(strategy, {})
+        self.workers = [Stand(f"w{number}") for number in range(workers)]
+        self.turn = 0
+
+    def place(self, asked: Prompt, now: float = 0.0) -> tuple[Candidate, Stand, Booking]:
+        choice = self.strategy.rank(asked, self.workers, now).candidates[0]
+        worker = next(one for one in self.workers if one.name == choice.worker.name)
+        self.turn += 1
+        worker.load.turn = self.turn
+        tokens = asked.tokens + asked.answer_tokens
+        booking = worker.load.book(now, choice.cost.prefill, tokens)
+        self.strategy.placed(asked, worker, now)
+        return choice, worker, booking
+
+
+def words(seed: str, tokens: int) -> str:
+    """Text of its own, four bytes a token."""
+    return "".join(f"{seed}{number:03d}"[-4:] for number in range(tokens))
+
+
+def test_r1_strategies_by_name() -> None:
+    """prefixaware without a word; a wrong name is told with those there are."""
+    assert loads("workers: [http://a:1]").strategy.name == "prefixaware"
+    assert loads("workers: [http://a:1]\nstrategy: roundrobin").strategy.name == "roundrobin"
+    with pytest.raises(SettingsError, match=r"known are .*prefixaware.*roundrobin"):
+        loads("workers: [http://a:1]\nstrategy: nearest")
+
+
+def test_r2_a_template_keeps_its_workers() -> None:
+    """Six templates, fifty requests each, one after another: 95 % where the template is held."""
+    run = Run("prefixaware", 4)
+    holders: dict[int, set[str]] = defaultdict(set)
+    asked = [(number % 6, number) for number in range(300)]
+    stayed = 0
+    for template, number in asked:
+        text = words(f"t{template}", 2000) + words(f"{number}", 100)
+        _, worker, booking = run.place(prompt(text), float(number))
+        worker.load.release(booking, number + 0.5)
+        stayed += worker.name in holders[template]
+        holders[template].add(worker.name)
+    assert stayed >= 0.95 * (len(asked) - 6)
+
+
+def test_r4_a_shared_system_prompt_pins_nobody() -> None:
+    """200 users at once: no worker has a quarter more than its part, and nearly all is reused."""
+    run = Run("prefixaware", 4)
+    system, counts, held = words("s", 2000), Counter[str](), 0
+    for user in range(200):
+        choice, worker, _ = run.place(prompt(system + words(f"u{user}", 200)))
+        counts[worker.name] += 1
+        held += choice.held_tokens
+    assert max(counts.values()) <= 1.25 * 200 / 4
+    assert held >= 0.9 * 199 * 2000
+
+
+def test_r12_round_robin_is_even() -> None:
+    """Seven workers, 700 requests: 100 each."""
+    run = Run("roundrobin", 7)
+    counts = Counter(run.place(prompt("x"))[1].name for _ in range(700))
+    assert set(counts.values()) == {100}

@@ -1,0 +1,54 @@
+"""Where a manifest's workers are."""
+
+import pytest
+
+from router.hyperpod.notes import Fate
+from router.hyperpod.workers import addresses
+from tests.hyperpod.manifests import mapped, note, wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("http://a:1", ["http://a:1"]),
+        ("a", ["http://a:8000"]),
+        ("a:1, b:2\n c", ["http://a:1", "http://b:2", "http://c:8000"]),
+        ("https://a/", ["https://a:8000"]),
+        ("w-{replica}.w", ["http://w-0.w:8000", "http://w-1.w:8000"]),
+        ("http://[::1]", ["http://[::1]:8000"]),
+    ],
+)
+def test_a_list_of_addresses(text: str, urls: list[str]) -> None:
+    """Scheme and port may be left out; replicas are numbered from 0."""
+    assert list(addresses(text, 2, 8000)) == urls
+
+
+def test_replicas_are_counted() -> None:
+    """More of them than addresses are told."""
+    found = mapped(replicas=2)
+    assert found.data["workers"] == ["http://llama-0.llama:8000", "http://llama-1.llama:8000"]
+    assert note(found, "spec.replicas").fate is Fate.MAPPED
+    found = mapped(workers="a b", replicas=7)
+    assert note(found, "spec.replicas").fate is Fate.LOST
+
+
+def test_what_is_told_takes_the_place_of_the_annotation() -> None:
+    """`--workers` is closer than the file."""
+    found = mapped(told="http://x:1")
+    assert found.data["workers"] == ["http://x:1"]
+    assert "--workers" in note(found, 'metadata.annotations."warmroute.io/workers"').became
+
+
+def test_without_addresses_it_says_how_to_give_them() -> None:
+    """All three ways."""
+    (said,) = wrong(workers=None)
+    for way in ("--workers", "WARMROUTE_WORKERS", "warmroute.io/workers"):
+        assert way in said
+
+
+def test_a_wrong_address_is_named() -> None:
+    """At the annotation."""
+    (said,) = wrong(workers="http://a:1/v1")
+    assert said.startswith(
+        'metadata.annotations."warmroute.io/workers": "http://a:1/v1" has a path'
+    )

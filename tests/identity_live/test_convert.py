@@ -1,0 +1,61 @@
+"""Tokenizers in other formats become a `tokenizer.json`, as in the engine."""
+
+import json
+from array import array
+from pathlib import Path
+
+import pytest
+
+from router.identity import convert
+from router.identity.convert import converted
+from router.identity.folder import BadFolder
+from router.identity.shelf import Shelf
+from router.openai import ENDPOINTS
+from tests.identity.other_formats import make_sentencepiece
+
+pytest.importorskip("transformers")
+sentencepiece = pytest.importorskip("sentencepiece")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder without a `tokenizer.json`."""
+    return make_sentencepiece(tmp_path / "llama")
+
+
+def test_sentencepiece(folder: Path) -> None:
+    """The pieces are SentencePiece's own; BOS is known though no file names it."""
+    volume = Shelf().open(folder)
+    assert volume.why.startswith("made a tokenizer.json by Transformers")
+    pieces = sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
+    for text in ("The weather in Zürich 👍", "one\n\ttab", "東京 привет"):
+        asked = {"prompt": text, "add_special_tokens": False}
+        found = volume.exact.ids(ENDPOINTS["/v1/completions"], json.dumps(asked).encode())
+        assert array("I", found).tolist() == pieces.encode(text)
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    found = volume.exact.ids(ENDPOINTS["/v1/chat/completions"], json.dumps(chat).encode())
+    bos, *said = array("I", found).tolist()
+    assert (bos, pieces.decode(said)) == (1, "[user]Hi")
+
+
+def test_what_cannot_be_made_into_one(folder: Path) -> None:
+    """It is said, on one line."""
+    (folder / "tokenizer.model").write_bytes(b"nonsense")
+    with pytest.raises(BadFolder) as raised:
+        Shelf().open(folder)
+    assert "Transformers makes no tokenizer.json of" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named."""
+    monkeypatch.setattr(convert, "find_spec", lambda _: None)
+    with pytest.raises(BadFolder, match=r"pip install 'warmroute\[transformers\]'"):
+        converted(folder)
+
+
+def test_files_that_are_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not read."""
+    monkeypatch.setattr(convert, "LARGEST", 1)
+    with pytest.raises(BadFolder, match=r"tokenizer\.model is over 0 MiB"):
+        converted(folder)

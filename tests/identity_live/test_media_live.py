@@ -1,0 +1,77 @@
+"""Chats with images, where workers see: keyed by tokens up to the first image, if all agree."""
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.openai import ENDPOINTS
+from tests.identity.families import Family
+from tests.identity.families import folder as family_folder
+from tests.identity.test_media import IMAGE, SEEING, TOKENS, part
+from tests.identity_live.asking import CHAT, keyed, states, tokenizer, until_asked, until_known
+from tests.identity_live.conftest import Start
+from tests.identity_live.engine import Engine
+from tests.support import Router, until
+
+#: What stands for an image in the engine's prompt.
+_PATCHES = [1000, 1001, 1001, 1002]
+
+
+class Seeing(Engine):
+    """A worker with a model that sees."""
+
+    first: list[int] = []  # noqa: RUF012 - set by a test
+    """Tokens that it puts before all others of a chat with an image."""
+
+    def ids(self, path: str, asked: dict[str, Any]) -> list[int] | None:
+        """The same, and of chats with images."""
+        found = super().ids(path, asked)
+        if found is not None or "image_url" not in json.dumps(asked):
+            return found
+        assert self.volume is not None
+        head = self.volume.exact.head(ENDPOINTS[CHAT], json.dumps(asked).encode())
+        return [*self.first, *array("I", head.ids), *_PATCHES]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a model that sees."""
+    return family_folder(tmp_path / "seeing", Family(SEEING, TOKENS, eos="<|im_end|>"))
+
+
+def look(router: Router) -> None:
+    """Ask about an image."""
+    content = [part("What is this? " * 40), IMAGE]
+    chat = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    assert router.http.post(CHAT, json=chat).status_code == 200
+
+
+def test_workers_that_agree(stack: Any, start: Start, folder: Path) -> None:
+    """It is said, and such chats have keys of tokens; their length is not taken for known."""
+    worker = Seeing(folder)
+    stack.callback(worker.stop)
+    router = start(worker)
+    until_known(router)
+    assert tokenizer(router)["workers"][0]["why"].endswith("probes, and before an image")
+    look(router)
+    assert (keyed(router, "tokens"), keyed(router, "text")) == (1, 0)
+    assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0
+
+
+def test_a_worker_that_begins_otherwise(stack: Any, start: Start, folder: Path) -> None:
+    """Texts are known all the same; chats with images are keyed by text, for all workers."""
+    one, other = Seeing(folder), Seeing(folder)
+    other.first = [7]
+    for worker in (one, other):
+        stack.callback(worker.stop)
+    router = start(one, other)
+    until_asked(router, one, other)
+    until_known(router)
+    assert set(states(router).values()) == {"agrees"}
+    look(router)
+    assert (keyed(router, "tokens"), keyed(router, "text")) == (0, 1)
+    reason = "parts that are not text"
+    until(lambda: router.metric("warmroute_prompts_by_text_total", pool="default", reason=reason))

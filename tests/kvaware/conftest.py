@@ -1,0 +1,69 @@
+"""A router that asks the engines' memory, in front of simulated workers with a real tokenizer."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router import health
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.identity_live.asking import until_known
+from tests.identity_live.models import make_model
+from tests.support import MakeRouter, Router, until
+
+QUICK = {"interval": "20ms", "timeout": "5s", "fall": 1}
+
+MakeFleet = Callable[..., FleetThread]
+MakeKvAware = Callable[..., Router]
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At what is due."""
+    monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
+    monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
+    monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
+    monkeypatch.setattr("controller.stream.COOLDOWN_S", 0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder."""
+    return make_model(tmp_path / "models" / "llama")
+
+
+@pytest.fixture
+def fleet(stack: ExitStack, folder: Path) -> MakeFleet:
+    """Start simulated workers."""
+
+    def make(**settings: Any) -> FleetThread:
+        asked = {"workers": 2, "profile": "toy", "models": ("toy",), "tokenizer": folder}
+        return stack.enter_context(FleetThread(FleetSettings(**{**asked, **settings})))
+
+    return make
+
+
+@pytest.fixture
+def kvaware(route: MakeRouter, folder: Path) -> MakeKvAware:
+    """Start routers."""
+
+    def make(*workers: Any, **settings: Any) -> Router:
+        asked = {"strategy": "kvaware", "tokenizer": str(folder), "health": QUICK}
+        router = route(*workers, **{**asked, **settings})
+        until_known(router, "toy")
+        until(lambda: trusted(router))
+        return router
+
+    return make
+
+
+def trusted(router: Router) -> bool:
+    """Whether all workers tell what they hold."""
+    return all(
+        not memory.doubt(worker.name)
+        for pool, memory in router.door.memories.pools()
+        for worker in pool.workers
+    )

@@ -1,0 +1,209 @@
+"""Real sockets and events: what engines tell decides; where they cannot, the reason says so."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from router.check_live import check_live
+from router.memories import FLAG
+from router.settings import Settings
+from simulator.thread import FleetThread
+from tests.kvaware.conftest import MakeFleet, MakeKvAware, trusted
+from tests.support import MakeRouter, Router, until
+
+CHAT = "/v1/chat/completions"
+
+
+def ask(router: Router, text: str, **more: object) -> httpx.Response:
+    """Send a chat and wait until its events are there."""
+    chat = {
+        "model": "toy",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 1,
+        **more,
+    }
+    answer = router.http.post(CHAT, json=chat)
+    assert answer.status_code == 200, answer.text
+    until(router.idle)
+    return answer
+
+
+def cached(answer: httpx.Response) -> int:
+    """What the worker reported."""
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def predicted(answer: httpx.Response) -> int:
+    """What the decision expected."""
+    return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
+
+
+def settle(router: Router, fleet: FleetThread) -> None:
+    """Wait until the index has everything that was published."""
+
+    def is_level() -> bool:
+        for pool, memory in router.door.memories.pools():
+            for worker in pool.workers:
+                held = {p.worker: p.blocks for p in memory.index.places()}.get(worker.name, 0)
+                (engine,) = [w.engine for w in fleet.workers if w.url == worker.url]
+                if held != engine.cache.cached:
+                    return False
+        return True
+
+    until(is_level)
+
+
+@pytest.mark.parametrize("encoding", ["map", "array"])
+def test_what_is_predicted_is_what_is_reported(
+    fleet: MakeFleet, kvaware: MakeKvAware, encoding: str
+) -> None:
+    """Exactly, for random chats with shared beginnings; placements of late are not asked."""
+    random = Random(6)
+    simulated = fleet(kv_encoding=encoding)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    starts = ["".join(random.choices("abcdefgh ", k=400)) for _ in range(4)]
+    for _ in range(60):
+        text = random.choice(starts)[: random.randrange(400)] + random.choice("xyz") * 50
+        answer = ask(router, text)
+        assert predicted(answer) == cached(answer)
+        settle(router, simulated)
+    assert router.metric("warmroute_kv_error_tokens_bucket", pool="default", le="-1.0") == 0
+
+
+def holders(router: Router) -> dict[str, int]:
+    """Blocks by worker."""
+    ((_, memory),) = router.door.memories.pools()
+    return {place.worker: place.blocks for place in memory.index.places() if place.blocks}
+
+
+def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """And salts keep apart what is equal."""
+    simulated = fleet(workers=4)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    first = ask(router, "once upon a time " * 40)
+    settle(router, simulated)
+    holder = first.headers["x-warmroute-worker"]
+    for number in range(5):
+        again = ask(router, "once upon a time " * 40 + f"number {number}")
+        assert again.headers["x-warmroute-worker"] == holder
+        assert again.headers["x-warmroute-decision"].startswith("prefix;")
+        assert cached(again) >= 600
+    salted = ask(router, "once upon a time " * 40, cache_salt="tenant")
+    assert (predicted(salted), cached(salted)) == (0, 0)
+    settle(router, simulated)
+    salted = ask(router, "once upon a time " * 40, cache_salt="tenant")
+    assert predicted(salted) == cached(salted) > 600
+    assert router.http.get("/health/ready").json() == {
+        "status": "ready",
+        "pools": {"default": 4},
+        "blind": {"default": 0},
+    }
+    shown = {one["worker"]: one for one in router.http.get("/kv").json()}
+    assert shown[holder]["blocks"]["gpu"] == holders(router)[holder]
+    assert shown[holder]["streams"][0]["state"] == "live"
+
+
+def test_check_live_says_what_is_subscribed_and_what_is_missing(
+    fleet: MakeFleet, folder: Path
+) -> None:
+    """The flag that would help is in the line."""
+    for publishing in (True, False):
+        simulated = fleet(workers=1, kv_events=publishing)
+        settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+        lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+        assert well is publishing
+        (line,) = [line for line in lines if "KV events" in line]
+        wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
+        assert wanted in line
+
+
+def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """A cache of few blocks, and one that is told to forget."""
+    simulated = fleet(workers=1, kv_tokens=1024)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    for number in range(12):
+        answer = ask(router, f"{number % 4} " * 100)
+        assert predicted(answer) == cached(answer)
+        settle(router, simulated)
+    assert simulated.workers[0].engine.cache.cached <= 64
+    httpx.post(simulated.urls[0] + "/reset_prefix_cache")
+    answer = ask(router, "something else altogether")
+    settle(router, simulated)
+    assert holders(router)[router.worker().name] <= 3
+
+
+def test_a_restarted_worker_holds_nothing(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """Its stream begins anew; what it computes then is known."""
+    simulated = fleet(workers=1)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    ask(router, "before the flood " * 20)
+    settle(router, simulated)
+    assert holders(router)
+    httpx.post(simulated.urls[0] + "/simulator/fault", json={"kind": "restart", "seconds": 0.2})
+    until(lambda: not holders(router))
+    until(lambda: router.worker().ready)
+    until(lambda: trusted(router))
+    answer = ask(router, "before the flood " * 20)
+    assert (predicted(answer), cached(answer)) == (0, 0)
+    settle(router, simulated)
+    assert holders(router)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_who_joins_late_learns_the_past_by_replay(
+    fleet: MakeFleet, kvaware: MakeKvAware, replay: bool
+) -> None:
+    """And without replay at least what is new."""
+    simulated = fleet(workers=1)
+    early = kvaware(*simulated.urls)
+    ask(early, "long ago " * 40)
+    settle(early, simulated)
+    worker = simulated.workers[0]
+    told = {"url": worker.url, "kv_events": worker.kv_events}
+    late = kvaware(told | ({"kv_replay": worker.kv_replay} if replay else {}))
+    if replay:
+        settle(late, simulated)
+    answer = ask(late, "long ago " * 40)
+    assert cached(answer) > 300
+    assert predicted(answer) == (cached(answer) if replay else 0)
+
+
+def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: MakeRouter) -> None:
+    """As `prefixaware` would; operators read what would help."""
+    simulated = fleet(kv_events=False)
+    router = route(*simulated.urls, strategy="kvaware")
+    first = ask(router, "a tale " * 100)
+    again = ask(router, "a tale " * 100)
+    assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
+    assert again.headers["x-warmroute-decision"].startswith("prefix (no events);")
+    ((_, memory),) = router.door.memories.pools()
+    until(lambda: len(memory.missing) == 2)
+    assert all("--kv-events-config" in lacking for lacking in memory.missing.values())
+    ready = router.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    assert ready.json()["blind"] == {"default": 2}
+    assert {one["doubt"] for one in router.http.get("/kv").json()} == {"no events"}
+
+
+def mute(fleet: FleetThread) -> None:
+    """No events any more."""
+    for worker in fleet.workers:
+        if worker.publisher is not None and worker.publisher._pub is not None:
+            worker.publisher._pub.close(linger=0)
+            worker.publisher._pub = None
+
+
+def test_siblings_find_their_first_before_its_events(
+    fleet: MakeFleet, kvaware: MakeKvAware
+) -> None:
+    """Placements of the last seconds count until they are confirmed."""
+    simulated = fleet(workers=4)
+    router = kvaware(*simulated.urls)
+    simulated.call(lambda: mute(simulated))
+    first = ask(router, "siblings " * 60)
+    again = ask(router, "siblings " * 60 + "more")
+    assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
+    assert predicted(again) > 400

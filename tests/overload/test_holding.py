@@ -1,0 +1,142 @@
+"""Requests held in the router until a worker is about to be free, through real sockets."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
+
+PATH = "/v1/chat/completions"
+QUIET = {"interval": "30s"}
+
+
+class Gate:
+    """Holds a worker's answers back until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def script(self) -> list[Action]:
+        """An answer that waits for the gate, looked at every few milliseconds."""
+        return [self.opened.is_set, *OK]
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Enough clients."""
+    return stack.enter_context(ThreadPoolExecutor(32))
+
+
+def asked(words: str, tokens: int) -> dict[str, object]:
+    """A prompt of about so many tokens; its first byte tells that it is computed."""
+    text = (words + " ") * (4 * tokens // (len(words) + 1))
+    return {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
+
+
+def ask(
+    router: Router, crowd: ThreadPoolExecutor, words: str, tokens: int
+) -> Future[httpx.Response]:
+    """Ask it over a connection of its own."""
+    return crowd.submit(httpx.post, router.url + PATH, json=asked(words, tokens), timeout=30)
+
+
+def held(router: Router, count: int) -> Callable[[], bool]:
+    """Whether so many are held."""
+    return lambda: router.metric("warmroute_held") == count
+
+
+def test_who_would_only_queue_is_held_here(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """While a long prompt is computed nobody else is bound to its worker; then they are sent."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    others = [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
+    until(held(router, 3))
+    assert len(worker.requests) == 1
+    gate.opened.set()
+    assert [answer.result().status_code for answer in (first, *others)] == [200] * 4
+    assert router.metric("warmroute_held") == 0
+    assert router.metric("warmroute_held_requests_total") == 3
+    assert router.worker().load.promised_s == 0.0
+    until(router.idle)
+
+
+def test_who_leaves_while_held_is_never_sent(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A client that hangs up leaves nothing behind."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    request = httpx.Request("POST", router.url + PATH, json=asked("gone", 2000))
+    request.read()
+    port = httpx.URL(router.url).port
+    assert port is not None
+    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(request.content)}\r\n\r\n"
+    leaving = send(port, head.encode() + request.content)
+    until(held(router, 1))
+    leaving.close()
+    until(held(router, 0))
+    gate.opened.set()
+    assert first.result().status_code == 200
+    until(router.idle)
+    assert len(worker.requests) == 1
+
+
+def test_nobody_is_held_beyond_the_time_a_queue_may_take(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Then it is sent, and waits at the worker."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET, timeouts={"queue": "300ms"})
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    answers.append(ask(router, crowd, "other", 2000))
+    until(lambda: len(worker.requests) == 2)
+    gate.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 2
+
+
+def test_no_more_are_held_than_may_queue(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Those beyond are sent on, for a worker has room for them."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET, limits={"queue": 1})
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    answers += [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
+    until(lambda: len(worker.requests) == 3)
+    assert held(router, 1)()
+    gate.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 4
+
+
+def test_another_worker_that_is_free_is_taken(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Holding is for when all are busy."""
+    gate = Gate()
+    busy, free = stub(gate.script()), stub()
+    router = route(busy.url, free.url, health=QUIET)
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: busy.requests or free.requests)
+    taken = (busy, free) if busy.requests else (free, busy)
+    gate.opened.set() if taken[0] is free else None
+    assert ask(router, crowd, "other", 2000).result().status_code == 200
+    gate.opened.set()
+    assert first.result().status_code == 200
+    assert router.metric("warmroute_held_requests_total") == 0

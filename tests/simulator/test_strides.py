@@ -1,0 +1,164 @@
+"""The engine in strides keeps the schedule of the engine that goes step by step."""
+
+from array import array
+from collections import deque
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import pytest
+
+from simulator.engine import Engine
+from simulator.profiles import PROFILES
+from simulator.request import Request
+from simulator.strides import Job, StrideCache, StrideEngine
+
+BLOCK = 16
+TOY = replace(PROFILES["toy"], kv_tokens=1 << 20, max_model_len=1 << 20)
+
+Asked = tuple[float, "array[int]", int]
+Times = dict[int, tuple[float, float]]
+
+
+def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
+    """Prompts that share beginnings, at random times, with answers of random lengths."""
+    chance = Random(seed)
+    heads = [array("I", (chance.randrange(1000) for _ in range(400))) for _ in range(4)]
+    at_s, made = 0.0, []
+    for _ in range(count):
+        at_s += chance.expovariate(1 / apart_s)
+        head = chance.choice(heads)[: chance.randrange(1, 400)]
+        tail = array("I", (chance.randrange(1000) for _ in range(chance.randrange(1, 3000))))
+        made.append((at_s, head + tail, chance.choice([1, 2, 50, 300])))
+    return made
+
+
+def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
+    """Run the engine of the simulated workers; return times of first and last tokens, and hits."""
+    engine = Engine(TOY, block_size=BLOCK, kv_tokens=profile_tokens)
+    queue, now = deque(enumerate(work)), 0.0
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    while queue or engine.busy:
+        if not engine.busy:
+            now = max(now, queue[0][1][0])
+        while queue and queue[0][1][0] <= now:
+            number, (_, prompt, answer) = queue.popleft()
+            engine.add(Request(str(number), prompt, array("I", [7] * answer)), now)
+        step = engine.step()
+        now += step.duration_s
+        for request in step.emitted:
+            first.setdefault(int(request.request_id), now)
+        for request in step.finished:
+            last[int(request.request_id)] = now
+    return {number: (first[number], last[number]) for number in last}, engine.totals.prefix_hits
+
+
+def by_strides(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
+    """The same by strides."""
+    engine = StrideEngine(TOY, room_tokens=profile_tokens, block_tokens=BLOCK)
+    queue, first, last, hits = deque(enumerate(work)), {}, {}, 0
+    while queue or engine.due < inf:
+        if queue and queue[0][1][0] < engine.due:
+            number, (at_s, prompt, answer) = queue.popleft()
+            keys = [hash(tuple(prompt[:end])) for end in range(BLOCK, len(prompt) + 1, BLOCK)]
+            engine.add(Job(number, keys, len(prompt), answer), at_s)
+            continue
+        now = engine.due
+        begun, ended = engine.advance(now)
+        for job in begun:
+            first[job.number] = now
+            hits += job.cached_tokens or 0
+        for job in ended:
+            last[job.number] = now
+    assert engine.running == 0
+    assert engine.cache.used == 0
+    return {number: (first[number], last[number]) for number in last}, hits
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.001, 0.004, 0.1])
+def test_strides_end_where_steps_do(apart_s: float) -> None:
+    """Every first and last token comes at the same time, and as many tokens are found cached."""
+    work = asked(3, apart_s=apart_s or 1e-9)
+    steps, step_hits = by_steps(work, 1 << 20)
+    strides, stride_hits = by_strides(work, 1 << 20)
+    assert stride_hits == step_hits > 0
+    assert strides.keys() == steps.keys()
+    for number, times in steps.items():
+        assert strides[number] == pytest.approx(times, rel=1e-9)
+
+
+def test_the_head_of_the_queue_waits_for_room() -> None:
+    """A prompt that does not fit waits for those that run, and nobody overtakes it."""
+    engine = StrideEngine(TOY, room_tokens=40 * BLOCK, block_tokens=BLOCK)
+    first, large, small = (Job(n, (), tokens, 16) for n, tokens in enumerate((320, 320, 16)))
+    for job in (first, large, small):
+        engine.add(job, 0.0)
+    ended: list[int] = []
+    while engine.due < inf:
+        assert engine.cache.used <= 40
+        begun, done = engine.advance(engine.due)
+        if small in begun:
+            assert large.computed == 320
+        ended += [job.number for job in done]
+    assert ended[0] == 0
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_job_larger_than_the_room_is_refused() -> None:
+    """It would wait for ever, and everybody behind it."""
+    engine = StrideEngine(TOY, room_tokens=4 * BLOCK, block_tokens=BLOCK)
+    with pytest.raises(ValueError, match="5 blocks, where 4 fit"):
+        engine.add(Job(1, (), 4 * BLOCK, 1), 0.0)
+
+
+def test_the_last_token_is_always_computed() -> None:
+    """A prompt of full blocks that are all cached computes the last of them again."""
+    engine = StrideEngine(TOY, block_tokens=BLOCK)
+    jobs = [Job(number, tuple(range(10)), 10 * BLOCK, 1) for number in range(2)]
+    for job in jobs:
+        engine.add(job, engine.due if engine.due < inf else 0.0)
+        engine.advance(engine.due)
+    assert [job.cached_tokens for job in jobs] == [0, 9 * BLOCK]
+
+
+def test_a_cleared_engine_knows_nothing() -> None:
+    """A restart loses what runs and what was cached."""
+    engine = StrideEngine(TOY, block_tokens=BLOCK)
+    jobs = [Job(number, tuple(range(10)), 160, 5) for number in range(3)]
+    for job in jobs:
+        engine.add(job, 0.0)
+    engine.advance(engine.due)
+    assert engine.cache.held(range(10)) == 10
+    lost = engine.clear()
+    assert {job.number for job in lost} == {0, 1, 2}
+    assert engine.due == inf
+    assert engine.cache.held(range(10)) == 0
+
+
+def test_the_oldest_leaf_goes_first() -> None:
+    """What is cached stays whole from the root, whatever is evicted."""
+    cache = StrideCache(room=8, capacity=8)
+    for path in ((1, 2, 3, 4), (1, 2, 5, 6)):
+        held = cache.held(path)
+        assert cache.admit(path[:held], 4)
+        cache.name(path[held:])
+        cache.release(path, 0)
+    assert cache.held((1, 2, 5, 6)) == 4
+    assert cache.admit((), 3)
+    assert cache.held((1, 2, 3, 4)) == 3, "one block had to go, a leaf"
+    assert cache.admit((), 1)
+    assert cache.held((1, 2, 3, 4)) == 2, "1 and 2 were used again since, 3 and 4 were not"
+    assert cache.held((1, 2, 5, 6)) == 4
+
+
+def test_more_can_be_remembered_than_runs() -> None:
+    """A host tier keeps what the room for running requests could not."""
+    cache = StrideCache(room=4, capacity=12)
+    for start in (0, 10, 20):
+        path = tuple(range(start, start + 4))
+        assert cache.admit((), 4)
+        cache.name(path)
+        assert not cache.admit((), 1)
+        cache.release(path, 0)
+    assert [cache.held(tuple(range(start, start + 4))) for start in (0, 10, 20)] == [4, 4, 4]

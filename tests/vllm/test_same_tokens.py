@@ -1,0 +1,45 @@
+"""Requests of all kinds: the router's tokens are the engine's.
+
+How many conversations are compared in all is told by `WARMROUTE_VLLM_CASES`, 2,000 if it is not.
+"""
+
+import os
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from router.identity.shelf import Shelf
+from tests.identity.families import FAMILIES, train
+from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
+from tests.vllm.conftest import StartEngine
+from tests.vllm.conversations import chats, completions, orderly
+from tests.vllm.engine import make_model
+
+CASES = int(os.environ.get("WARMROUTE_VLLM_CASES", "2000"))
+#: The four kinds of templates: ChatML, headers, `[INST]`, and tools with thoughts.
+FOUR = ("chatml", "llama", "mistral", "qwen")
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+#: Cases that take longer, or differ less from each other.
+_FEW = max(1, CASES // 40)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_conversations(
+    vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    """A quarter of the cases each; some of them as they are really answered."""
+    folder = tmp_path_factory.mktemp(name)
+    make_model(folder, name, train(FAMILIES[name], _texts(), 6000))
+    engine, exact = vllm(folder, *TOOLS), Shelf().open(folder).exact
+    bodies = orderly() if name == "mistral" else chats
+    print()
+    print(name, compare(engine, exact, CHAT, bodies, cases=CASES // 4, ask=tokenize))
+    print(name, compare(engine, exact, CHAT, bodies, cases=_FEW, ask=chat))
+    print(name, compare(engine, exact, COMPLETION, completions, cases=_FEW, ask=tokenize))
+
+
+def _texts() -> list[str]:
+    """What the vocabularies are trained on: Python's own library."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:40]
+    return [file.read_text(encoding="utf-8", errors="replace") for file in files]
