@@ -66,7 +66,7 @@ class Memories:
 
     def of(self, pool: Pool) -> Memory | None:
         """The memory of a pool; None where its strategy asks none."""
-        return getattr(pool.strategy, "memory", None)
+        return getattr(pool.chooser, "memory", None)
 
     def pools(self) -> Iterator[tuple[Pool, Memory]]:
         """Every pool that has a memory."""
@@ -130,8 +130,8 @@ class Memories:
     def _attach(self) -> None:
         """Give every strategy that asks for one a memory."""
         for pool in self._fleet.pools:
-            if hasattr(pool.strategy, "memory_bytes"):
-                strategy = cast("Remembers", pool.strategy)
+            if hasattr(pool.chooser, "memory_bytes"):
+                strategy = cast("Remembers", pool.chooser)
                 if strategy.memory is None:
                     strategy.memory = Memory(strategy.memory_bytes)
                 pool.prompts.sizes = strategy.memory.sizes
