@@ -15,10 +15,11 @@ def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: Make
     text = f"{uuid.uuid4()} " + "All the king's horses. " * 120
     chat = {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
 
-    def turn(session: str) -> tuple[str, str, int, int]:
+    def turn(session: str, *, level: bool = True) -> tuple[str, str, int, int]:
         answer = router.http.post(CHAT, json=chat, headers={"x-session-id": session})
         until(router.idle)
-        settle(router, made)
+        if level:
+            settle(router, made)
         word = answer.headers["x-warmroute-session"].partition(";")[0]
         return answer.headers["x-warmroute-worker"], word, predicted(answer), cached(answer)
 
@@ -30,12 +31,13 @@ def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: Make
     pool = router.door.fleet.pools[0]
     worker = next(one for one in pool.workers if one.name == home)
     worker.draining = True
-    pool._staff(pool.workers)
+    router.call(lambda: pool._staff(pool.workers))
     other = turn("b")[0]
     assert other != home
     worker.draining = False
-    worker.ready = False
-    pool._staff(pool.workers)
-    moved = turn("a")
+    router.call(lambda: pool._staff(pool.workers))
+    made.run(next(one for one in made.workers if one.url == worker.url).stop())
+    until(lambda: not worker.ready)
+    moved = turn("a", level=False)
     assert moved[:2] == (other, "rebound")
     assert moved[2] == moved[3] > 0
