@@ -101,6 +101,7 @@ class Door:
         plan = Plan(self.fleet, self._settings, settings, self._contexts)
         try:
             await self._health.meet(plan.joining)
+            before = {pool.sessions for pool in self.fleet.pools if pool.sessions is not None}
             left = plan.carry_out()
             self._settings = settings
             self.keeper.change(settings)
@@ -111,6 +112,8 @@ class Door:
             self._rule(settings)
             for client in self.everyone:
                 client.follow(self.bounds)
+            for gone in before.difference(pool.sessions for pool in self.fleet.pools):
+                await gone.stop()
         finally:
             await self._health.part()
         return left

@@ -147,8 +147,10 @@ class Exchange:
         """Give an error of our own, as the path's clients read errors."""
         if speaks_aws(self.path):
             told = aws.told(error)
-            ids = b"x-request-id: %b\r\nx-amzn-requestid: %b\r\n" % (self.identity, self.identity)
-            self.answer(told.status, told.fields() + ids + date_line(), told.body)
+            fields = told.fields() + b"x-request-id: %b\r\n" % self.identity + date_line()
+            if b"x-amzn-requestid: " not in self._fields:
+                fields += b"x-amzn-requestid: %b\r\n" % self.identity
+            self.answer(told.status, fields, told.body)
             return
         extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
         fields = b"content-type: application/json\r\nx-request-id: %b\r\n%b%b" % (

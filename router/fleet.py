@@ -151,8 +151,9 @@ class Pool:
         self.curve = Curve()
         """What its workers' speeds have in common."""
         self._staff(workers)
-        chooses = getattr(strategy, "over", strategy)
-        self.prompts = Prompts(keyed=getattr(chooses, "reads_prompt", True))
+        self.chooser: Strategy = getattr(strategy, "over", strategy)
+        """The strategy that compares workers: the one below, where sessions stand over another."""
+        self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
         self.consult: Consult | None = None
         """Asks about a prompt, elsewhere, before it is decided on."""
         self._ejection = Ejection()

@@ -69,13 +69,13 @@ class Memories:
 
     def of(self, pool: Pool) -> Memory | None:
         """The memory of a pool; None where its strategy asks none, or one elsewhere."""
-        memory = getattr(pool.strategy, "memory", None)
+        memory = getattr(pool.chooser, "memory", None)
         return memory if isinstance(memory, Memory) else None
 
     def remotes(self) -> Iterator[tuple[Pool, RemoteMemory]]:
         """Every pool that asks a controller elsewhere."""
         for pool in self._fleet.pools:
-            memory = getattr(pool.strategy, "memory", None)
+            memory = getattr(pool.chooser, "memory", None)
             if isinstance(memory, RemoteMemory):
                 yield pool, memory
 
@@ -158,8 +158,8 @@ class Memories:
         """Give every strategy that asks for one a memory; return the pools whose is a new one."""
         fresh = set()
         for pool in self._fleet.pools:
-            if hasattr(pool.strategy, "memory_bytes"):
-                strategy = cast("Remembers", pool.strategy)
+            if hasattr(pool.chooser, "memory_bytes"):
+                strategy = cast("Remembers", pool.chooser)
                 if strategy.memory is None:
                     fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)

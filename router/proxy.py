@@ -144,7 +144,8 @@ class Proxy:
             workers = [home, *workers]  # it is being drained
         bound = replace(plea.prompt, bound=visit.bound)
         plea = plea._replace(prompt=bound, visit=visit)
-        job = self._decided(plea, self._among(plea.pool, bound, workers))
+        decision = visit.told(self._among(plea.pool, bound, workers), workers)
+        job = self._decided(plea, decision)
         exchange.asked = True
         await self._try_each(job)
 
@@ -220,7 +221,7 @@ class Proxy:
         candidates = job.decision.candidates
         try:
             for place, ranked in enumerate(candidates, start=1):
-                choice = await _settled(job, ranked)
+                choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
@@ -228,7 +229,8 @@ class Proxy:
                     retrying = True
                 if not _still(job, worker, again=error is not None):  # the wait may have been long
                     continue
-                last = asked + 1 >= self._attempts or place == _most(job.decision, place)
+                stays = place == 1 and job.decision.stays
+                last = asked + 1 >= self._attempts or place == len(candidates) or stays
                 attempt = Attempt(job, worker, choice)
                 try:
                     if await self._attempt(attempt, is_last=last):
@@ -334,17 +336,11 @@ def _still(job: Job, worker: Worker, *, again: bool) -> bool:
     return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
 
 
-async def _settled(job: Job, choice: Candidate) -> Candidate:
-    """Bind the session to the choice, if there is one, or follow it to where others bound it."""
-    visit, worker = job.visit, choice.worker
-    if visit is None or not getattr(worker, "ready", True):
+async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
+    """Bind the session to the choice, or follow it to where others have bound it."""
+    if not getattr(choice.worker, "ready", True):
         return choice
     return await visit.settle(choice, job.decision.candidates, job.pool)
-
-
-def _most(decision: Decision, place: int) -> int:
-    """Return the place after which nobody else is asked because a worker is full."""
-    return place if decision.stays and place == 1 else len(decision.candidates)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:

@@ -60,6 +60,16 @@ class Router:
         """One of the fleet's workers, to look at."""
         return list(self.door.fleet.workers)[place]
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in its loop, and wait for the end of it."""
+
+        async def called() -> None:
+            function()
+
+        loop = self._server._loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(called(), loop).result(20)
+
     def metric(self, name: str, **labels: str) -> float:
         """The value of one series; 0 if it is not there."""
         return self.door.metrics.registry.get_sample_value(name, labels) or 0.0

@@ -63,6 +63,8 @@ class Verifier:
         secret = self._secrets.get(access)
         if secret is None or len(scope) != 4:
             raise Unsigned("The security token included in the request is invalid.")
+        if not _covers(parts, exchange.headers):
+            raise Unsigned("The signature does not cover `Host` and every `X-Amz…` header field.")
         when = header(exchange.headers, b"x-amz-date").decode("latin-1")
         if not _is_recent(when, time() if now is None else now):
             raise Unsigned("Signature expired, or its time is not ours.")
@@ -104,6 +106,13 @@ def _parts(headers: Headers) -> dict[str, str]:
         return {}
     pairs = value[len(_SCHEME) :].decode("latin-1").split(",")
     return dict(pair.strip().partition("=")[::2] for pair in pairs)
+
+
+def _covers(parts: dict[str, str], headers: Headers) -> bool:
+    """Whether what counts is signed: nobody on the way may have added a session, say."""
+    signed = {name.encode() for name in parts.get("SignedHeaders", "").split(";")}
+    counts = {name for name, _ in headers if name.startswith(b"x-amz") or name == b"host"}
+    return counts <= signed | {b"x-amzn-trace-id"}
 
 
 def _is_recent(when: str, now: float) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from router.errors import BadRequest, DoorError, NoWorker, UnknownPath
-from router.exchange import Exchange
+from router.exchange import Exchange, date_line
 from router.fleet import Fleet, Pool
 from router.openai import ENDPOINTS, UNEXPECTED, Endpoint, Prompted
 from router.proxy import Proxy
@@ -52,7 +52,8 @@ class SageMaker:
             status, message = refusal.said.status, refusal.message
             self._proxy.refused(exchange, 424, "the worker refused")
             error = model_error(status, message)
-            exchange.answer(error.status, error.fields(), error.body)
+            identity = b"x-amzn-requestid: %b\r\n" % exchange.identity
+            exchange.answer(error.status, error.fields() + identity + date_line(), error.body)
         except DoorError as error:
             self._refuse(exchange, error)
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ what has expired costs what has expired, not what is there: ends lie in a heap, 
 moved meanwhile is put back when its turn comes.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -51,7 +52,8 @@ class Table:
         self.lease = lease or Lease()
         self.expired = self.evicted = 0
         """Sessions that have ended by themselves, and for want of room."""
-        self._sessions: dict[str, Session] = {}
+        # A plain dictionary would look at every hole that its first entries have left.
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -73,7 +75,7 @@ class Table:
             session.used = now
             if self.lease.sliding:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
-            self._sessions[key] = self._sessions.pop(key)
+            self._sessions.move_to_end(key)
         return session
 
     def bind(
@@ -140,5 +142,5 @@ class Table:
     def _make_room(self, now: float) -> None:
         self.sweep(now)
         while len(self._sessions) >= self.lease.most:
-            del self._sessions[next(iter(self._sessions))]
+            self._sessions.popitem(last=False)
             self.evicted += 1

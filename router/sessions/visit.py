@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from router.errors import SessionExists, SessionLost, UnknownSession
 from router.headers import Incoming
 from router.sessions.expiry import announced, written
@@ -18,7 +20,7 @@ from router.sessions.table import Session
 if TYPE_CHECKING:
     from router.fleet import Pool, Worker
     from router.sessions.sessions import Sessions
-    from strategies.base import Candidate
+    from strategies.base import Candidate, Decision
 
 
 class Stripped:
@@ -100,6 +102,12 @@ class Visit:
         draining = pool.draining.get(self.bound)
         return draining if draining and draining.ready and model in draining.models else None
 
+    def told(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
+        """Return the decision under its right name: a worker without room is there all the same."""
+        if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
+            return replace(decision, reason="spill")
+        return decision
+
     async def settle(
         self, choice: "Candidate", candidates: "Sequence[Candidate]", pool: "Pool"
     ) -> "Candidate":
@@ -129,7 +137,7 @@ class Visit:
         return choice
 
     def _state_after(self, name: str, pool: "Pool") -> str:
-        if not self.bound:
+        if not self.bound or self.state == "new":  # whoever refuses its first request never had it
             return "new"
         if name == self.bound:
             return "kept"
@@ -137,8 +145,9 @@ class Visit:
         return "spilled" if there else "rebound"
 
     def _moved(self, state: str) -> None:
+        if self.state != "new":
+            self._sessions.count(state)
         self.state = "hashed" if self._sessions.down else state
-        self._sessions.count(state)
 
     def _follow(
         self, session: Session, choice: "Candidate", candidates: "Sequence[Candidate]"

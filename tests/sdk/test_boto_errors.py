@@ -175,6 +175,12 @@ class TestSignatures:
         names = ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request")
         head = {name: sent[name] for name in names if name in sent}
         head |= {"user-agent": sent["user-agent"]}
+        for added in (
+            {"X-Amzn-SageMaker-Session-Id": "abc"},
+            {"X-Amzn-SageMaker-Target-Model": "m"},
+        ):
+            reply = httpx.post(url, content=json.dumps(CHAT), headers=head | added)
+            assert (reply.status_code, "cover" in reply.json()["message"]) == (403, True)
         same = httpx.post(url, content=json.dumps(CHAT), headers=head)
         other = httpx.post(url, content=json.dumps(CHAT) + " ", headers=head)
         assert (same.status_code, other.status_code) == (200, 403)

@@ -81,15 +81,14 @@ class TestLost:
             for worker in first:
                 worker.draining = worker.name == home
             pool = router.door.fleet.pools[0]
-            pool._staff(pool.workers)
+            router.call(lambda: pool._staff(pool.workers))
             second = ask("b")
             assert second != home
             for worker in first:
                 worker.draining = False
-            pool._staff(pool.workers)
-            lost = next(worker for worker in first if worker.name == home)
-            lost.lost("for a test")
-            lost.ready = False
+            router.call(lambda: pool._staff(pool.workers))
+            url = next(one.url for one in first if one.name == home)
+            fleet.run(next(one for one in fleet.workers if one.url == url).stop())
             assert ask("a") == second
 
 

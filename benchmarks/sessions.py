@@ -1,0 +1,115 @@
+"""What many sessions cost: `python -m benchmarks.sessions`.
+
+Fills a table, and prints the memory it takes, how long it takes to find one session among them, and
+how long it takes to sweep out those that have expired: that must follow how many have expired, and
+not how many there are.
+"""
+
+import tracemalloc
+from gc import collect, freeze
+from statistics import median
+from time import perf_counter_ns
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table as Shown
+
+from router.sessions.ids import new_id
+from router.sessions.table import Lease, Table
+
+TTL_S = 1200.0
+#: Sessions that are looked up, and rounds of each sweep.
+LOOKED_UP, ROUNDS = 50_000, 5
+
+
+class Sweep(NamedTuple):
+    """One kind of sweep, the median of some."""
+
+    open: int
+    expired: int
+    milliseconds: float
+
+
+def filled(sessions: int, expiring: int = 0) -> tuple[Table, list[str]]:
+    """Make a table at time 0 whose first `expiring` sessions end a second before the others."""
+    table = Table(Lease(ttl=TTL_S, most=sessions))
+    names = [new_id() for _ in range(sessions)]
+    for place, name in enumerate(names):
+        table.bind(name, "worker-1", None, 0.0 if place < expiring else 1.0)
+    return table, names
+
+
+def bytes_of(sessions: int) -> tuple[float, float]:
+    """Bytes a session: of the table, and with its id and what a client may make of that."""
+    names = [new_id() for _ in range(sessions)]
+    collect()
+    tracemalloc.start()
+    table = Table(Lease(ttl=TTL_S, most=sessions))
+    for name in names:
+        table.bind(name, "worker-1", None, 0.0)
+    alone = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    of_ids = sum(49 + len(name) for name in names)  # CPython's ASCII text
+    return alone / len(table), (alone + of_ids) / len(table)
+
+
+def lookups(sessions: int) -> list[float]:
+    """Microseconds of single uses, all over the table; the shortest first."""
+    table, names = filled(sessions)
+    took = []
+    for number in range(LOOKED_UP):
+        name = names[number * 7919 % sessions]
+        began = perf_counter_ns()
+        table.use(name, 2.0)
+        took.append((perf_counter_ns() - began) / 1000)
+    return sorted(took)
+
+
+def evictions(sessions: int) -> float:
+    """Microseconds of a new session in a full table: another one goes."""
+    table, _ = filled(sessions)
+    names = [new_id() for _ in range(LOOKED_UP // 5)]
+    began = perf_counter_ns()
+    for name in names:
+        table.bind(name, "worker-1", None, 2.0)
+    return (perf_counter_ns() - began) / 1000 / len(names)
+
+
+def sweep(sessions: int, expiring: int) -> Sweep:
+    """Sweep while so many are open, of which some have expired."""
+    took = []
+    for _ in range(ROUNDS):
+        table, _ = filled(sessions, expiring)
+        freeze()
+        began = perf_counter_ns()
+        dropped = table.sweep(TTL_S + 0.5)
+        took.append((perf_counter_ns() - began) / 1e6)
+        if dropped != expiring:
+            raise RuntimeError(f"{dropped} were swept instead of {expiring}")
+    return Sweep(sessions, expiring, median(took))
+
+
+def main(
+    sessions: Annotated[int, typer.Option(min=1000, help="Sessions open at once.")] = 100_000,
+) -> None:
+    """Print the tables."""
+    out = Console(highlight=False)
+    table_bytes, all_bytes = bytes_of(sessions)
+    took = lookups(sessions)
+    shown = Shown("sessions", "bytes each", "with its id", "use p50 µs", "p99 µs", "new, full µs")
+    half, most = took[len(took) // 2], took[len(took) * 99 // 100]
+    numbers = (table_bytes, all_bytes, half, most, evictions(sessions))
+    shown.add_row(f"{sessions:,}", *(f"{number:.3g}" for number in numbers))
+    out.print(shown)
+    sweeps = Shown("open", "expired", "sweep ms", "µs each")
+    for some in (sessions // 10, sessions):
+        for expired in (0, sessions // 100, sessions // 10):
+            told = sweep(some, expired)
+            each = f"{told.milliseconds * 1000 / expired:.2f}" if expired else "-"
+            sweeps.add_row(f"{told.open:,}", f"{expired:,}", f"{told.milliseconds:.3f}", each)
+    out.print(sweeps)
+
+
+if __name__ == "__main__":
+    typer.run(main)

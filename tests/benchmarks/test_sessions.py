@@ -1,0 +1,19 @@
+"""What a session costs stays within what is said of it."""
+
+from benchmarks.sessions import bytes_of, filled, sweep
+
+
+def test_bytes_of_a_session() -> None:
+    """docs/sessions.md says 320 with its id."""
+    alone, with_id = bytes_of(10_000)
+    assert alone < 330
+    assert with_id < 420
+
+
+def test_a_sweep_looks_only_at_what_has_expired() -> None:
+    """The others are not touched: they could as well not be there."""
+    table, names = filled(5000, 100)
+    for name in names[100:]:
+        table._sessions[name] = None  # type: ignore[assignment]  # looking at it would fail
+    assert table.sweep(1200.5) == 100
+    assert sweep(2000, 20).expired == 20

@@ -1,0 +1,181 @@
+"""A session and the room on its worker: it waits there, or moves, as the settings say."""
+
+import threading
+from typing import Any
+
+import httpx
+
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
+FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+
+
+def ask(router: Router, session: str | None = None) -> httpx.Response:
+    """One request."""
+    named = {"x-session-id": session} if session else {}
+    return router.http.post("/v1/chat/completions", json=CHAT, headers=named)
+
+
+class Later:
+    """A request in a thread of its own."""
+
+    def __init__(self, router: Router, session: str) -> None:
+        self.replies: list[httpx.Response] = []
+        self._thread = threading.Thread(target=lambda: self.replies.append(ask(router, session)))
+        self._thread.start()
+
+    def worker(self) -> str:
+        """Who has answered it."""
+        self._thread.join(20)
+        return self.replies[0].headers["x-warmroute-worker"]
+
+
+def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -> None:
+    """Though another one is idle; nobody else waits because of it."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    router = route(*listed, strategy="session", limits={"in_flight": 1})
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    other = "w1" if home == "w0" else "w0"
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(workers[home].requests) == 2)
+    second = Later(router, "a")
+    until(lambda: router.metric("warmroute_queue_length") == 1)
+    for session in (None, "b", None):
+        assert ask(router, session).headers["x-warmroute-worker"] == other
+    assert router.metric("warmroute_queue_length") == 1
+    done.append(1)
+    assert {first.worker(), second.worker()} == {home}
+    until(router.idle)
+
+
+def test_one_that_may_moves_instead(stub: MakeStub, route: MakeRouter) -> None:
+    """And says so, in the header and the metrics."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "leastload", "spill": "1ms"}
+    router = route(*listed, strategy=strategy, limits={"in_flight": 1})
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(workers[home].requests) == 2)
+    second = ask(router, "a")
+    done.append(1)
+    assert second.headers["x-warmroute-worker"] != home
+    assert second.headers["x-warmroute-session"].startswith("spilled;")
+    assert second.headers["x-warmroute-decision"].startswith("spill;")
+    assert first.worker() == home
+    assert router.metric("warmroute_session_events_total", pool="default", event="spilled") == 1
+    third = ask(router, "a")
+    assert third.headers["x-warmroute-worker"] == second.headers["x-warmroute-worker"]
+    assert third.headers["x-warmroute-session"].startswith("kept;")
+
+
+def test_a_full_worker_s_session_is_told_so(stub: MakeStub, route: MakeRouter) -> None:
+    """Rather than served elsewhere; the next try finds its worker again."""
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    router = route(*listed, strategy="session")
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = FULL
+    refused = ask(router, "a")
+    assert (refused.status_code, refused.headers["x-warmroute-worker"]) == (503, home)
+    workers[home].script = OK
+    again = ask(router, "a")
+    assert again.headers["x-warmroute-worker"] == home
+    assert again.headers["x-warmroute-session"].startswith("kept;")
+
+
+def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
+    """Begins a session, unless that is not wanted."""
+    router = route(stub().url, strategy="session", session={"create": False})
+    reply = ask(router, "a")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_not_found")
+    assert ask(router).status_code == 200
+
+
+def test_where_the_id_is_looked_for(stub: MakeStub, route: MakeRouter) -> None:
+    """In AWS's header, then the configured one, then the field of the body."""
+    names = {"header": "X-User-Id", "field": "user"}
+    worker = stub()
+    router = route(worker.url, strategy="session", session=names)
+
+    def asked(body: dict[str, Any], **headers: str) -> list[str]:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = "/v1/chat/completions"
+        assert router.http.post(url, json={**CHAT, **body}, headers=fields).status_code == 200
+        return sorted(one["id"] for one in router.http.get("/sessions").json())
+
+    assert asked({"user": "ann@example.com"}) == ["ann@example.com"]
+    assert asked({"user": "ann@example.com"}, x_user_id="b_2") == ["ann@example.com", "b_2"]
+    assert b"x-user-id" not in worker.requests[-1].lower()
+    aws = {"x_amzn_sagemaker_session_id": "c-3", "x_user_id": "b_2"}
+    assert asked({}, **aws) == ["ann@example.com", "b_2", "c-3"]
+    assert asked({}, x_session_id="d") == ["ann@example.com", "b_2", "c-3"]
+    wrong = router.http.post("/v1/chat/completions", json={**CHAT, "user": [1]})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "user")
+    assert router.http.delete("/sessions/ann%40example.com").status_code == 204
+
+
+def test_new_sessions_of_openai_clients(stub: MakeStub, route: MakeRouter) -> None:
+    """NEW_SESSION in AWS's header gives one with an id of ours."""
+    router = route(stub().url, strategy="session")
+    named = {"X-Amzn-SageMaker-Session-Id": "NEW_SESSION"}
+    reply = router.http.post("/v1/chat/completions", json=CHAT, headers=named)
+    key = reply.headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+    assert reply.headers["x-warmroute-session"].startswith("new;")
+    assert ask(router, key).headers["x-warmroute-session"].startswith("kept;")
+
+
+def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeRouter) -> None:
+    """Also where the strategy's options are others now."""
+    import asyncio  # noqa: PLC0415
+
+    from router.settings import Settings  # noqa: PLC0415
+
+    listed = [stub().url for _ in range(3)]
+    router = route(*listed, strategy="session")
+    before = {key: ask(router, key).headers["x-warmroute-worker"] for key in "abcdef"}
+    loop = router._server._loop
+    assert loop is not None
+    for strategy in ({"name": "session", "spill": "9s"}, {"name": "session", "over": "leastload"}):
+        told = {"workers": listed, "strategy": strategy, "session": {"ttl": "1h"}}
+        change = router.door.change(Settings.model_validate(told))
+        asyncio.run_coroutine_threadsafe(change, loop).result(20)
+        replies = {key: ask(router, key) for key in before}
+        now = {key: reply.headers["x-warmroute-worker"] for key, reply in replies.items()}
+        assert now == before
+
+
+def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> None:
+    """Then it begins elsewhere, also where a session would end with its worker."""
+    workers = [stub() for _ in range(2)]
+    rules = {"on_worker_lost": "error"}
+    router = route(*(one.url for one in workers), strategy="session", session=rules)
+    workers[0].stop()
+    replies = [ask(router, key) for key in "abcd"]
+    assert {reply.status_code for reply in replies} == {200}
+    assert {reply.headers["x-warmroute-session"].partition(";")[0] for reply in replies} == {"new"}
+    assert router.metric("warmroute_session_events_total", pool="default", event="new") == 4
+
+
+def test_a_session_does_not_wait_for_good(stub: MakeStub, route: MakeRouter) -> None:
+    """Its time in the line is that of everybody, however idle the others are meanwhile."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
+    router = route(*listed, strategy="session", **bounds)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(workers[home].requests) == 2)
+    late = ask(router, "a")
+    done.append(1)
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "overloaded")
+    assert first.worker() == home
+    until(router.idle)
