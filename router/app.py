@@ -111,7 +111,6 @@ class Door:
         await self.keeper.stop()
         await self._health.stop()
         self._proxy.close()
-        await self._inquiries.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
         await asyncio.sleep(0)  # closing takes a turn of the loop

@@ -66,7 +66,6 @@ class Health:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._inquiries.keep(self._fleet.workers, after=self._settings.timeout)
 
     def change(self, settings: HealthSettings) -> None:
         """Other settings, from the next probe of each worker on."""

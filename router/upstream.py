@@ -32,6 +32,18 @@ class Upstream:
         self._busy: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._aside: Upstream | None = None
+
+    def aside(self) -> "Upstream":
+        """Return other connections to the same worker, for small questions; closed with these.
+
+        So what is kept here is what requests have left, and is as old as they are.
+        """
+        if self._aside is None:
+            self._aside = Upstream(self._host, self._port, tls=self.tls, patience=self._patience)
+            if self._closed:
+                self._aside.close()
+        return self._aside
 
     def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
         """Whether it was made for these; otherwise another one takes over."""
@@ -119,6 +131,8 @@ class Upstream:
             else:
                 connection.close()
         self._idle = kept
+        if self._aside is not None:
+            self._aside.expire()
 
     def close(self) -> None:
         """Close every idle connection, and those in use when they are released."""
@@ -126,6 +140,8 @@ class Upstream:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+        if self._aside is not None:
+            self._aside.close()
 
     @property
     def idle(self) -> int:

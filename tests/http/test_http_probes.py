@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -11,7 +11,7 @@ from router.server import PortTaken, bind
 from router.units import Address
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from tests.support import Action, MakeRouter, MakeStub, until
+from tests.support import Action, MakeRouter, MakeStub, read_all, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -29,6 +29,7 @@ def drip() -> Iterator[str]:
 
     def pour(client: socket.socket) -> None:
         with client, suppress(OSError):
+            client.recv(65536)
             client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
             while not over.wait(0.02):
                 client.sendall(b"x")
@@ -48,6 +49,19 @@ def test_a_worker_that_drips_does_not_hold_up_the_start(
     workers = router.http.get("/workers").json()
     assert [worker["state"] for worker in workers] == ["down", "ready"]
     assert workers[0]["reason"] == "/health did not answer in time"
+
+
+def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
+    """Its connection is closed with it, whatever the worker does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        listener.settimeout(10)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        route(url, health={"timeout": "50ms", "interval": "50ms"})
+        for _ in range(3):
+            connection = stack.enter_context(listener.accept()[0])
+            connection.settimeout(10)
+            with suppress(ConnectionResetError):
+                assert read_all(connection).startswith(b"GET /health HTTP/1.1\r\n")
 
 
 def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter) -> None:

@@ -310,7 +310,7 @@ def test_a_worker_nobody_vouches_for(
     worker = secure(ours.server())
     settings = {"url": worker.url, **({"tls": {"ca": theirs.roots}} if named else {})}
     router = route(settings, health=SLOW)
-    assert reason(router).startswith("/health: its certificate is refused: ")
+    assert reason(router).startswith("/health: could not be reached: its certificate is refused: ")
     assert "local issuer" in reason(router)
     reply = router.http.post(CHAT, json=BODY)
     assert reply.status_code == 503
@@ -350,7 +350,7 @@ def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> No
         thread.start()
         router = route(f"https://127.0.0.1:{plain.getsockname()[1]}", health=SLOW)
         thread.join(10)
-    assert reason(router).startswith("/health: TLS failed: ")
+    assert reason(router).startswith("/health: could not be reached: TLS failed: ")
 
 
 def _greet(listener: socket.socket) -> None:

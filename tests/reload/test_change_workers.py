@@ -255,7 +255,6 @@ def test_certificates_for_workers(tmp_path: Path, route: MakeRouter) -> None:
     change(router, *given)
     assert private.upstream.tls not in (None, before[0].tls, before[1].tls)
     assert public.upstream is before[1]
-    assert before[0].tls not in router.door._inquiries._clients
     assert len(router.door._contexts._made) == 2
 
 
