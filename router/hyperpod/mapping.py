@@ -54,7 +54,7 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     open_door(reading, paths.requests, paths.probes)
     note_the_rest(reading)
     if ours is not None:
-        own.overlay(reading, ours)
+        own.overlay(reading, ours, told)
     notes = [*reading.notes, *(_passed_over(kind) for kind in others)]
     if manifest.data.get("status") is not None:
         notes.append(Note("status", "***", "written by Kubernetes", Fate.ELSEWHERE))

@@ -10,6 +10,7 @@ from router.settings_errors import KeyPath, Problem, SettingsError
 
 ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
+_WORKERS = frozenset(("workers", "pools"))
 
 
 def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | None:
@@ -31,18 +32,23 @@ def has_workers(reading: Reading, own: settings_yaml.Document | None) -> bool:
     """Whether workers are given there; what cannot be read may hold some."""
     if own is None:
         return reading.get(_AT) is not None
-    return not {"workers", "pools"}.isdisjoint(cast("dict[str, object]", own.data))
+    return not _WORKERS.isdisjoint(cast("dict[str, object]", own.data))
 
 
-def overlay(reading: Reading, own: settings_yaml.Document) -> None:
-    """Put them over what the manifest's fields became: they are closer to what is meant."""
-    data = cast("dict[str, object]", own.data)
+def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> None:
+    """Put them over what the manifest's fields became: they are closer to what is meant.
+
+    But for workers, where the operator `told` who they are.
+    """
+    data = dict(cast("dict[str, object]", own.data))
+    for key in _WORKERS if told else ():
+        data.pop(key, None)
     if "pools" in data:  # of workers, which may be given either way
         reading.data.pop("workers", None)
     _merge(reading.data, data)
     line, column = reading.place(_AT)
     for path, (below, _) in own.places.items():
-        if path:
+        if path and path[0] in data:
             reading.places[path] = (line + below, column)
     reading.mapped(_AT, f"as they stand there: {', '.join(data)}", "YAML")
 

@@ -23,6 +23,7 @@ def place_workers(reading: Reading, told: str | None, elsewhere: bool) -> int:
 
     `elsewhere`: they are given in settings of our own, within the manifest.
     """
+    reading.mapping((*SPEC, "worker"))
     replicas = reading.whole(_REPLICAS, 0, MOST, None)
     port = reading.whole((*_PORT, "containerPort"), 1, 65535, None)
     if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":

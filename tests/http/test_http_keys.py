@@ -28,7 +28,7 @@ FOR_OPERATORS = [
     "/docs/favicon.png",
     "/openapi.json",
 ]
-NOWHERE = ["/", "/nothing", "/v1/files", CHAT + "/", "/health", "/health/live/"]
+NOWHERE = ["/", "/nothing", "/v1/files", CHAT + "/", "/healthy", "/health/live/"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +102,7 @@ def test_without_the_right_key(
     assert len(worker.requests) == before
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
 def test_probes_need_no_key(keyed: Router, path: str) -> None:
     """Whoever asks whether the router lives has none; a wrong one does no harm."""
     for headers in ({}, bearer(WRONG)):

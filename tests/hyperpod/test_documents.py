@@ -138,6 +138,26 @@ def test_workers_of_our_own_words(tmp_path: Path) -> None:
     assert settings.pools[0].workers[0].url == "http://a:1"
 
 
+def test_what_is_told_of_workers_comes_first(tmp_path: Path) -> None:
+    """Before those of the settings in the manifest too, whose other settings stay."""
+    data = manifest(workers=None)
+    own = "pools: [{name: a, workers: ['http://a:1']}]\nlogs: {level: debug}"
+    data["metadata"]["annotations"] = {"warmroute.io/settings": own}
+    settings, _ = take(written(tmp_path, json.dumps(data)), "http://b:1")
+    assert [worker.url for worker in settings.workers] == ["http://b:1"]
+    assert (settings.pools, settings.logs.level) == ((), "debug")
+
+
+def test_without_workers_it_is_said_once(tmp_path: Path) -> None:
+    """Not also by the settings that would follow; other mistakes of the manifest are."""
+    with pytest.raises(SettingsError) as error:
+        take(written(tmp_path, json.dumps(manifest(workers=None, replicas=-1))))
+    lines = str(error.value).splitlines()
+    assert len(lines) == 2
+    assert "does not say where the workers are" in lines[0]
+    assert "spec.replicas: must be a whole number from 0" in lines[1]
+
+
 def test_workers_are_for_manifests(tmp_path: Path) -> None:
     """A file of ours has its own."""
     with pytest.raises(SettingsError, match="holds its own workers: --workers is for an Infer"):

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.commands import run, started
 from tests.hyperpod.manifests import manifest, written
-from tests.support import OK, MakeStub, until
+from tests.support import OK, MakeRouter, MakeStub, until
 
 PATH = "/v1/chat/completions"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -79,3 +80,17 @@ def test_check_lists_what_would_be_used(tmp_path: Path) -> None:
     done = run("check", path, "--workers", "a:1,b:2")
     assert done.returncode == 0
     assert "http://b:2" in done.stdout
+
+
+def test_health_needs_no_key(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A balancer has none; it says what `/health/ready` says."""
+    monkeypatch.setenv("DOOR_KEY", "sk-0123456789abcdef")
+    worker = stub()
+    router = route(worker.url, auth={"keys": ["${DOOR_KEY}"]}, health={"interval": "50ms"})
+    assert router.http.get("/v1/models").status_code == 401
+    assert router.http.get("/health").status_code == 200
+    worker.well = False
+    until(lambda: router.http.get("/health").status_code == 503)
+    assert router.http.head("/health").status_code == 503

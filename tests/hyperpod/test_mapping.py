@@ -192,6 +192,7 @@ def test_backends_in_any_case(backend: str) -> None:
             "spec.worker.environmentVariables[0]: must be a mapping with a name",
         ),
         ({"worker": {"args": "--a"}}, "spec.worker.args: must be a list"),
+        ({"metrics": []}, "spec.metrics: must be a mapping"),
         ({"invocationEndpoint": 1}, "spec.invocationEndpoint: must be text; put it in quotes"),
         (
             {"kvCacheSpec": {"enableL2Cache": True}},
