@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from benchmarks.decision import measured
 from benchmarks.routing_cells import Cell
 from benchmarks.routing_policies import POLICIES
 from benchmarks.routing_rates import Rate
@@ -30,6 +31,11 @@ NEAR_FLOOR = {"conversation x1": 1.15}
 TTFT_OVER, E2E_OVER = 1.02, 1.03
 
 
+#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers.
+DECISION_BYTES = 35_000
+DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
+
+
 class Goal(Struct, frozen=True):
     """`value` is to be at most `bound`, or at least where `least`."""
 
@@ -46,6 +52,16 @@ class Goal(Struct, frozen=True):
     def met(self) -> bool:
         """Whether it is reached."""
         return self.value >= self.bound if self.least else self.value <= self.bound
+
+
+def decisions() -> list[Goal]:
+    """Measure what ranking and recording cost on this machine."""
+    found = []
+    for workers, bound in DECISION_US.items():
+        _, rank, record = measured(DECISION_BYTES, workers)
+        column = f"{workers} workers"
+        found.append(Goal("decision, CPU µs", "prefixaware", column, rank + record, bound))
+    return found
 
 
 class Found(NamedTuple):

@@ -8,7 +8,7 @@ from typer import BadParameter
 
 from benchmarks.routing import main
 from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_goals import Found, Goal, goals
+from benchmarks.routing_goals import Found, Goal, decisions, goals
 from benchmarks.routing_plot import plot
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
@@ -77,6 +77,13 @@ def test_near_the_floor_where_load_is_moderate() -> None:
     assert named(reached, "mean TTFT, s", "floor").met is False
     reached = goals(found(cell("conversation x1", "prefixaware", 0.57)))
     assert named(reached, "mean TTFT, s", "floor").met is True
+
+
+def test_decisions_are_measured() -> None:
+    """Each fleet has a number and a bound of its own; the numbers are this machine's."""
+    reached = decisions()
+    assert [goal.bound for goal in reached] == [60.0, 150.0, 1_000.0]
+    assert 0 < reached[0].value < reached[-1].value
 
 
 def test_seeds_are_averaged() -> None:
