@@ -94,7 +94,7 @@ def _targets(found: Found) -> Iterator[Goal]:
 def _never_worse(found: Found) -> Iterator[Goal]:
     for name, over, number in _NEVER_WORSE:
         for cell in _ours(found):
-            best = _best_peer(found, cell.column, number)
+            best = best_peer(found, cell.column, number)
             if best is not None:
                 value, bound = number(cell), over * number(best)
                 against = f"{best.policy} x {over:g}"
@@ -193,7 +193,7 @@ def _ours(found: Found) -> Iterator[Cell]:
     return (found.means[key] for key in found.means if key[1] in OURS)
 
 
-def _best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
-    """The best of the peers in a column, each at its best."""
+def best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
+    """Return the peer that is least by a number in a column; None where none was run."""
     cells = [found.means[column, peer] for peer in PEERS if (column, peer) in found.means]
     return min(cells, key=number, default=None)

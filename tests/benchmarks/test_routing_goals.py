@@ -102,6 +102,9 @@ def test_tables_have_a_row_for_each_policy() -> None:
         ["zero-queue floor", "0.500"],
     ]
     assert len(made["p99 TTFT, s"].rows) == 2
+    assert made["Mean TTFT beside the best peer, s"].rows == [
+        ["mixed", "1.000", "", "1.000", "random", "1.00"]
+    ]
     assert "Goals, 2 of 2 met" in made
     for sheet in made.values():
         assert terminal(sheet).row_count == len(sheet.rows)
