@@ -23,7 +23,7 @@ AGING = 0.2
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
 #: less where it is room that is missing, which comes back unseen.
-LOOK_S, FULL_LOOK_S = 1.0, 0.2
+LOOK_S, FULL_LOOK_S = 0.25, 0.1
 #: How many are looked at each time; those who came first.
 LOOKED_AT = 64
 
