@@ -25,7 +25,7 @@ CROWD = 0.02
 #: every accelerator (H100 80 GB at 3.35 TB/s, A100 80 at 2.0, L40S 48 at 0.86: 24 to 55 ms).
 FULL_STEP_S = 0.025
 #: Part of the slowness of its own answer, and of others', that counts beside the first token.
-DECODE = 1.0
+DECODE = 0.4
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 

@@ -10,7 +10,7 @@ from tests.support import MakeRouter, MakeStub, until
 
 PATH = "/v1/chat/completions"
 OPS = "operators-key-" + "o" * 32
-SECRET = "a secret of somebody's "
+WORDS = "a secret of somebody's "
 
 
 def chat(text: str) -> dict[str, object]:
@@ -37,7 +37,7 @@ def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRo
     """It tells what it knows: the worker that has the prefix. No worker hears of it."""
     workers = [stub(), stub()]
     router = route(*(worker.url for worker in workers))
-    text = SECRET * 2000
+    text = WORDS * 2000
     home = router.http.post(PATH, json=chat(text)).headers["x-warmroute-worker"]
     until(router.idle)
     before = sum(len(worker.requests) for worker in workers)
@@ -46,7 +46,7 @@ def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRo
     assert answer.status_code == 200
     assert (found["reason"], found["workers"][0]["worker"]) == ("prefix", home)
     assert found["workers"][0]["held_tokens"] > 0.9 * found["tokens"]
-    assert SECRET.strip() not in answer.text
+    assert WORDS.strip() not in answer.text
     assert sum(len(worker.requests) for worker in workers) == before
     assert router.idle()
 
