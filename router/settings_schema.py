@@ -29,12 +29,16 @@ from router.units import (
     format_share,
     format_size,
 )
+from strategies.chbl import Chbl
 from strategies.leastload import LeastLoad
+from strategies.poweroftwo import PowerOfTwo
 from strategies.prefixaware import PrefixAware
 from strategies.roundrobin import RoundRobin
 
 BUILT_IN: dict[str, type[Any]] = {
+    "chbl": Chbl,
     "leastload": LeastLoad,
+    "poweroftwo": PowerOfTwo,
     "prefixaware": PrefixAware,
     "roundrobin": RoundRobin,
 }

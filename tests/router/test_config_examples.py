@@ -42,7 +42,8 @@ def test_every_key_is_described() -> None:
 
 def test_there_is_an_example_for_each_strategy() -> None:
     """And one with pools."""
-    assert [path.stem for path in EXAMPLES] == ["leastload", "pools", "prefixaware", "roundrobin"]
+    ours = ["chbl", "leastload", "poweroftwo", "prefixaware", "roundrobin"]
+    assert [path.stem for path in EXAMPLES] == sorted([*ours, "pools"])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
