@@ -18,14 +18,14 @@ PRICE = 4.0
 #: that computes less is taken, and siblings of a burst wait for their first.
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.1, 32.0, 0.05
 #: Seconds over which the share of busy workers is smoothed.
-SMOOTHED_S = 20.0
+SMOOTHED_S = 45.0
 #: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
 CROWD = 0.02
 #: Seconds that a step takes to read a full KV cache: memory over bandwidth is about the same on
 #: every accelerator (H100 80 GB at 3.35 TB/s, A100 80 at 2.0, L40S 48 at 0.86: 24 to 55 ms).
 FULL_STEP_S = 0.025
 #: Part of the slowness of its own answer, and of others', that counts beside the first token.
-DECODE = 0.4
+DECODE = 0.5
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 
