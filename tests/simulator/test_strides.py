@@ -36,7 +36,9 @@ def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
 def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
     """Run the engine of the simulated workers; return times of first and last tokens, and hits."""
     engine = Engine(TOY, block_size=BLOCK, kv_tokens=profile_tokens)
-    queue, now, first, last = deque(enumerate(work)), 0.0, {}, {}
+    queue, now = deque(enumerate(work)), 0.0
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
     while queue or engine.busy:
         if not engine.busy:
             now = max(now, queue[0][1][0])

@@ -63,7 +63,7 @@ LONG = "the same long document " * 2000
 def test_the_built_in_strategies_are_found_by_name() -> None:
     """Entry points name them, and an unknown name lists them."""
     assert {"roundrobin", "leastload", "prefixaware"} <= set(names())
-    with pytest.raises(KeyError, match="leastload, .*prefixaware, roundrobin"):
+    with pytest.raises(KeyError, match=r"leastload, .*prefixaware, roundrobin"):
         find("nearest")
 
 
