@@ -75,18 +75,18 @@ def test_a_name_and_a_mapping_mean_the_same() -> None:
     [
         (
             "prefixawre",
-            'f:2: strategy: "prefixawre" is not a strategy: known are leastload, prefixaware,'
-            ' roundrobin; did you mean "prefixaware"?',
+            'f:2: strategy: "prefixawre" is not a strategy: known are chbl, leastload,'
+            ' poweroftwo, prefixaware, roundrobin; did you mean "prefixaware"?',
         ),
         (
             "{name: Round-Robin, x: 1}",
-            'f:2: strategy.name: "Round-Robin" is not a strategy: known are leastload,'
-            ' prefixaware, roundrobin; did you mean "roundrobin"?',
+            'f:2: strategy.name: "Round-Robin" is not a strategy: known are chbl,'
+            ' leastload, poweroftwo, prefixaware, roundrobin; did you mean "roundrobin"?',
         ),
         (
             "{name: [a]}",
-            "f:2: strategy.name: a list is not a strategy: known are leastload, prefixaware,"
-            " roundrobin",
+            "f:2: strategy.name: a list is not a strategy: known are chbl, leastload,"
+            " poweroftwo, prefixaware, roundrobin",
         ),
         ("{memory: 1MiB}", "f:2: strategy.name: required key is missing"),
         ("{}", "f:2: strategy.name: required key is missing"),
