@@ -17,7 +17,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeR
 
 from benchmarks.routing_cells import Cell, Task, computed, means
 from benchmarks.routing_columns import Column, chosen, columns
-from benchmarks.routing_goals import OURS, Found, goals
+from benchmarks.routing_goals import OURS, Found, decisions, goals
 from benchmarks.routing_plot import plot
 from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
@@ -65,7 +65,7 @@ def main(
         result = Found(means(cells), _ideals(picked), searched)
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
-    reached = goals(result)
+    reached = [*goals(result), *(() if quick else decisions())]
     names = [one.name for one in picked]
     several = list(sheets(result, names, reached))
     for sheet in several:

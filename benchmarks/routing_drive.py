@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from benchmarks.routing_work import Talk, Work
+from router.prompts import Prompts
 from simulator.profiles import Profile
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
@@ -39,6 +40,10 @@ class Seat:
         """Tokens that running requests may take."""
         self.load = Load()
         self.pace = Pace()
+
+
+#: In the place of a prompt that has not come yet.
+_UNREAD = Prompt("model", 0)
 
 
 class Asked(Struct):
@@ -131,6 +136,7 @@ class Drive:
         self._computed: Callable[[Prompt, Seat], None] | None = getattr(
             self.strategy, "computed", None
         )
+        self._prompts = Prompts()
         self.done: list[Placed] = []
         self.cut: list[Placed] = []
         """Answers that broke off with their worker."""
@@ -190,14 +196,26 @@ class Drive:
 
     def _ask(self, talk: Talk, place: int, at_s: float) -> None:
         turn, number = talk.turns[place], next(self._numbers)
-        # The length of the answer is the engine's secret: clients seldom set a limit.
-        prompt = Prompt("model", turn.prompt_tokens, turn.keys, ENDS, counted=True, stream=True)
         job = Job(number, turn.keys, turn.prompt_tokens, turn.answer_tokens)
-        heappush(self._events, (at_s, number, Asked(talk, place, prompt, at_s, job)))
+        heappush(self._events, (at_s, number, Asked(talk, place, _UNREAD, at_s, job)))
+
+    def _read(self, job: Job) -> Prompt:
+        """Make what the router knows of it. The length of its answer is the engine's secret.
+
+        Clients seldom set a limit, so it is expected to be like those before.
+        """
+        answer_tokens = int(self._prompts.answer_tokens)
+        return Prompt(
+            *("model", job.prompt_tokens, job.keys, ENDS),
+            answer_tokens=answer_tokens,
+            counted=True,
+            stream=True,
+        )
 
     def _arrive(self, asked: Asked) -> None:
         if self._about is not None:
             self._about(asked.talk)
+        asked.prompt = self._read(asked.job)
         decision = self._rank(asked.prompt)
         if self._hold is None or not self._hold.must_hold(decision):
             self._place(asked, decision.candidates[0])
@@ -276,6 +294,7 @@ class Drive:
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
         if booking.computed_s is not None:
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
+        self._prompts.learn_answer(asked.job.answer_tokens)
         seat.load.release(booking, self.now)
         self.done.append(placed)
         following = asked.place + 1

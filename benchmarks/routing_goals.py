@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from benchmarks.decision import measured
 from benchmarks.routing_cells import Cell
 from benchmarks.routing_policies import POLICIES
 from benchmarks.routing_rates import Rate
@@ -30,6 +31,11 @@ NEAR_FLOOR = {"conversation x1": 1.15}
 TTFT_OVER, E2E_OVER = 1.02, 1.03
 
 
+#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers.
+DECISION_BYTES = 35_000
+DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
+
+
 class Goal(Struct, frozen=True):
     """`value` is to be at most `bound`, or at least where `least`."""
 
@@ -46,6 +52,16 @@ class Goal(Struct, frozen=True):
     def met(self) -> bool:
         """Whether it is reached."""
         return self.value >= self.bound if self.least else self.value <= self.bound
+
+
+def decisions() -> list[Goal]:
+    """Measure what ranking and recording cost on this machine."""
+    found = []
+    for workers, bound in DECISION_US.items():
+        _, rank, record = measured(DECISION_BYTES, workers)
+        column = f"{workers} workers"
+        found.append(Goal("decision, CPU µs", "prefixaware", column, rank + record, bound))
+    return found
 
 
 class Found(NamedTuple):
@@ -78,7 +94,7 @@ def _targets(found: Found) -> Iterator[Goal]:
 def _never_worse(found: Found) -> Iterator[Goal]:
     for name, over, number in _NEVER_WORSE:
         for cell in _ours(found):
-            best = _best_peer(found, cell.column, number)
+            best = best_peer(found, cell.column, number)
             if best is not None:
                 value, bound = number(cell), over * number(best)
                 against = f"{best.policy} x {over:g}"
@@ -177,7 +193,7 @@ def _ours(found: Found) -> Iterator[Cell]:
     return (found.means[key] for key in found.means if key[1] in OURS)
 
 
-def _best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
-    """The best of the peers in a column, each at its best."""
+def best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
+    """Return the peer that is least by a number in a column; None where none was run."""
     cells = [found.means[column, peer] for peer in PEERS if (column, peer) in found.means]
     return min(cells, key=number, default=None)

@@ -44,6 +44,8 @@ def plot(found: Found, columns: Sequence[str], path: Path) -> None:
 
 def _panel(axis: Any, found: Found, column: str, names: Sequence[str]) -> None:  # noqa: ANN401
     kinds = {policy.name: policy.kind for policy in POLICIES}
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
+
     floor = found.ideals[column].ttft_s
     for height, name in enumerate(names):
         cell = found.means.get((column, name))
@@ -54,4 +56,7 @@ def _panel(axis: Any, found: Found, column: str, names: Sequence[str]) -> None: 
     axis.axvline(floor, color="black", linestyle="--", linewidth=0.8)
     axis.set(xscale="log", title=column, yticks=range(len(names)), yticklabels=names)
     axis.tick_params(axis="y", labelsize=7)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.grid(axis="both", linewidth=0.3)

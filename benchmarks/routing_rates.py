@@ -13,7 +13,7 @@ from benchmarks.routing_policies import Policy
 
 #: Share of the answers that must begin in time.
 ENOUGH = 0.9
-#: Rates searched, as multiples of the column's own; and how often the span is halved (to 3 %).
+#: Rates searched, as multiples of the column's own; and how often the span is halved (to 5 %).
 LOWEST, HIGHEST, HALVINGS = 0.4, 1.8, 5
 
 

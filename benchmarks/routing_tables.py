@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from benchmarks.routing_cells import Cell
-from benchmarks.routing_goals import Found, Goal
+from benchmarks.routing_goals import OURS, Found, Goal, best_peer
 from benchmarks.routing_policies import POLICIES
 
 #: Columns of one table, so that a wide terminal shows it.
@@ -23,6 +23,14 @@ _NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
 )
 
 
+#: What is told of the best peer beside ours.
+_BESIDE: tuple[tuple[str, Callable[[Cell], float]], ...] = (
+    ("Mean TTFT beside the best peer, s", lambda cell: cell.ttft_s),
+    ("p99 TTFT beside the best peer, s", lambda cell: cell.ttft_p99_s),
+    ("Mean end to end beside the best peer, s", lambda cell: cell.e2e_s),
+)
+
+
 class Sheet(NamedTuple):
     """A table as plain text; the first columns of each row are words, those in `right` numbers."""
 
@@ -33,7 +41,9 @@ class Sheet(NamedTuple):
 
 
 def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Sheet]:
-    """Yield a sheet for every number, the sustainable rates, and the goals."""
+    """Yield a digest, a sheet for every number, the sustainable rates, and the goals."""
+    for title, number in _BESIDE:
+        yield _beside_sheet(title, number, found, columns)
     for title, text in _NUMBERS:
         for start in range(0, len(columns), _WIDE):
             yield _number_sheet(title, text, found, columns[start : start + _WIDE])
@@ -57,6 +67,22 @@ def markdown(sheet: Sheet) -> str:
     rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
     lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
     return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
+
+
+def _beside_sheet(
+    title: str, number: Callable[[Cell], float], found: Found, columns: Sequence[str]
+) -> Sheet:
+    rows = []
+    for column in columns:
+        ours = [found.means.get((column, name)) for name in OURS]
+        best = best_peer(found, column, number)
+        texts = ["" if cell is None else _short(number(cell)) for cell in (*ours, best)]
+        last = ["", ""]
+        if best is not None and ours[0] is not None:
+            last = [best.policy, f"{number(ours[0]) / number(best):.2f}"]
+        rows.append([column, *texts, *last])
+    headings = ("", *OURS, "best peer", "which", "ratio")
+    return Sheet(title, headings, rows, (1, 2, 3, 5))
 
 
 def _number_sheet(

@@ -139,12 +139,15 @@ class Attempt:
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
+            answer_tokens=usage.answer,
         )
         self._judge(now)
         try:
             job.pool.strategy.settled(job.prompt, choice, outcome, now)
         except Exception:
             log.exception("pool %s: a fault of its strategy", job.pool.name)
+        if usage.answer and outcome.ok:
+            job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
             self._learn(usage.prompt, usage.cached)
 

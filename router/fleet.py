@@ -189,6 +189,7 @@ class Pool:
     def follow(self, before: "Pool") -> None:
         """Take the place of a pool that chose otherwise; what was learned stays."""
         self.prompts.bytes_per_token = before.prompts.bytes_per_token
+        self.prompts.answer_tokens = before.prompts.answer_tokens
         self.curve = before.curve
         for worker in self.workers:
             worker.pace.follow(self.curve)

@@ -110,8 +110,8 @@ class Memories:
         if settings.controller != self._controller:
             self._controller = settings.controller
             for pool in self._fleet.pools:
-                if hasattr(pool.strategy, "memory_bytes"):
-                    cast("Remembers", pool.strategy).memory = None
+                if hasattr(pool.chooser, "memory_bytes"):
+                    cast("Remembers", pool.chooser).memory = None
         fresh = self._attach()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
         for where in list(self._followed):

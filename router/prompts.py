@@ -26,10 +26,9 @@ BYTES_PER_TOKEN = 4.0
 LEARNING = 0.05
 #: Prompts of fewer tokens teach nothing: their chat template would weigh too much.
 SHORTEST = 64
-#: Tokens of an answer that the client did not limit.
-ANSWER_TOKENS = 512
-#: A client's limit is an upper bound, seldom reached: no more than this is expected.
-LONGEST_ANSWER = 2048
+#: Tokens of an answer until some were seen; and the most that are expected. A client's limit is an
+#: upper bound, seldom reached: what is expected is what answers have been like.
+ANSWER_TOKENS, LONGEST_ANSWER = 256, 8192
 #: Bytes a token id takes.
 ID_BYTES = 4
 #: Tokens of a part that is not text, an image say; it may be anything from 64 to some thousands.
@@ -87,7 +86,9 @@ class Prompts:
         """Prompts made, by why they are not keyed by tokens; by an empty word if they are."""
         self.miscounted = 0
         """Prompts of which a worker reported another number of tokens than was computed."""
-        self._seen = 0
+        self.answer_tokens = float(ANSWER_TOKENS)
+        """Tokens of an answer, smoothed."""
+        self._seen = self._answered = 0
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
         """Turn a request into what a strategy may know of it."""
@@ -157,7 +158,7 @@ class Prompts:
             keys=keys,
             ends=TEXT_ENDS,
             unit_tokens=1.0 / ID_BYTES,
-            answer_tokens=_answer(endpoint, request),
+            answer_tokens=self._answer(endpoint, request),
             counted=not _several(endpoint, request),
             stream=request.stream is True,
             blocks=self._even(identity, _salt(request), ids) if self.sizes else NO_BLOCKS,
@@ -180,7 +181,7 @@ class Prompts:
             keys=chain(root, text.data),
             ends=TEXT_ENDS,
             unit_tokens=1.0 / per_token,
-            answer_tokens=_answer(endpoint, request),
+            answer_tokens=self._answer(endpoint, request),
             estimated=text.plain and text.tokens is None,
             stream=request.stream is True,
         )
@@ -190,7 +191,7 @@ class Prompts:
             model=request.model or "",
             tokens=int(measured(endpoint, request) / self.bytes_per_token),
             unit_tokens=1.0 / self.bytes_per_token,
-            answer_tokens=_answer(endpoint, request),
+            answer_tokens=self._answer(endpoint, request),
             estimated=endpoint.prompted is not Prompted.NOTHING,
             stream=request.stream is True,
         )
@@ -206,6 +207,19 @@ class Prompts:
         step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
+    def learn_answer(self, tokens: int) -> None:
+        """A worker reported so long an answer."""
+        self._answered += 1
+        weight = max(LEARNING, 1 / (self._answered + 1))
+        self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
+
+    def _answer(self, endpoint: Endpoint, request: Request) -> int:
+        """Tokens that the answer is expected to take in the KV cache."""
+        if not endpoint.answers:
+            return 0
+        expected = max(1, int(self.answer_tokens))
+        return min(request.answer_limit or expected, expected)
+
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
     """Whether the request may hold several prompts, of which a worker reports the sum."""
@@ -215,10 +229,3 @@ def _several(endpoint: Endpoint, request: Request) -> bool:
 
 def _salt(request: Request) -> str:
     return request.cache_salt if isinstance(request.cache_salt, str) else ""
-
-
-def _answer(endpoint: Endpoint, request: Request) -> int:
-    """Tokens the answer may take in the KV cache."""
-    if not endpoint.answers:
-        return 0
-    return min(request.answer_limit or ANSWER_TOKENS, LONGEST_ANSWER)

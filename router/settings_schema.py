@@ -30,15 +30,19 @@ from router.units import (
     format_share,
     format_size,
 )
+from strategies.chbl import Chbl
 from strategies.kvaware import KvAware
 from strategies.leastload import LeastLoad
+from strategies.poweroftwo import PowerOfTwo
 from strategies.prefixaware import PrefixAware
 from strategies.roundrobin import RoundRobin
 from strategies.session import Session
 
 BUILT_IN: dict[str, type[Any]] = {
+    "chbl": Chbl,
     "kvaware": KvAware,
     "leastload": LeastLoad,
+    "poweroftwo": PowerOfTwo,
     "prefixaware": PrefixAware,
     "roundrobin": RoundRobin,
     "session": Session,

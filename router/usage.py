@@ -19,10 +19,11 @@ _scan = json.JSONDecoder().raw_decode
 
 
 class Usage(NamedTuple):
-    """Prompt tokens as the worker counted them; None where it did not say."""
+    """Tokens of prompt and answer as the worker counted them; None where it did not say."""
 
     prompt: int | None = None
     cached: int | None = None
+    answer: int | None = None
 
 
 class _Document(msgspec.Struct):
@@ -95,14 +96,15 @@ def _usage(usage: dict[str, Any]) -> Usage:
     """
     get = usage.get
     prompt = _count(get("prompt_tokens", get("input_tokens")))
+    answer = _count(get("completion_tokens", get("output_tokens")))
     if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
         read = _count(get("cache_read_input_tokens"))
         written = _count(get("cache_creation_input_tokens"))
         if prompt is not None and (read is not None or written is not None):
-            return Usage(prompt + (read or 0) + (written or 0), read)
+            return Usage(prompt + (read or 0) + (written or 0), read, answer)
     details = get("prompt_tokens_details") or get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(prompt, _count(cached))
+    return Usage(prompt, _count(cached), answer)
 
 
 def _count(value: object) -> int | None:

@@ -18,14 +18,14 @@ PRICE = 4.0
 #: that computes less is taken, and siblings of a burst wait for their first.
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.1, 32.0, 0.05
 #: Seconds over which the share of busy workers is smoothed.
-SMOOTHED_S = 20.0
+SMOOTHED_S = 45.0
 #: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
 CROWD = 0.02
-#: Seconds that a step takes to read a full KV cache: memory over bandwidth is about the same on
-#: every accelerator (H100 80 GB at 3.35 TB/s, A100 80 at 2.0, L40S 48 at 0.86: 24 to 55 ms).
-FULL_STEP_S = 0.025
-#: Part of the slowness of its own answer, and of others', that counts beside the first token.
-DECODE = 0.5
+#: Seconds that a full KV cache is worth: a step reads the cache once, which takes about 25 ms where
+#: it is full, on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100 80 at 2.0,
+#: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
+#: at hand: weighed by that, a thousand tokens drive prompts from their prefixes, and gain nothing.
+DECODE_S = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 
@@ -66,7 +66,7 @@ class Costs:
             waits.append(wait)
         later = self._later(busy / len(workers), now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
-        slowness = DECODE * answer * FULL_STEP_S
+        slowness = DECODE_S if answer else 0.0
         ranked = []
         for place, worker in enumerate(workers):
             name, load, wait = worker.name, worker.load, waits[place]

@@ -6,7 +6,7 @@ where it is cheapest by then. A held request's need shrinks by `AGING` for each 
 no one starves; nobody is held beyond `LONGEST_S`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -23,7 +23,9 @@ AGING = 0.2
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
 #: less where it is room that is missing, which comes back unseen.
-LOOK_S, FULL_LOOK_S = 1.0, 0.2
+LOOK_S, FULL_LOOK_S = 0.5, 0.1
+#: How many of the best workers are remembered between two decisions.
+REMEMBERED = 16
 #: How many are looked at each time; those who came first.
 LOOKED_AT = 64
 
@@ -31,7 +33,7 @@ LOOKED_AT = 64
 class Held(Generic[T]):
     """One request that waits to be bound."""
 
-    __slots__ = ("again", "full", "item", "load", "prefill_s", "prompt", "since")
+    __slots__ = ("again", "full", "item", "load", "prefill_s", "prompt", "rests", "since")
 
     def __init__(self, item: T, prompt: Prompt, since: float, decision: Decision) -> None:
         self.item = item
@@ -42,18 +44,28 @@ class Held(Generic[T]):
 
     def look(self, decision: Decision, now: float) -> None:
         """Note where it would go."""
-        choice = decision.candidates[0]
+        candidates = decision.candidates[:REMEMBERED]
+        choice = candidates[0]
         self.load: Load = choice.worker.load
+        self.rests = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
+        """What it costs at each of the best, but for the wait there."""
         self.prefill_s = choice.cost.prefill
         """What it needs there."""
         self.full = choice.cost.room > 0.0
         self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
 
-    def is_sure(self, now: float) -> bool:
-        """It has to stay, without deciding anew: where it would go there is still a line."""
+    def is_sure(self, ready: Mapping[Load, float], now: float) -> bool:
+        """It has to stay, without deciding anew: no `ready` worker has become the cheapest."""
         if now >= self.again:
             return False
-        return self.full or self.load.wait(now) + self.load.promised_s > READY_S
+        if self.full:
+            return True
+        rests, load = self.rests, self.load
+        cost = rests[load] + load.wait(now) + load.promised_s
+        return not any(
+            one in rests and rests[one] + wait + one.promised_s <= cost
+            for one, wait in ready.items()
+        )
 
 
 class LateBinding(Generic[T]):
@@ -64,6 +76,8 @@ class LateBinding(Generic[T]):
         self._longest_s = min(longest_s, LONGEST_S)
         self._held: dict[Held[T], None] = {}
         self._promised: set[Load] = set()
+        self._loads: list[Load] = []
+        """Of all workers, as of the last decision."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -81,6 +95,7 @@ class LateBinding(Generic[T]):
     def enter(self, item: T, prompt: Prompt, decision: Decision, now: float) -> Held[T]:
         """Hold it; it leaves by `release` or by `leave`."""
         held = Held(item, prompt, now, decision)
+        self._loads = [candidate.worker.load for candidate in decision.candidates]
         self._promise(held)
         self._held[held] = None
         return held
@@ -100,10 +115,14 @@ class LateBinding(Generic[T]):
         held are gone through by need; each that has to stay is promised to where it would go, so
         that those behind it, and those who come, see the line as it will be.
         """
+        waits = {load: load.wait(now) for load in self._loads}
+        ready = {load: wait for load, wait in waits.items() if wait <= READY_S}
+        if not ready and not self._is_over(now):
+            return None
         self._clear()
         line = sorted(islice(self._held, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
         for held in line:
-            if held.is_sure(now):
+            if held.is_sure(ready, now):
                 self._promise(held)
                 continue
             decision = rank(held.prompt)
@@ -111,8 +130,13 @@ class LateBinding(Generic[T]):
                 del self._held[held]
                 return held, decision
             held.look(decision, now)
+            self._loads = [candidate.worker.load for candidate in decision.candidates]
             self._promise(held)
         return None
+
+    def _is_over(self, now: float) -> bool:
+        """Whether somebody was held for as long as anybody is."""
+        return any(now - held.since >= self._longest_s for held in islice(self._held, 1))
 
     def _promise(self, held: Held[T]) -> None:
         held.load.promised_s += held.prefill_s

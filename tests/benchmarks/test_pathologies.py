@@ -43,7 +43,8 @@ def without_wait(patch: pytest.MonkeyPatch) -> None:
 
 def without_decode(patch: pytest.MonkeyPatch) -> None:
     """Nobody sees who answers."""
-    patch.setattr(cost, "DECODE", 0.0)
+    patch.setattr(cost, "DECODE_S", 0.0)
+    patch.setattr(cost, "CROWD", 0.0)
 
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typer import BadParameter
 
 from benchmarks.routing import main
 from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_goals import Found, Goal, goals
+from benchmarks.routing_goals import Found, Goal, decisions, goals
 from benchmarks.routing_plot import plot
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
@@ -79,6 +79,13 @@ def test_near_the_floor_where_load_is_moderate() -> None:
     assert named(reached, "mean TTFT, s", "floor").met is True
 
 
+def test_decisions_are_measured() -> None:
+    """Each fleet has a number and a bound of its own; the numbers are this machine's."""
+    reached = decisions()
+    assert [goal.bound for goal in reached] == [60.0, 150.0, 1_000.0]
+    assert 0 < reached[0].value < reached[-1].value
+
+
 def test_seeds_are_averaged() -> None:
     """The mean over seeds is what is judged."""
     cells = [cell("mixed", "random", ttft_s) for ttft_s in (1.0, 3.0)]
@@ -95,6 +102,9 @@ def test_tables_have_a_row_for_each_policy() -> None:
         ["zero-queue floor", "0.500"],
     ]
     assert len(made["p99 TTFT, s"].rows) == 2
+    assert made["Mean TTFT beside the best peer, s"].rows == [
+        ["mixed", "1.000", "", "1.000", "random", "1.00"]
+    ]
     assert "Goals, 2 of 2 met" in made
     for sheet in made.values():
         assert terminal(sheet).row_count == len(sheet.rows)

@@ -48,7 +48,7 @@ def test_version_and_help() -> None:
     assert run("--version").stdout == f"warmroute {__version__}\n"
     done = run("--help")
     assert done.returncode == 0
-    for command in ("serve", "check", "schema", "demo", "replay", "simulate"):
+    for command in ("serve", "check", "explain", "schema", "demo", "replay", "simulate"):
         assert command in done.stdout
 
 

@@ -34,6 +34,8 @@ FAMILIES = {
     "warmroute_prefix_tree_bytes": "gauge",
     "warmroute_queue_length": "gauge",
     "warmroute_queued": "counter",
+    "warmroute_held": "gauge",
+    "warmroute_held_requests": "counter",
     "warmroute_queue_refused": "counter",
     "warmroute_retries_denied": "counter",
     "warmroute_tasks": "gauge",

@@ -196,7 +196,7 @@ def test_of_several_texts_the_first_decides() -> None:
         ({"max_tokens": 7}, 7),
         ({"max_completion_tokens": 9, "max_tokens": 7}, 9),
         ({"max_output_tokens": 11}, 11),
-        ({"max_tokens": 10**9}, LONGEST_ANSWER),
+        ({"max_tokens": 10**9}, ANSWER_TOKENS),
         ({"max_tokens": -1}, ANSWER_TOKENS),
         ({"max_tokens": "7"}, ANSWER_TOKENS),
         ({"max_tokens": None}, ANSWER_TOKENS),
@@ -206,6 +206,19 @@ def test_the_answers_room(body: dict[str, Any], expected: int) -> None:
     """What the client allows, within reason; nothing where no answer is generated."""
     assert prompt(CHAT, body).answer_tokens == expected
     assert prompt(EMBEDDINGS, body).answer_tokens == 0
+
+
+def test_the_length_of_answers_is_learned() -> None:
+    """Clients allow far more than they get; what they do not allow is not expected either."""
+    prompts = Prompts()
+    for _ in range(200):
+        prompts.learn_answer(1000)
+    request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 100_000}).encode(), b"")
+    assert prompts.prompt(CHAT, request).answer_tokens == pytest.approx(1000, rel=0.05)
+    request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 5}).encode(), b"")
+    assert prompts.prompt(CHAT, request).answer_tokens == 5
+    prompts.learn_answer(10**9)
+    assert prompts.answer_tokens < LONGEST_ANSWER
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])

@@ -75,18 +75,18 @@ def test_a_name_and_a_mapping_mean_the_same() -> None:
     [
         (
             "prefixawre",
-            'f:2: strategy: "prefixawre" is not a strategy: known are kvaware, leastload,'
-            ' prefixaware, roundrobin, session; did you mean "prefixaware"?',
+            'f:2: strategy: "prefixawre" is not a strategy: known are chbl, kvaware, leastload,'
+            ' poweroftwo, prefixaware, roundrobin, session; did you mean "prefixaware"?',
         ),
         (
             "{name: Round-Robin, x: 1}",
-            'f:2: strategy.name: "Round-Robin" is not a strategy: known are kvaware, leastload,'
-            ' prefixaware, roundrobin, session; did you mean "roundrobin"?',
+            'f:2: strategy.name: "Round-Robin" is not a strategy: known are chbl, kvaware,'
+            ' leastload, poweroftwo, prefixaware, roundrobin, session; did you mean "roundrobin"?',
         ),
         (
             "{name: [a]}",
-            "f:2: strategy.name: a list is not a strategy: known are kvaware, leastload,"
-            " prefixaware, roundrobin, session",
+            "f:2: strategy.name: a list is not a strategy: known are chbl, kvaware, leastload,"
+            " poweroftwo, prefixaware, roundrobin, session",
         ),
         ("{memory: 1MiB}", "f:2: strategy.name: required key is missing"),
         ("{}", "f:2: strategy.name: required key is missing"),

@@ -19,11 +19,11 @@ class Event(NamedTuple):
 
 
 def read(*chunks: bytes) -> Usage:
-    """What is read of an answer in these chunks."""
+    """What is read of the prompt in these chunks of an answer."""
     tail = UsageTail()
     for chunk in chunks:
         tail.add(chunk)
-    return tail.read()
+    return tail.read()._replace(answer=None)
 
 
 anyhow = settings(deadline=None)

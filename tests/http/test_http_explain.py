@@ -1,0 +1,104 @@
+"""Asking why: of an answer, of a running router, and of a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run
+from tests.support import MakeRouter, MakeStub, until
+
+PATH = "/v1/chat/completions"
+OPS = "operators-key-" + "o" * 32
+WORDS = "a secret of somebody's "
+
+
+def chat(text: str) -> dict[str, object]:
+    """A request with this text."""
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: MakeRouter) -> None:
+    """The request's field `x-warmroute-decision` asks for it; without, nothing is added."""
+    router = route(stub().url, stub().url)
+    plain = router.http.post(PATH, json=chat("hello"))
+    assert "x-warmroute-reason" not in plain.headers
+    asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
+    assert "cheapest" in asked.headers["x-warmroute-reason"]
+    costs = asked.headers.get_list("x-warmroute-cost")
+    assert len(costs) == 2
+    assert costs[0].startswith(asked.headers["x-warmroute-worker"])
+    for cost in costs:
+        for term in ("held=", "wait=", "prefill=", "price=", "decode=", "room="):
+            assert term in cost
+
+
+def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRouter) -> None:
+    """It tells what it knows: the worker that has the prefix. No worker hears of it."""
+    workers = [stub(), stub()]
+    router = route(*(worker.url for worker in workers))
+    text = WORDS * 2000
+    home = router.http.post(PATH, json=chat(text)).headers["x-warmroute-worker"]
+    until(router.idle)
+    before = sum(len(worker.requests) for worker in workers)
+    answer = router.http.post("/explain", json=chat(text + "and more"))
+    found = answer.json()
+    assert answer.status_code == 200
+    assert (found["reason"], found["workers"][0]["worker"]) == ("prefix", home)
+    assert found["workers"][0]["held_tokens"] > 0.9 * found["tokens"]
+    assert WORDS.strip() not in answer.text
+    assert sum(len(worker.requests) for worker in workers) == before
+    assert router.idle()
+
+
+def test_what_cannot_be_explained(stub: MakeStub, route: MakeRouter) -> None:
+    """Says what is wrong, as the endpoint itself would."""
+    router = route(stub().url)
+    assert router.http.post("/explain", content=b"{").status_code == 400
+    assert router.http.post("/explain", json={**chat("x"), "model": "no"}).status_code == 404
+    refused = router.http.post("/explain", params={"path": "/nope"}, json=chat("x"))
+    assert refused.status_code == 400
+    assert "/v1/completions" in refused.text
+    assert router.http.get("/explain").status_code == 405
+
+
+def test_explaining_is_for_operators(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of other people's prompts, if only whether somebody sent them."""
+    monkeypatch.setenv("OPS_KEY", OPS)
+    router = route(stub().url, admin={"keys": [{"name": "ops", "key": "${OPS_KEY}"}]})
+    assert router.http.post("/explain", json=chat("x")).status_code == 401
+    key = {"authorization": f"Bearer {OPS}"}
+    assert router.http.post("/explain", json=chat("x"), headers=key).status_code == 200
+
+
+def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
+    """Of a file alone, and of a running router; as a table and as JSON."""
+    router = route(stub().url)
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text("workers: [{url: 'http://127.0.0.1:9', models: [m]}]\n")
+    body.write_text(json.dumps(chat("hello " * 3000)))
+    offline = run("explain", file, "--request", body)
+    assert offline.returncode == 0, offline.stderr
+    assert "cold: Nobody holds any of it" in offline.stdout
+    router.http.post(PATH, json=chat("hello " * 3000))
+    until(router.idle)
+    done = run("explain", file, "--request", body, "--url", router.url, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reason"] == "prefix"
+
+
+def test_the_command_with_wrong_input(tmp_path: Path) -> None:
+    """Exit code 2, and a sentence."""
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text("workers: [{url: 'http://127.0.0.1:9', models: [m]}]\n")
+    missing = run("explain", file, "--request", body)
+    assert (missing.returncode, "No such file" in missing.stderr) == (2, True)
+    body.write_text("[1]")
+    wrong = run("explain", file, "--request", body)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
+    body.write_text(json.dumps(chat("x")))
+    nobody = run("explain", file, "--request", body, "--url", "http://127.0.0.1:9")
+    assert (nobody.returncode, "does not answer" in nobody.stderr) == (1, True)

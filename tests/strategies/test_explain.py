@@ -1,0 +1,57 @@
+"""A decision in words."""
+
+import pytest
+
+from strategies.base import FREE, Candidate, Cost, Decision, Prompt
+from strategies.explain import explain, terms, words
+from strategies.load import Load
+from strategies.pace import Pace
+
+PROMPT = Prompt("m", 8000, (1, 2, 3))
+
+
+class Stand:
+    """A worker with a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.load, self.pace = Load(), Pace()
+        self.kv_tokens = self.room_tokens = None
+
+
+HOLDER = Candidate(Stand("a"), Cost(wait=2.0, prefill=0.1), 7500)
+IDLE = Candidate(Stand("b"), Cost(prefill=0.8))
+
+
+@pytest.mark.parametrize(
+    ("order", "reason", "said"),
+    [
+        ((HOLDER, IDLE), "prefix", ("a holds most of it, 7500 of 8000", "wait, 2.000 s")),
+        ((IDLE, HOLDER), "spill", ("a holds more, 7500 of 8000", "costs 1.300 s more", "wait")),
+        ((IDLE,), "cold", ("Nobody holds any of it; b is cheapest", "prefill, 0.800 s")),
+        ((IDLE,), "load", ("b has least to do",)),
+        ((Candidate(Stand("c"), FREE),), "turn", ("It is c's turn.",)),
+        ((Candidate(Stand("c"), FREE),), "other", ("c was chosen.",)),
+    ],
+)
+def test_the_reason_is_said(
+    order: tuple[Candidate, ...], reason: str, said: tuple[str, ...]
+) -> None:
+    """In one or two sentences, with the numbers that decided."""
+    sentence = words(PROMPT, Decision(order, reason))
+    assert all(part in sentence for part in said), sentence
+
+
+def test_all_is_told() -> None:
+    """Every worker's terms, the best first, and their sum."""
+    found = explain(PROMPT, Decision((IDLE, HOLDER), "spill"))
+    assert (found.model, found.tokens, found.blocks, found.reason) == ("m", 8000, 3, "spill")
+    assert [(term.worker, term.total) for term in found.workers] == [("b", 0.8), ("a", 2.1)]
+
+
+def test_terms_stand_in_a_line() -> None:
+    """As the header has them; none where nothing was compared."""
+    assert terms(HOLDER) == (
+        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s"
+    )
+    assert terms(Candidate(Stand("c"), FREE)) == ""
