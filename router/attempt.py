@@ -11,6 +11,7 @@ from router.fleet import Pool, Worker
 from router.headers import header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
+from router.prompts import Along
 from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
@@ -35,8 +36,8 @@ class Plea(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
-    ids: bytes
-    """Token ids to be sent along, or none."""
+    along: Along | None
+    """Token ids to be sent along."""
     workers: Sequence[Worker]
     """Those that could answer when it came."""
     started: float
@@ -51,8 +52,8 @@ class Job(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
-    ids: bytes
-    """Token ids to be sent along, or none."""
+    along: Along | None
+    """Token ids to be sent along."""
     decision: Decision
     started: float
     metrics: PoolMetrics

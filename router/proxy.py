@@ -133,7 +133,7 @@ class Proxy:
                 break
             await self._admission.turn(pool, model, exchange.tenant, only)
             found, _, workers = self._fleet.route(model)
-            if found is not pool:
+            if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
                 if plea.visit is None:
                     await self._ask(plea)
@@ -152,7 +152,7 @@ class Proxy:
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """As the fleet is by now; read again if the settings have changed meanwhile."""
         pool, _, workers = self._fleet.route(plea.prompt.model)
-        if pool is plea.pool:
+        if pool is plea.pool and _holds(plea):
             return plea, workers
         plea = await self._read(plea.endpoint, plea.exchange)
         return plea, plea.workers
@@ -173,7 +173,7 @@ class Proxy:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = self._fleet.route(request.model)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
-        return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started, visit)
+        return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
     def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
         """Rank those with room; all of them if a reserved place was just taken by another."""
@@ -190,7 +190,7 @@ class Proxy:
             plea.exchange,
             pool,
             plea.prompt,
-            plea.ids,
+            plea.along,
             decision,
             plea.started,
             metrics,
@@ -259,8 +259,8 @@ class Proxy:
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         body = exchange.body
-        if job.ids and worker.takes_ids:
-            body = with_ids(body, job.ids)
+        if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
+            body = with_ids(body, job.along.ids)
         path, key = job.endpoint.path.encode(), worker.api_key
         asks = exchange if job.visit is None else job.visit.stripped(exchange)
         head = upstream_head(path, asks, worker.host, key, len(body))
@@ -341,6 +341,11 @@ async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
     if not getattr(choice.worker, "ready", True):
         return choice
     return await visit.settle(choice, job.decision.candidates, job.pool)
+
+
+def _holds(plea: Plea) -> bool:
+    """Its tokens are still those of its model."""
+    return plea.along is None or plea.pool.prompts.holds(plea.along)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
