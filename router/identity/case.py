@@ -28,7 +28,7 @@ class Asked:
     """How often in a row it did not agree."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Case:
     """One source and what hangs on it."""
 

@@ -6,7 +6,7 @@ from router.fleet import Fleet, Pool, Worker
 from router.identity.case import Case
 from router.identity.finding import Finding, Missing, Wanted
 from router.identity.shelf import Volume
-from router.identity.sources import Kind, Origin, identity, is_adapter, origin
+from router.identity.sources import Kind, Origin, at_workers, identity, is_adapter, origin
 from router.settings_identity import TokenizerSettings
 
 Cases = dict[tuple[str, Wanted], Case]
@@ -48,11 +48,14 @@ class Sorting:
     def _sort_pool(
         self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
     ) -> None:
+        told: dict[Origin, Wanted] = {}
         for name, worker in _first_of_each(pool):
             if not self._fleet.answers_for(name, pool):
                 continue
             found = self._origin(pool, settings, name, worker)
-            key = (pool.name, Wanted.told(found, settings))
+            if found not in told:  # adapters, of which there are many, have their model's
+                told[found] = Wanted.told(found, settings)
+            key = (pool.name, told[found])
             if key not in cases:
                 cases[key] = before.get(key) or Case(pool.name, found, key[1])
                 cases[key].models = {}
@@ -70,7 +73,7 @@ class Sorting:
                 self._finding.look(Wanted.told(found, settings)), Missing
             )
             if missing:
-                return Origin(Kind.WORKER, why=_NEEDED)
+                return at_workers(name, worker.models, _NEEDED)
         return found
 
 
