@@ -6,7 +6,7 @@ What stands where, and what wins over what, is as Transformers has it
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,13 @@ def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *O
     return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
+def check_sizes(files: Iterable[Path]) -> None:
+    """Raise BadFolder if one of them is too large to be read, OSError if it is not there."""
+    for file in files:
+        if file.stat().st_size > LARGEST:
+            raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")
+
+
 def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
     """Whether `config.json` names the type or an architecture of one of these models."""
     model = _json(path / _MODEL)
@@ -215,8 +222,7 @@ def _json(path: Path) -> Json:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST:
-            raise BadFolder(f"{path} is over {LARGEST >> 20} MiB")
+        check_sizes([path])
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadFolder(f"{path} cannot be read: {error}") from None
