@@ -29,7 +29,7 @@ class Plea(NamedTuple):
     pool: Pool
     prompt: Prompt
     ids: bytes
-    """Token ids to be sent along, or none."""
+    """Token ids to be sent along, as a list in JSON, or none."""
     workers: Sequence[Worker]
     """Those that could answer when it came."""
     started: float
@@ -43,7 +43,7 @@ class Job(NamedTuple):
     pool: Pool
     prompt: Prompt
     ids: bytes
-    """Token ids to be sent along, or none."""
+    """Token ids to be sent along, as a list in JSON, or none."""
     decision: Decision
     started: float
     metrics: PoolMetrics

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from router.identity.exact import Exact
+from router.identity.forward import may_have, written
 from router.identity.text import canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
@@ -65,7 +66,7 @@ class Made(NamedTuple):
     reason: str = ""
     """Why it is not keyed by tokens; empty if it is."""
     ids: bytes = b""
-    """Token ids to be sent along, 32 bits each, lowest byte first."""
+    """Token ids to be sent along, as a list in JSON."""
 
 
 class Prompts:
@@ -135,8 +136,8 @@ class Prompts:
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        along = known.forward and endpoint.prompted is Prompted.CHAT
-        return Made(prompt, ids=ids if along else b"")
+        along = known.forward and endpoint.prompted is Prompted.CHAT and may_have(request)
+        return Made(prompt, ids=written(ids) if along else b"")
 
     def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
         """Keys end where the first image begins: what is after it is another one's in the engine,

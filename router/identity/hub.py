@@ -5,6 +5,7 @@ Everything here blocks, for as long as a network may take; it is called in threa
 """
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from router.identity.folder import LARGEST, PATTERNS, has_tokenizer
@@ -82,15 +83,11 @@ def _fetched(name: str) -> Path:
 def _check_sizes(name: str) -> None:
     """Raise NotFetched rather than fill a disk; errors of the hub as they come."""
     from huggingface_hub import model_info  # noqa: PLC0415
-    from huggingface_hub.utils import filter_repo_objects  # noqa: PLC0415
 
-    sizes = {
-        file.rfilename: file.size or 0
-        for file in model_info(name, files_metadata=True).siblings or ()
-    }
-    for file in filter_repo_objects(sizes, allow_patterns=_WANTED):
-        if sizes[file] > LARGEST:
-            raise NotFetched(f"{file} of {name} is over {LARGEST >> 20} MiB")
+    for file in model_info(name, files_metadata=True).siblings or ():
+        wanted = any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)
+        if wanted and (file.size or 0) > LARGEST:
+            raise NotFetched(f"{file.rfilename} of {name} is over {LARGEST >> 20} MiB")
 
 
 def _brief(error: Exception) -> str:
