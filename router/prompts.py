@@ -81,6 +81,8 @@ class Prompts:
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
         self.asked: dict[str, Asked] = {}
         """The same for models that are asked for; no model is in both."""
+        self.asking = 0
+        """Prompts whose tokens are being asked for."""
         self.bytes_per_token = BYTES_PER_TOKEN
         self.by_reason: Counter[str] = Counter()
         """Prompts made, by why they are not keyed by tokens; by an empty word if they are."""
