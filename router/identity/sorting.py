@@ -49,7 +49,13 @@ class Sorting:
         self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
     ) -> None:
         told: dict[Origin, Wanted] = {}
-        for name, worker in _first_of_each(pool):
+        held = {
+            name: said
+            for case in before.values()
+            if case.pool == pool.name
+            for name, said in case.models.items()
+        }
+        for name, worker in _one_of_each(pool, held):
             if not self._fleet.answers_for(name, pool):
                 continue
             found = self._origin(pool, settings, name, worker)
@@ -77,13 +83,20 @@ class Sorting:
         return found
 
 
-def _first_of_each(pool: Pool) -> list[tuple[str, Worker]]:
-    """Every model with the first worker that serves it; adapters last.
+def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
+    """Every model with a worker that tells what it is; adapters last.
 
-    Where workers differ on what a model is, the first one counts, and agreement tells the rest.
+    Where workers differ on that, one that says what was `held` so far counts, by name, else the
+    first one: so what was learned lasts as long as anybody has that model. Agreement tells the
+    rest.
     """
     found: dict[str, Worker] = {}
+    holding: set[str] = set()
     for worker in pool.workers:
         for name in worker.models:
+            held_here = name in held and identity(name, worker.models) == held[name]
+            if held_here and name not in holding:
+                holding.add(name)
+                found[name] = worker
             found.setdefault(name, worker)
     return sorted(found.items(), key=lambda one: is_adapter(one[0], one[1].models))

@@ -119,6 +119,23 @@ def test_an_answer_about_another_model() -> None:
     asyncio.run(scene())
 
 
+def test_one_model_from_several_places() -> None:
+    """It stays what it was, whoever of its workers leaves first; and not when all have left."""
+    workers = [serving("a", m="/models/a"), serving("b", m="org/a"), serving("c", m="/models/a")]
+    made, pool = keeper(workers, Answers(dict.fromkeys("abc", 1)))
+
+    def said() -> str:
+        (case,) = made.cases
+        return case.models["m"]
+
+    made.change(SETTINGS)
+    assert said() == "/models/a"
+    for left, then in (workers[1:], "/models/a"), (workers[1:2], "org/a"), (workers, "org/a"):
+        pool.change(["*"], left)
+        made.change(SETTINGS)
+        assert said() == then
+
+
 def test_one_case_is_no_work_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With so many models, each is decided on a few times, not once for each of the others."""
     count = 40
