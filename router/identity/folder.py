@@ -50,6 +50,10 @@ _PROGRAMS = frozenset(
 )
 #: Those that engines tokenize by a library of their own.
 _TOKENIZERS = frozenset(("MoonshotKimiaForCausalLM",))
+#: Classes of tokenizers that are what `tokenizer.json` says. Others may have a program of their own
+#: that takes little more of it than vocabulary and merges (Transformers 5,
+#: tokenization_utils_tokenizers.py, `convert_to_native_format`).
+_AS_WRITTEN = frozenset(("TokenizersBackend", "PythonBackend", "PreTrainedTokenizer"))
 #: Special tokens without a name of their own; the second is the older spelling.
 UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: What may be fetched of a model's repository.
@@ -95,6 +99,12 @@ class ModelFolder:
     """Engines use Mistral's library, unless they are told otherwise."""
     processor: str | None = None
     """The template of a model that sees or hears: taken first where there are no tools."""
+
+    @property
+    def rebuilt(self) -> bool:
+        """Engines build the tokenizer by its class: mostly, not surely, what the file says."""
+        named = self.config.get("tokenizer_class")
+        return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
 
     def template(self, *, tools: bool) -> str | None:
         """Return the template for requests with or without tools."""

@@ -150,8 +150,8 @@ class Keeper:
     # Which sources there are.
 
     def _heard(self) -> None:
-        """A search has ended: another source may be the right one."""
-        self._unsorted = True
+        """A search has ended: where that is a way out, another source may be the right one."""
+        self._unsorted |= self._sorting.may_ask
         self._wake.set()
 
     def _sort(self) -> None:

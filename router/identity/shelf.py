@@ -49,6 +49,8 @@ class Volume:
     """A folder that it was read from."""
     exact: Exact
     opened: _Opened
+    sure: bool = True
+    """What is read here is what engines read; else a worker has to confirm it."""
 
     @property
     def library(self) -> str:
@@ -94,8 +96,9 @@ class Shelf:
                 opened = self._library(folder, files, by_mistral=by_mistral)
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
+                sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
                 exact = Exact(_way(folder, opened, keywords or {}))
-                found = self._volumes[key] = Volume(path, exact, opened)
+                found = self._volumes[key] = Volume(path, exact, opened, sure)
             return found
 
     def _library(

@@ -45,6 +45,11 @@ class Sorting:
         else:
             case.found(None, result.why if result else "it is being looked for")
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether a search's end may mean that workers are to be asked."""
+        return any(map(_needs_tokens, self._fleet.pools))
+
     def _sort_pool(
         self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
     ) -> None:
@@ -74,13 +79,17 @@ class Sorting:
         To ask for every prompt costs more than most strategies gain by it.
         """
         found = origin(settings.source, name, worker.models)
-        if settings.source == "auto" and getattr(pool.strategy, "needs_tokens", False):
+        if settings.source == "auto" and _needs_tokens(pool):
             missing = found.kind is Kind.TEXT or isinstance(
                 self._finding.look(Wanted.told(found, settings)), Missing
             )
             if missing:
                 return at_workers(name, worker.models, _NEEDED)
         return found
+
+
+def _needs_tokens(pool: Pool) -> bool:
+    return getattr(pool.strategy, "needs_tokens", False)
 
 
 def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:

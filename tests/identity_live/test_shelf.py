@@ -76,6 +76,24 @@ def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert shelf.open(folder).path == folder
 
 
+@pytest.mark.parametrize(
+    ("named", "sure"),
+    [
+        (None, True),
+        ("PreTrainedTokenizerFast", True),
+        ("TokenizersBackend", True),
+        ("LlamaTokenizerFast", False),
+        ("Qwen2Tokenizer", False),
+    ],
+)
+def test_what_engines_build_by_its_class(tmp_path: Path, named: str | None, *, sure: bool) -> None:
+    """It may be another one than the file says: somebody has to confirm it."""
+    folder = make_model(tmp_path / "a")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": named}))
+    assert Shelf().open(folder).sure is sure
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "tekken.json"])
 def test_what_is_too_large(tmp_path: Path, name: str) -> None:
     """It is not even looked at."""
