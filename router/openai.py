@@ -86,6 +86,8 @@ class _Fields(msgspec.Struct, kw_only=True):
     instructions: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    echo: msgspec.Raw = msgspec.Raw()
 
     @property
     def answer_limit(self) -> int | None:

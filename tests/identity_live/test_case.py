@@ -1,5 +1,6 @@
 """When a tokenizer may be trusted: after every ready worker was asked, while none differs."""
 
+from types import SimpleNamespace
 from typing import cast
 
 from hypothesis import given
@@ -15,7 +16,7 @@ from router.identity.sources import Kind, Origin
 AGREES = Verdict(State.AGREES, "")
 UNVERIFIED = Verdict(State.UNVERIFIED, "")
 DIFFERS = Verdict(State.DIFFERS, "", Difference("chat", 1, 2, 3))
-VOLUME, OTHER = (cast("Volume", object()) for _ in range(2))
+VOLUME, OTHER = (cast("Volume", SimpleNamespace(sure=sure)) for sure in (True, False))
 
 
 def case(kind: Kind = Kind.FOLDER) -> Case:
@@ -43,6 +44,19 @@ def test_everyone_is_asked_first() -> None:
     one.decide("abc", "abc")
     assert trusts(one)
     assert one.waiting("abc", 0) == ["c"]
+
+
+def test_one_has_to_confirm() -> None:
+    """What engines may make another way; once one has, others need not be able to tell."""
+    one = case()
+    one.found(OTHER, "")
+    one.judged("a", UNVERIFIED, 0)
+    one.decide("ab", "a")
+    assert not trusts(one)
+    assert one.reason == "no worker confirms what engines may tokenize another way"
+    one.judged("b", AGREES, 0)
+    one.decide("ab", "ab")
+    assert trusts(one)
 
 
 def test_nobody_there() -> None:
