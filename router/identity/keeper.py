@@ -7,16 +7,15 @@ change, and looks by itself whether workers count other tokens than we do.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 
 from router.fleet import Fleet, Pool, Worker
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
-from router.identity.elsewhere import Elsewhere
 from router.identity.finding import Finding
+from router.identity.publishing import Publishing, names, ready
 from router.identity.recount import Recount
 from router.identity.sorting import Cases, Sorting
 from router.identity.sources import Fingerprint, Kind, fingerprint
@@ -24,7 +23,6 @@ from router.identity.takes import takes_ids
 from router.identity.telling import tell, tell_of, tell_recount
 from router.identity.verifying import Reference, verified
 from router.inquiry import Inquiries
-from router.prompts import Asked, Known
 from router.settings import Settings
 from router.settings_identity import TokenizerSettings
 
@@ -46,6 +44,7 @@ class Keeper:
         self._wake = asyncio.Event()
         self._finding = Finding(self._heard)
         self._sorting = Sorting(fleet, self._finding)
+        self._publishing = Publishing(fleet, inquiries)
         self._cases: Cases = {}
         self._recounts: dict[str, Recount] = {}
         self._described: dict[str, Fingerprint] = {}
@@ -124,7 +123,7 @@ class Keeper:
                 self._verify(case, pool, waiting)
                 for pool in self._fleet.pools
                 for case in self._of(pool)
-                if (waiting := case.waiting(map(_name, _ready(case, pool)), now))
+                if (waiting := case.waiting(names(ready(case, pool)), now))
             )
         )
         self._publish_all()
@@ -175,7 +174,7 @@ class Keeper:
 
     async def _verify(self, case: Case, pool: Pool, waiting: Sequence[str]) -> None:
         """Ask workers for their tokens, and compare."""
-        workers = {worker.name: worker for worker in _ready(case, pool)}
+        workers = {worker.name: worker for worker in ready(case, pool)}
         models = list(case.models)
         reference = Reference(self._inquiries, case.volume, [*workers.values()], models)
         with suppress(TimeoutError):  # then nothing can be compared
@@ -191,7 +190,7 @@ class Keeper:
             takes = False
             try:
                 verdict = await verified(reference, self._inquiries, worker, model)
-                if verdict.state is State.AGREES and self._forwards(case):
+                if verdict.state is State.AGREES and self._forwards(case.pool):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked
                 log.exception("a fault of the router's own, with worker %s", worker.name)
@@ -206,71 +205,23 @@ class Keeper:
             if case.asked[worker.name].times == 1:
                 self._finding.again(case.wanted, fresh=True)  # what we have may be old
 
-    def _forwards(self, case: Case) -> bool:
+    def _forwards(self, pool: str) -> bool:
         """Whether token ids are to be sent along, to workers that take them."""
-        settings = self._settings.get(case.pool)
+        settings = self._settings.get(pool)
         return settings is not None and settings.forward_token_ids
 
     # What becomes of it.
 
     def _publish_all(self) -> None:
         for pool in self._fleet.pools:
-            self._publish(pool, self._of(pool))
+            self._publish(pool)
 
-    def _publish(self, pool: Pool, cases: Sequence[Case]) -> None:
-        """Hand what may be trusted to those who make prompts, and to those who send them."""
-        known: dict[str, Known] = {}
-        for case in cases:
-            case.decide(map(_name, _serving(case, pool)), map(_name, _ready(case, pool)))
-            if case.trusted and case.volume is not None:
-                exact, forward = case.volume.exact, self._forwards(case)
-                known |= {
-                    name: Known(said, exact, forward, case.media)
-                    for name, said in case.models.items()
-                }
+    def _publish(self, pool: Pool) -> None:
+        self._publishing.publish(self._cases, pool, forward=self._forwards(pool.name))
+        for case in self._of(pool):
             if case.volume is not None or not self._finding.busy:
                 tell(case)
-        if known != pool.prompts.known:
-            pool.prompts.known = known
-        asked = {name: one for case in cases for name, one in self._asked(case, pool)}
-        if _identities(asked) != _identities(pool.prompts.asked):
-            pool.prompts.asked = asked
-        for worker in pool.workers:  # of all its models: it is told so of the worker
-            mine = [case for case in cases if case.model_of(worker.models) is not None]
-            worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
-
-    def _asked(self, case: Case, pool: Pool) -> Iterator[tuple[str, Asked]]:
-        """Models whose tokens their workers are asked for."""
-        for name, said in case.models.items() if case.trusted and case.volume is None else ():
-            workers = partial(self._tokenizing, pool.name, name)
-            yield name, Asked(said, Elsewhere(self._inquiries, name, workers).ids)
-
-    def _tokenizing(self, pool: str, model: str) -> list[Worker]:
-        """Ready workers that serve a model and have `/tokenize`."""
-        return [
-            worker
-            for case in self._cases.values()
-            if case.pool == pool and model in case.models
-            for worker in self._fleet.workers
-            if worker.ready and model in worker.models and case.agrees(worker.name)
-        ]
 
 
 def _by_pool(settings: Settings) -> dict[str, TokenizerSettings]:
     return {pool.name: pool.tokenizer or settings.tokenizer for pool in settings.all_pools()}
-
-
-def _serving(case: Case, pool: Pool) -> list[Worker]:
-    return [worker for worker in pool.workers if case.model_of(worker.models) is not None]
-
-
-def _ready(case: Case, pool: Pool) -> list[Worker]:
-    return [worker for worker in _serving(case, pool) if worker.ready]
-
-
-def _identities(asked: Mapping[str, Asked]) -> dict[str, str]:
-    return {name: one.identity for name, one in asked.items()}
-
-
-def _name(worker: Worker) -> str:
-    return worker.name

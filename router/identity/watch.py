@@ -93,7 +93,7 @@ class Watch:
             if isinstance(one, str | bytes):
                 weight += len(one)
             elif isinstance(one, Mapping):
-                waiting.extend(cast("Iterable[object]", one))
+                waiting.extend(one)
                 waiting.extend(one.values())
             elif isinstance(one, _COLLECTIONS):
                 waiting.extend(cast("Iterable[object]", one))
