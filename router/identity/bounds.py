@@ -1,64 +1,68 @@
-"""Bounds on what a chat template may cost, built into it as it is compiled.
+"""The sandbox of chat templates, in which what they make is measured as it is made.
 
 A template writes as it goes, so its output can be looked at while it grows; but loops that write
-nothing, and texts that double, have to be stopped from inside. So each turn of a loop and each call
-of a macro looks at a `Watch`, and each value that is kept is measured. What the template says stays
-the same.
+nothing, and values that double, have to be stopped from inside. New values come of filters, calls,
+and a few operators: each of these looks at a `Watch` here, or where `looks` has put it into the
+template. What the template says stays the same.
 """
 
-from collections.abc import Callable, Sized
-from typing import Any, cast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from types import BuiltinMethodType, GeneratorType
+from typing import Any
 
+import jinja2
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
+from jinja2.filters import do_trim
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
 
+from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
+from router.identity.watch import BITS, Watch
 
+#: Characters of the longest template: some ten times those of the longest in use.
+LONGEST = 256 << 10
+#: The name by which a rendering finds its watch: none that a template could write.
+WATCH = "the watch"
 #: What `message.items` and the like are: not items of an object.
 _OF_DICTS = frozenset(dir(dict))
-#: Turns of loops between two looks at the clock.
-TURNS = 64
-#: The name by which a template finds its watch.
-WATCH = "_watch"
-_TURN, _KEEP = "_turn", "_keep"
-
-
-class Watch:
-    """What one rendering may still use."""
-
-    def __init__(self, limit: int, seconds: float, clock: Callable[[], float]) -> None:
-        """Let it make values of `limit` characters or items, for `seconds` of `clock`."""
-        self._limit = limit
-        self._clock = clock
-        self._deadline = clock() + seconds
-        self._turns = 0
-
-    def turn(self) -> None:
-        """One more turn. Raises Unlike when the time is over."""
-        self._turns += 1
-        if self._turns % TURNS == 0:
-            self.look()
-
-    def look(self) -> None:
-        """Raise Unlike when the time is over."""
-        if self._clock() > self._deadline:
-            raise Unlike("rendered too slowly")
-
-    def measure(self, length: int) -> None:
-        """Raise Unlike if a value is that long and should not be."""
-        if length > self._limit:
-            raise Unlike("rendered too long")
+#: Filters and methods of which the result may be much longer than what they are given.
+_MULTIPLYING = frozenset(
+    (
+        *("batch", "center", "expandtabs", "format", "format_map", "indent", "join", "ljust"),
+        *("replace", "rjust", "slice", "to_bytes", "translate", "zfill"),
+    )
+)
+#: Those that make nothing new, and take no time.
+_FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
+_ASKING = frozenset(
+    ("endswith", "find", "get", "index", "isdigit", "items", "keys", "startswith", "values")
+)
+#: Filters that no prompt needs, and that take long for what they are given, or say what nobody can
+#: know.
+_REFUSED = ("pprint", "random", "striptags", "urlize", "wordwrap")
+#: A field of `%` without width or precision.
+_FIELD = re.compile(r"%(?:\([^()]*\))?[A-Za-z%]")
+#: A field of `format` with a long number in it, or with another field.
+_WIDE_FIELD = re.compile(r"\{[^{}]*(?:\d{3}|\{)")
 
 
 class Bounded(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox; no value may be multiplied into something huge."""
+    """Jinja's immutable sandbox. Its templates find their watch under `WATCH`."""
 
-    intercepted_binops = frozenset(("*", "**", "%"))
-    #: Of a repeated text, and of the bits of a number.
+    intercepted_binops = frozenset(("*", "**", "%", "//"))
+    #: Characters of what a macro or a block says.
     largest = 1 << 25
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """Join what a macro or a block says. Raises SecurityError."""
+        said = pieces if isinstance(pieces, list) else list(pieces)
+        if sum(map(len, said)) > Bounded.largest:
+            raise SecurityError("a value would be too large")
+        return "".join(said)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as Jinja has it
         """Find an attribute or an item. The items of objects are most of what templates look for,
@@ -67,37 +71,134 @@ class Bounded(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Jinja has it
+        """Call a macro, a method or a function. Raises SecurityError, Unlike."""
+        watch: Watch = context.parent[WATCH]
+        name = getattr(obj, "__name__", "")
+        if name in _MULTIPLYING:
+            _check_product(watch, name, obj, args, kwargs)
+        if type(obj) is not BuiltinMethodType:
+            watch.turn()  # it may call others
+            made = super().call(context, obj, *args, **kwargs)
+        else:  # which Jinja would only find out
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            made = obj(*args, **kwargs)
+            if name in _ASKING:
+                watch.turn()
+                return made
+        watch.keep(made)
+        return made
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as Jinja has it
-        """Apply the operator. Raises SecurityError."""
-        if operator == "*":
+        """Apply the operator. Raises SecurityError, Unlike."""
+        watch: Watch = context.parent[WATCH]
+        if isinstance(left, int) and isinstance(right, int):
+            sizes = left.bit_length(), right.bit_length()
+            bits = sizes[0] * right if operator == "**" else sum(sizes)
+            if bits > BITS:
+                raise SecurityError("a value would be too large")
+        elif operator == "*":
             for one, other in ((left, right), (right, left)):
                 if isinstance(one, Sized) and isinstance(other, int):
-                    self._refuse(len(one) * other > self.largest)
-            if isinstance(left, int) and isinstance(right, int):
-                self._refuse(left.bit_length() + right.bit_length() > self.largest)
-        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            self._refuse(left.bit_length() * right > self.largest)
+                    watch.charge(watch.weigh(one) * max(other, 0))
         elif operator == "%" and isinstance(left, str):
-            self._refuse(_has_width(left))
+            _check_form(watch, left, right)
         return super().call_binop(context, operator, left, right)
 
-    def _refuse(self, condition: bool) -> None:
-        if condition:
-            raise SecurityError("a value would be too large")
+    def compiled(self, text: str) -> jinja2.Template:
+        """Compile a template with looks at its watch in it; once for each environment.
+
+        Raises jinja2.TemplateError.
+        """
+        if len(text) > LONGEST:
+            raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
+        self.filters.update(dict.fromkeys(_REFUSED, _refuse))
+        self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
+        self.filters |= {"trim": _trim, TURN: _turn, KEEP: _keep, CUT: _cut, SAY: _say}
+        self.globals["lipsum"] = _refuse
+        try:
+            tree = with_looks(self.parse(text))
+            nodes.Node.set_environment(tree, self)
+            code = self.compile(tree, "chat template", "chat template")
+        except (SyntaxError, RecursionError, MemoryError, ValueError):  # Python's own bounds
+            raise jinja2.TemplateError("it is nested too deeply") from None
+        return self.template_class.from_code(self, code, self.make_globals(None))
 
 
-def _has_width(form: str) -> bool:
-    """Whether a format may ask for padding: none of those that templates use does."""
-    return any(piece[:1].isdigit() or piece[:1] in "*.-+ 0#" for piece in form.split("%")[1:])
+def run(template: jinja2.Template, keywords: Mapping[str, Any], watch: Watch) -> str:
+    """Return what a template says. Raises Unlike, and what templates raise."""
+    pieces: list[str] = []
+    left = watch.limit
+    # Loops and calls look at the clock by themselves; without them, pieces are few.
+    for piece in template.generate({**keywords, WATCH: watch}):
+        pieces.append(piece)
+        left -= len(piece)
+        if left < 0:
+            raise Unlike("rendered too long")
+    return "".join(pieces)
 
 
-def bounded(tree: nodes.Template, environment: Bounded) -> nodes.Template:
-    """Return the template's tree with the looks at the watch in it; the given one is changed."""
-    environment.filters[_TURN] = _turn
-    environment.filters[_KEEP] = _keep
-    made = _Looks().visit(tree)
-    nodes.Node.set_environment(made, environment)
-    return made  # type: ignore[no-any-return]
+def _check_form(watch: Watch, form: str, given: object) -> None:
+    if "%" in _FIELD.sub("", form):
+        raise SecurityError("a value would be too large")
+    watch.charge(form.count("%") * watch.weigh(given))
+
+
+def _check_product(
+    watch: Watch, name: str, method: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    # Formatting is wrapped by Jinja.
+    value = getattr(getattr(method, "__wrapped__", method), "__self__", "")
+    if name.startswith("format") and _WIDE_FIELD.search(str(value)):
+        raise SecurityError("a value would be too large")
+    more = [kwargs[one] for one in kwargs if one not in {"_loop_vars", "_block_vars"}]
+    watch.product(value, [*args, *more])
+
+
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same filter, watched. What is given the context is not computed in advance, either."""
+    if name in _FINDING:
+        return function
+    passing = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+
+    @pass_context
+    def filtered(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any filter
+        watch: Watch = context.parent[WATCH]
+        watch.turn()
+        if name in _MULTIPLYING and args:
+            if name == "format":
+                _check_form(watch, str(args[0]), [*args[1:], *kwargs.values()])
+            watch.product(args[0], [*args[1:], *kwargs.values()])
+        if passing:
+            first = {"eval_context": context.eval_ctx, "environment": context.environment}
+            made = function(first.get(passing, context), *args, **kwargs)
+        else:
+            made = function(*args, **kwargs)
+        if type(made) is GeneratorType:
+            return _each(watch, made)
+        watch.keep(made)
+        return made
+
+    return filtered
+
+
+@pass_context
+def _trim(context: Context, value: object, chars: str | None = None) -> str:
+    """Jinja's own for what is asked of it most."""
+    made = value.strip(chars) if type(value) is str else do_trim(value, chars)  # type: ignore[arg-type]
+    context.parent[WATCH].charge(len(made))
+    return made
+
+
+def _each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        watch.turn()
+        yield value
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise SecurityError("no prompt needs this")
 
 
 @pass_context
@@ -108,32 +209,19 @@ def _turn(context: Context, value: object) -> object:
 
 @pass_context
 def _keep(context: Context, value: object) -> object:
-    if type(value) is str or isinstance(value, Sized):  # texts are nearly all of them
-        context.parent[WATCH].measure(len(value))
+    context.parent[WATCH].keep(value)
     return value
 
 
-class _Looks(NodeTransformer):
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - as Jinja calls it
-        self.generic_visit(node)
-        node.body.insert(0, _look(node.lineno))
-        return node
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802 - as Jinja calls it
-        self.generic_visit(node)
-        node.body.insert(0, _look(node.lineno))
-        return node
-
-    def visit_Assign(self, node: nodes.Assign) -> nodes.Assign:  # noqa: N802 - as Jinja calls it
-        self.generic_visit(node)
-        if not isinstance(node.node, nodes.Const):
-            node.node = _filtered(node.node, _KEEP, node.lineno)
-        return node
+@pass_context
+def _cut(context: Context, value: object) -> object:
+    context.parent[WATCH].cut(value)
+    return value
 
 
-def _look(line: int) -> nodes.ExprStmt:
-    return nodes.ExprStmt(_filtered(nodes.Const(None), _TURN, line), lineno=line)
-
-
-def _filtered(node: nodes.Node, name: str, line: int) -> nodes.Filter:
-    return nodes.Filter(cast("nodes.Expr", node), name, [], [], None, None, lineno=line)
+@pass_context
+def _say(context: Context, value: object) -> object:
+    if type(value) is not str:
+        watch: Watch = context.parent[WATCH]
+        watch.charge(watch.weigh(value))
+    return value

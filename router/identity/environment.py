@@ -5,14 +5,20 @@ Its utils/chat_template_utils.py, `_compile_jinja_template`.
 
 import json
 from datetime import datetime
+from itertools import islice
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2.runtime import Context, Macro
 
-from router.identity.bounds import Bounded
+from router.identity.bounds import WATCH, Bounded
+from router.identity.watch import Watch
+
+#: Characters of a level's indent, at most, and pieces of JSON between two looks at how long it is.
+_INDENT, _PIECES = 64, 256
 
 
 class _Generation(Extension):
@@ -41,20 +47,29 @@ def make_environment() -> Bounded:
     return environment
 
 
-def _to_json(
+@pass_context
+def _to_json(  # noqa: PLR0917 - as Transformers has it
+    context: Context,
     value: object,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    if indent is None:
+        return encoder.encode(value)
+    # Each level of what a client gave is indented further: a long way, if there are many.
+    if (indent if isinstance(indent, int) else len(indent)) > _INDENT:
+        raise SecurityError("a value would be too large")
+    watch: Watch = context.parent[WATCH]
+    said, pieces = "", encoder.iterencode(value)
+    while some := "".join(islice(pieces, _PIECES)):
+        said += some
+        watch.measure(len(said))
+    return said
 
 
 def _refuse(message: str) -> None:

@@ -4,28 +4,33 @@ vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
 `_probe_disabled_thinking_effort`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 from jinja2.ext import loopcontrols
 
-from router.identity.bounds import Bounded
-from router.identity.template import ChatTemplate
+from router.identity.bounds import Bounded, run
+from router.identity.template import PATIENCE_S, ChatTemplate
 from router.identity.unlike import Unlike
+from router.identity.watch import Watch
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
+#: Characters of what a template says to four words.
+_LONGEST = 1 << 20
 
 
-def wants_system_first(text: str) -> bool:
+def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> bool:
     """Whether a template refuses system messages after the first; then they are made one.
 
     Asked in an environment that lacks most of what templates are else given; so one that needs
-    that refuses, too.
+    that refuses, too. One that takes long counts as one that refuses.
     """
     said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
     try:
         environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.from_string(text).render(messages=said, add_generation_prompt=False)
+        keywords = {"messages": said, "add_generation_prompt": False}
+        run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
     except Exception:  # noqa: BLE001 - of others than Jinja's an engine would not even start
         return True
     return False

@@ -12,12 +12,13 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from router.identity.bounds import WATCH, Watch, bounded
+from router.identity.bounds import WATCH, run
 from router.identity.content_format import wants_parts
 from router.identity.continuing import cut, to_continue
 from router.identity.developers import without_developers
 from router.identity.environment import make_environment
 from router.identity.unlike import Unlike
+from router.identity.watch import Watch
 
 #: What Python raises where a template is nested deeper than it can compile.
 TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)
@@ -62,15 +63,12 @@ class ChatTemplate:
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         self.text = text
         environment = make_environment()
+        self._template = environment.compiled(text)
+        # What can be said of a template is said of it as it was written, not as it is bounded.
         tree = environment.parse(text)
         self.wants_parts = wants_parts(tree)
         """Contents are lists of parts, not texts."""
-        # What can be said of a template is said of it as it was written, before it is bounded.
         self._variables = meta.find_undeclared_variables(environment.parse(text))
-        code = environment.compile(bounded(tree, environment), "chat template", "chat template")
-        self._template = environment.template_class.from_code(
-            environment, code, environment.make_globals(None)
-        )
         self._special_tokens = dict(special_tokens)
         self._knows_developer = '"developer"' in text or "'developer'" in text
 
@@ -122,20 +120,11 @@ class ChatTemplate:
         }
 
     def _run(self, keywords: Mapping[str, Any], limit: int, clock: Callable[[], float]) -> str:
-        watch = Watch(limit, PATIENCE_S, clock)
-        pieces: list[str] = []
-        length = 0
         try:
-            # Loops and macros look at the clock by themselves; without them, pieces are few.
-            for piece in self._template.generate({**keywords, WATCH: watch}):
-                pieces.append(piece)
-                length += len(piece)
-                if length > limit:
-                    watch.measure(length)
+            return run(self._template, keywords, Watch(limit, PATIENCE_S, clock))
         except Unlike:
             raise
         except jinja2.TemplateError:
             raise Unlike("refused by the template") from None
         except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
             raise Unlike("a fault of the template") from None
-        return "".join(pieces)

@@ -90,18 +90,15 @@ class Templated:
     def _rendered(
         self, template: ChatTemplate, chat: Chat, messages: Sequence[Message], size: int
     ) -> str:
-        text = template.render(
+        return template.render(
             messages,
             tools=chat.tools,
             documents=chat.documents,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             more={**self._keywords, **_more(chat)},
-            limit=_GROWTH * size + _MARGIN,
+            limit=min(_GROWTH * size + _MARGIN, LONGEST),
         )
-        if len(text) > LONGEST:
-            raise Unlike("too long")
-        return text
 
     def text(self, text: str, *, special: bool) -> bytes:
         """Return the ids of a text; with `special`, with BOS. Raises Unlike."""

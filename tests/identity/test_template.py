@@ -6,6 +6,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from router.identity.bounds import WATCH
 from router.identity.probing import effort_for_none, wants_system_first
 from router.identity.template import PATIENCE_S, ChatTemplate
 from router.identity.unlike import Unlike
@@ -68,7 +69,7 @@ def test_keywords_reach_the_template() -> None:
     assert template.render([HI], more={"bos_token": "<b>"})[:3] == "<b>"
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self", "_watch"])
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self", WATCH])
 def test_keywords_are_refused(name: str) -> None:
     """Those that lead elsewhere."""
     assert reason("{{ messages }}", more={name: 1}) == "odd template keywords"
@@ -92,9 +93,6 @@ def test_keywords_are_refused(name: str) -> None:
         "{% import 'x' as x %}",
         "{{ nothing.at.all }}",
         "{% for i in range(100001) %}{% endfor %}",
-        "{{ '=' * (2 ** 40) }}",
-        "{{ (2 ** 40) * 'a' }}",
-        "{{ [0] * (2 ** 40) }}",
         "{{ 10 ** (10 ** 10) }}",
         "{{ '%9999999999d' % 1 }}",
         "{{ '%*d' % (9999999999, 1) }}",
@@ -139,11 +137,139 @@ def test_faults_of_templates(template: str) -> None:
         "{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set l = [1] * 99999 %}{% set l = l + l %}",
         "{% set x %}{% for a in range(999) %}{{ 'x' * 999 }}{% endfor %}{% endset %}{{ x }}",
+        "{{ '=' * (2 ** 40) }}",
+        "{{ (2 ** 40) * 'a' }}",
+        "{{ [0] * (2 ** 40) }}",
     ],
 )
 def test_what_grows_too_long(template: str) -> None:
     """Whether it is said or kept."""
     assert reason(template, limit=100_000) == "rendered too long"
+
+
+GIGA = "600000000"
+X = "{% set x = 'x' * 90000 %}"
+LISTS = "{% set ns = namespace(a=[0], b=[0]) %}{% for i in range(40) %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set x = 'x' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 26,
+        "{% set x = 'x' %}" + "{% set x = x + x %}" * 26,
+        "{% set x = 'x' %}" + "{% set x = x ~ x %}" * 26,
+        X + "{{ '' if (" + " + ".join("x" * 150) + ") else '' }}",
+        X + "{{ '' if (" + " ~ ".join("x" * 150) + ") else '' }}",
+        X + "{% macro m() %}" + "{{ x }}" * 99 + "{% endmacro %}{% if m() %}{% endif %}",
+        X
+        + "{% macro m() %}{{ caller() }}{% endmacro %}{% set y %}{% call m() %}"
+        + "{{ x }}" * 99
+        + "{% endcall %}{% endset %}",
+        X + "{% set y %}{% filter upper %}" + "{{ x }}" * 99 + "{% endfilter %}{% endset %}",
+        X + "{% macro m(x, n) %}{% if n %}{% if m(x + x, n - 1) %}{% endif %}{% endif %}"
+        "{% endmacro %}{{ m(x, 99) }}",
+        X + "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}"
+        "{% set ns.l = ns.l + [x ~ i] %}{% endfor %}",
+        X + "{% set y %}{% for i in range(9999) %}{{ x + '' }}{% endfor %}{% endset %}",
+        X + "{% set l = [x, x, x] %}",
+        X + "{{ ([x] * 999) | length }}",
+        "{{ 'x' | center(" + GIGA + ") | length }}",
+        "{{ ('x' | center(" + GIGA + ") + '') | length }}",
+        "{{ 'x'.center(" + GIGA + ") | length }}",
+        "{{ 'x'.ljust(" + GIGA + ") | length }}",
+        "{{ 'x'.rjust(width) | length }}",
+        "{{ ('x' | safe).zfill(" + GIGA + ") | length }}",
+        "{{ '\t'.expandtabs(" + GIGA + ") | length }}",
+        "{{ (1).to_bytes(" + GIGA + ", 'big') | length }}",
+        "{% filter center(" + GIGA + ") %}x{% endfilter %}",
+        "{{ ['x'] | map('center', " + GIGA + ") | list | length }}",
+        X + "{{ x | replace('x', x) | length }}",
+        X + "{{ x.replace('x', x) | length }}",
+        X + "{{ x | list | join(x) | length }}",
+        X + "{{ x.join(x) | length }}",
+        X + "{{ x.translate({120: x}) | length }}",
+        X + "{{ ('x\n' * 99) | indent(x) | length }}",
+        X + "{{ ('%s' * 999) | format(*([x] * 999)) | length }}",
+        X + "{{ ('%(a)s' * 999) % {'a': x} }}",
+        X + "{{ ('{0}' * 999).format(x) | length }}",
+        X + "{{ ('{a}' * 999).format_map({'a': x}) | length }}",
+        "{{ [1] | batch(" + GIGA + ", 0) | list | length }}",
+        "{{ [] | slice(" + GIGA + ") | list | length }}",
+        LISTS + "{% set ns.a = [ns.a, ns.a] %}{% endfor %}",
+        LISTS + "{% set ns.a = (ns.a, ns.a) %}{% endfor %}",
+        LISTS + "{% set ns.a = {0: ns.a, 1: ns.a} %}{% endfor %}",
+        LISTS + "{% set ns.a = dict(a=ns.a, b=ns.a) %}{% endfor %}",
+        LISTS + "{% set ns.a = [{0: ns.a}.items(), ns.a] %}{% endfor %}",
+        LISTS + "{% set ns.a = (ns.a + ns.a) | batch(2) | list %}{% endfor %}",
+        LISTS + "{% set ns.a = dict.fromkeys([1, 2], ns.a) %}{% endfor %}",
+        "{% set d = messages[0].deep %}{{ d | tojson(indent=60) }}",
+    ],
+)
+def test_what_little_makes_huge(template: str) -> None:
+    """It is stopped before it is there, wherever it is made: nobody has the memory for it."""
+    deep: list[Any] = [0] * 30
+    for _ in range(60):
+        deep = [deep]
+    given = {**HI, "deep": deep}
+    told = reason(template, given, limit=100_000, more={"width": 1 << 30})
+    assert told == "rendered too long"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ '{:600000000}'.format(1) | length }}",
+        "{{ '{:{}}'.format(1, 600000000) | length }}",
+        "{{ ('{:600000000}' | safe).format(1) | length }}",
+        "{{ '{a:600000000}'.format_map({'a': 1}) | length }}",
+        "{{ '%600000000d' | format(1) | length }}",
+        "{{ '%(a)600000000d' % {'a': 1} }}",
+        "{{ '%(a)*d' % {'a': 1} }}",
+        "{{ [1] | tojson(indent=600000000) }}",
+        "{{ ('f' * 99999) | int(base=16) }}",
+        "{{ 9 ** 9999 }}",
+        "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "{{ [namespace()] }}",
+        "{{ namespace(a=namespace()) }}",
+        "{{ lipsum(n=600000000) }}",
+        "{{ messages | pprint }}",
+        "{{ messages | random }}",
+    ],
+)
+def test_what_no_prompt_needs(template: str) -> None:
+    """Widths, numbers of many digits, and what is said at random: refused, whatever comes of it."""
+    assert reason(template) == "refused by the template"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ '%s %d%%' % ('a', 1) }}{{ '%s' | format(1) }}{{ '%(a)s' % {'a': 1} }}", "a 1%11"),
+        ("{{ '{} {a:02d} {a!r}'.format('x', a=1) }}", "x 01 1"),
+        ("{{ 'a'.center(3) }}{{ 'a' | center(3) }}{{ '1'.zfill(3) }}", " a  a 001"),
+        ("{{ 'a\nb' | indent(2) }}{{ ['a', 'b'] | join(', ') }}{{ 'aa'.replace('a', 'b') }}",
+         "a\n  ba, bbb"),
+        ("{{ [1, 2, 3] | batch(2) | list }}{{ 'a b'.split() }}{{ (1, 2)[1:] }}",
+         "[[1, 2], [3]]['a', 'b'](2,)"),
+        ("{% set l = [1] %}{% set l = l + [2] %}{{ l }}{{ {'a': l} }}{{ l | sum }}",
+         "[1, 2]{'a': [1, 2]}3"),
+        ("{{ [' a '] | map('trim') | list }}{{ ' a ' | trim }}{{ 'xax' | trim('x') }}",
+         "['a']aa"),
+        ("{% for i in range(9) if i % 4 == 0 %}{{ i }}{{ loop.length }}{% endfor %}", "034383"),
+        ("{% set x | upper %}a{{ 1 }}{% endset %}{{ x }}{% block b %}{{ x + 'b' }}{% endblock %}"
+         "{{ self.b() }}", "A1A1bA1b"),
+        ("{{ " + " ~ ".join("1" * 40) + " }}{{ " + " + ".join("1" * 40) + " }}", "1" * 40 + "40"),
+        ("{% for m in messages %}{{ m.get('x', 'y') }}{{ m.items() | list | length }}"
+         "{{ m.role.startswith('u') }}{% endfor %}", "y2True"),
+        ("{{ [3, 1] | sort }}{{ {'a': 1} | dictsort }}{{ 7 // 2 }}{{ -7 // 2 }}{{ 2 ** -1 }}",
+         "[1, 3][('a', 1)]3-40.5"),
+        ("{{ (1, 2) | tojson(indent='  ') }}", "[\n  1,\n  2\n]"),
+        ("{{ nothing | default('d') | first }}{{ [1, 2] | last }}{{ 'a' is string }}", "d2True"),
+    ],
+)  # fmt: skip
+def test_what_prompts_need(template: str, text: str) -> None:
+    """Is there, with measure."""
+    assert rendered(template) == text
 
 
 LOOP = "{% for a in range(99999) %}"
@@ -153,6 +279,11 @@ SLOW = [
     "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
     "{% for a in messages %}" + "{% for a in messages * 999 %}" * 9 + "{% endfor %}" * 10,
     LOOP * 9 + "a" + "{% endfor %}" * 9,
+    "{% for i in range(9999) if (range(99) | sum) < 0 %}{% endfor %}",
+    "{% set a = range(99999) " + "| map('trim') " * 99 + "| list %}",
+    "{% set a = range(99999) " + "| batch(1) " * 9 + "| list %}",
+    "{% macro m(n) %}{% if n %}{% if m(n - 1) or m(n - 1) %}{% endif %}{% endif %}{% endmacro %}"
+    "{{ m(40) }}",
 ]
 
 
@@ -177,11 +308,18 @@ def test_what_takes_too_long(template: str) -> None:
 def test_a_slow_clock_does_no_harm() -> None:
     """A rendering that is not long may take all its time."""
     template = "{% for a in range(999) %}a{% endfor %}"
-    assert rendered(template, clock=ticking(PATIENCE_S / 100)) == "a" * 999
+    assert rendered(template, clock=ticking(PATIENCE_S / 200)) == "a" * 999
 
 
 @pytest.mark.parametrize(
-    "text", ["{% for %}", "{{ a", "{% endif %}", "{% nothing %}", "{{ a|nothing }}"]
+    "text",
+    [
+        *("{% for %}", "{{ a", "{% endif %}", "{% nothing %}", "{{ a|nothing }}"),
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "9" * 5000 + " }}",
+        "{{ a + b }}" * 30_000,
+    ],
 )
 def test_templates_that_are_none(text: str) -> None:
     """They are found out at once."""
@@ -271,6 +409,12 @@ def test_developers(template: str, messages: list[dict[str, Any]], found: str) -
 def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
     """Templates are asked, in an environment where they find less than else."""
     assert wants_system_first(template) is first
+
+
+@pytest.mark.parametrize("template", [*SLOW, "{{ 'x' | center(600000000) }}"])
+def test_templates_are_not_asked_for_ever(template: str) -> None:
+    """One that takes long, or much, counts as one that refuses."""
+    assert wants_system_first(template, ticking(PATIENCE_S / 50))
 
 
 @pytest.mark.parametrize(

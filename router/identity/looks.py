@@ -1,0 +1,157 @@
+"""Where a chat template looks at its watch: put into its tree before it is compiled.
+
+Filters and calls are watched by the sandbox. What else makes values, by itself or by going on for
+long, is here: loops, sums, joined texts, slices, lists and objects, and what blocks say.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar, cast
+
+from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
+
+#: The filters that look: at the clock; at a new value; at a part of one; at what is written into a
+#: block.
+TURN, KEEP, CUT, SAY = "_turn", "_keep", "_cut", "_say"
+#: Values that are added or joined before somebody looks at how long they are together.
+AT_ONCE = 16
+
+_Block = TypeVar("_Block", nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.Block)
+
+
+def with_looks(tree: nodes.Template) -> nodes.Template:
+    """Return the tree with looks in it; the given one is changed."""
+    return _Looks().visit(tree)  # type: ignore[no-any-return]
+
+
+class _Looks(NodeTransformer):
+    """Methods are named as Jinja has it, by the node that they are for."""
+
+    def __init__(self) -> None:
+        self._kept = 0
+        """Blocks around, whose output is kept until they end."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
+        self.generic_visit(node)
+        look = nodes.ExprStmt(_filtered(nodes.Const(None), TURN, node), lineno=node.lineno)
+        node.body.insert(0, look)
+        if node.test is not None:
+            node.test = _filtered(node.test, TURN, node)
+        return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802
+        if self._kept:
+            self.generic_visit(node)
+            node.nodes = [
+                one if _is_constant(one) else _filtered(one, SAY, node) for one in node.nodes
+            ]
+        else:  # whoever renders looks at each piece
+            node.nodes = [self._said(one) for one in node.nodes]
+        return node
+
+    def _said(self, node: nodes.Expr) -> nodes.Expr:
+        if isinstance(node, nodes.Add):
+            self._sum(node)
+        elif isinstance(node, nodes.CondExpr):
+            node.test = self.visit(node.test)
+            node.expr1 = self._said(node.expr1)
+            node.expr2 = None if node.expr2 is None else self._said(node.expr2)
+        else:
+            return cast("nodes.Expr", self.visit(node))
+        return node
+
+    def visit_Add(self, node: nodes.Add) -> nodes.Expr:  # noqa: N802
+        self._sum(node)
+        return node if _is_number(node.left) or _is_number(node.right) else _kept(node)
+
+    def _sum(self, node: nodes.Add) -> int:
+        """Look into what is added; return of how many values that is."""
+        values = 0
+        for side in ("left", "right"):
+            one = getattr(node, side)
+            count = self._sum(one) if isinstance(one, nodes.Add) else 1
+            if not isinstance(one, nodes.Add):
+                setattr(node, side, self.visit(one))
+            elif count > AT_ONCE:
+                setattr(node, side, _kept(one))
+                count = 1
+            values += count
+        return values
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        while len(node.nodes) > AT_ONCE:
+            some = [node.nodes[at : at + AT_ONCE] for at in range(0, len(node.nodes), AT_ONCE)]
+            node.nodes = [_kept(nodes.Concat(one, lineno=node.lineno)) for one in some]
+        return _kept(node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, CUT, node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return node if _is_constant(node) else _kept(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return node if _is_constant(node) else _kept(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return node if node.ctx != "load" or _is_constant(node) else _kept(node)
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.AssignBlock:  # noqa: N802
+        self._inside(node.body)
+        if node.filter is not None:
+            node.filter = self.visit(node.filter)
+        node.filter = _kept(node.filter, node)
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802
+        return self._block(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.CallBlock:  # noqa: N802
+        return self._block(node)
+
+    def visit_FilterBlock(self, node: nodes.FilterBlock) -> nodes.FilterBlock:  # noqa: N802
+        return self._block(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Block:  # noqa: N802
+        return self._block(node)
+
+    def _block(self, node: _Block) -> _Block:
+        self._kept += 1
+        self.generic_visit(node)
+        self._kept -= 1
+        return node
+
+    def _inside(self, body: list[nodes.Node]) -> None:
+        self._kept += 1
+        body[:] = [self.visit(one) for one in body]
+        self._kept -= 1
+
+
+def _is_number(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) and isinstance(node.value, int | float)
+
+
+def _is_constant(node: nodes.Node) -> bool:
+    """Whether it is written in the template as it is."""
+    parts: Iterable[nodes.Node] = ()
+    if isinstance(node, nodes.List | nodes.Tuple | nodes.Dict):
+        parts = node.items
+    elif isinstance(node, nodes.Pair):
+        parts = (node.key, node.value)
+    elif not isinstance(node, nodes.Const | nodes.TemplateData):
+        return False
+    return all(map(_is_constant, parts))
+
+
+def _kept(node: nodes.Node | None, at: nodes.Node | None = None) -> nodes.Filter:
+    return _filtered(node, KEEP, at or cast("nodes.Node", node))
+
+
+def _filtered(node: nodes.Node | None, name: str, at: nodes.Node) -> nodes.Filter:
+    expression = cast("nodes.Expr", node)
+    return nodes.Filter(expression, name, [], [], None, None, lineno=at.lineno)
