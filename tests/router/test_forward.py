@@ -59,7 +59,7 @@ def test_what_says_such_things_itself(more: str) -> None:
     for said, listed in ("", LISTED), (more, b""):
         body = ",".join(filter(None, ['{"model":"m"', said, '"messages":[]}'])).encode()
         made = prompts.made(CHAT, parse(CHAT, body, b""), body)
-        assert (made.ids, made.prompt.tokens) == (listed, 3)
+        assert (made.along.ids if made.along else b"", made.prompt.tokens) == (listed, 3)
 
 
 class Three:
