@@ -75,7 +75,8 @@ def alive() -> Counter[str]:
 
 def freed(router: Router) -> bool:
     """Nothing is left but connections that are kept for the next request."""
-    kept = sum(worker.upstream.idle for worker in router.door.fleet.workers)
+    ways = [worker.upstream for worker in router.door.fleet.workers]
+    kept = sum(way.idle + way.aside().idle for way in ways)
     found = alive()
     return found["Connection"] <= kept and found.total() == found["Connection"]
 
