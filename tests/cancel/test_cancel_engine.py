@@ -77,11 +77,14 @@ def test_the_engine_stops_during_prefill(fleet: FleetThread, router: Router) -> 
 
 
 def test_the_queue_forgets(route: MakeRouter) -> None:
-    """A request that waits behind another goes without ever running; the other goes on."""
+    """A request that waits behind another goes without ever running; the other goes on.
+
+    Strategies that compare workers would hold it in the router instead.
+    """
     settings = FleetSettings(profile="toy", models=("toy",), kv_events=False, kv_tokens=16_384)
     with FleetThread(settings) as fleet:
         (worker,) = fleet.workers
-        router = route(worker.url)
+        router = route(worker.url, strategy="roundrobin")
         body: dict[str, Any] = {"model": "toy", "max_tokens": 15_000, "ignore_eos": True}
         first = json.dumps({**body, "prompt": list(range(10**6, 10**6 + 1000))}).encode()
         with post(router.port, "/v1/completions", first):
