@@ -181,13 +181,13 @@ def test_another_model_at_a_worker_that_stayed_ready(
 def test_no_ids_for_another_model(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """What was computed for one model is not sent to another, even while nobody answers."""
+    """What was computed for one model is not sent to another, not even until that one answers."""
     worker = engine(folder)
     router = start(worker, tokenizer={"source": str(folder), "forward_token_ids": True})
     until(lambda: router.worker().takes_ids)
     worker.hold.clear()
     worker.loads(make_model(tmp_path / "other", OTHER))
-    until(lambda: not router.worker().takes_ids)
+    until(lambda: not router.worker().takes_ids, seconds=4)  # before its answer is given up
     assert ask(router) == 200
     assert "kv_transfer_params" not in worker.chats[-1]
 
