@@ -8,7 +8,7 @@ change, and looks by itself whether workers count other tokens than we do.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 
 from router.fleet import Fleet, Worker
@@ -33,6 +33,8 @@ log = logging.getLogger("warmroute.tokenizers")
 LOOK_S = 5.0
 #: Workers asked at once.
 AT_ONCE = 8
+#: Tokenizers that make our own answers at once: in threads, but threads that others wait for.
+OURS_AT_ONCE = 2
 
 
 class Keeper:
@@ -51,6 +53,7 @@ class Keeper:
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -179,8 +182,9 @@ class Keeper:
 
     async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
         """Ask workers for their tokens, and compare."""
-        reference = Reference(self._inquiries, case.volume, ready, list(case.models))
-        async with self._turns:
+        ours = self._our_turns
+        reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
+        async with nullcontext() if case.volume else self._turns:  # it asks one of them
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
