@@ -10,6 +10,7 @@ from router.exchange import Exchange
 from router.fleet import Pool, Worker
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
+from router.prompts import Along
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 
@@ -28,8 +29,8 @@ class Plea(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
-    ids: bytes
-    """Token ids to be sent along, as a list in JSON, or none."""
+    along: Along | None
+    """Token ids to be sent along."""
     workers: Sequence[Worker]
     """Those that could answer when it came."""
     started: float
@@ -42,8 +43,8 @@ class Job(NamedTuple):
     exchange: Exchange
     pool: Pool
     prompt: Prompt
-    ids: bytes
-    """Token ids to be sent along, as a list in JSON, or none."""
+    along: Along | None
+    """Token ids to be sent along."""
     decision: Decision
     started: float
     metrics: PoolMetrics

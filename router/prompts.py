@@ -59,14 +59,23 @@ class Asked(NamedTuple):
     """Of a request's body, 32 bits each, lowest byte first. Raises Unlike."""
 
 
+class Along(NamedTuple):
+    """A prompt's ids that may be sent along, as long as its model's tokens are made this way."""
+
+    listed: bytes
+    """As a list in JSON."""
+    model: str
+    exact: Exact
+    """What made them."""
+
+
 class Made(NamedTuple):
     """A prompt, and what else came of making it."""
 
     prompt: Prompt
     reason: str = ""
     """Why it is not keyed by tokens; empty if it is."""
-    ids: bytes = b""
-    """Token ids to be sent along, as a list in JSON."""
+    along: Along | None = None
 
 
 class Prompts:
@@ -135,11 +144,17 @@ class Prompts:
         """Count a prompt that was made elsewhere."""
         self.by_reason[reason] += 1
 
+    def holds(self, along: Along) -> bool:
+        """Whether ids may still be sent: a model's tokens may be others after a wait."""
+        known = self.known.get(along.model)
+        return known is not None and known.forward and known.exact is along.exact
+
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        along = known.forward and endpoint.prompted is Prompted.CHAT and may_have(request)
-        return Made(prompt, ids=written(ids) if along else b"")
+        if not known.forward or endpoint.prompted is not Prompted.CHAT or not may_have(request):
+            return Made(prompt)
+        return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
 
     def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
         """Keys end where the first image begins: what is after it is another one's in the engine,

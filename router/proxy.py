@@ -93,9 +93,9 @@ class Proxy:
         while self._admission.must_wait(plea.pool, model, workers):
             await self._admission.turn(plea.pool, model, exchange.tenant)
             pool, _, workers = self._fleet.route(model)
-            if pool is plea.pool:
+            if pool is plea.pool and (plea.along is None or pool.prompts.holds(plea.along)):
                 break
-            plea = await self._read(plea.endpoint, exchange)  # the settings have changed meanwhile
+            plea = await self._read(plea.endpoint, exchange)  # it is another one by now
         job = self._decide(plea, workers)
         exchange.asked = True
         await self._try_each(job)
@@ -112,7 +112,7 @@ class Proxy:
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
             pool, _, workers = self._fleet.route(request.model)  # as it is by now
-        return Plea(endpoint, exchange, pool, made.prompt, made.ids, workers, started)
+        return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Job:
         """Rank those with room; all of them if a reserved place was just taken by another."""
@@ -128,7 +128,7 @@ class Proxy:
             plea.exchange,
             pool,
             plea.prompt,
-            plea.ids,
+            plea.along,
             decision,
             plea.started,
             metrics,
@@ -192,8 +192,8 @@ class Proxy:
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         body = exchange.body
-        if job.ids and worker.takes_ids:
-            body = with_ids(body, job.ids)
+        if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
+            body = with_ids(body, job.along.listed)
         path, key = job.endpoint.path.encode(), worker.api_key
         head = upstream_head(path, exchange, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)

@@ -108,7 +108,7 @@ def _turn(context: Context, value: object) -> object:
 
 @pass_context
 def _keep(context: Context, value: object) -> object:
-    if isinstance(value, Sized):
+    if type(value) is str or isinstance(value, Sized):  # texts are nearly all of them
         context.parent[WATCH].measure(len(value))
     return value
 

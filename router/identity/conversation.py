@@ -15,6 +15,9 @@ from router.identity.unlike import Unlike
 #: A line that Claude Code puts before its system prompt, another one each time; engines drop it.
 BILLING = "x-anthropic-billing-header"
 
+#: Roles of messages that are changed even if there is nothing in them but a text.
+_CHANGED = ("system", "developer")
+
 
 def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     """Return the messages as a chat template gets them, contents as `parts` or as text.
@@ -27,6 +30,8 @@ def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
 def _message(message: Mapping[str, Any], *, parts: bool) -> Message:
     role = message["role"]
     given: Sequence[Part] = message["content"] or ()
+    if len(given) == 1 and len(message) == 2 and not parts and role not in _CHANGED:
+        return {"role": role, "content": given[0].text or ""}  # nearly all are this plain
     if role == "system":
         given = [kept for part in given if (kept := _without_billing(part)) is not None]
     made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}

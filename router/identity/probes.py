@@ -56,7 +56,7 @@ class Probe(NamedTuple):
     """Without a model's name."""
 
 
-def _square(side: int) -> dict[str, object]:
+def square(side: int) -> dict[str, object]:
     """A part that is an image, of one colour."""
     row = b"\0" + b"\x80\x90\xa0" * side
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
@@ -96,7 +96,7 @@ IMAGE = _chat(
     "image",
     _says("system", _SYSTEM),
     *_TALK[:2],
-    _says("user", [{"type": "text", "text": "What is this? " + _ODD}, _square(64)]),
+    _says("user", [{"type": "text", "text": "What is this? " + _ODD}, square(64)]),
 )
 
 PROBES: tuple[Probe, ...] = (

@@ -126,11 +126,12 @@ class ChatTemplate:
         pieces: list[str] = []
         length = 0
         try:
+            # Loops and macros look at the clock by themselves; without them, pieces are few.
             for piece in self._template.generate({**keywords, WATCH: watch}):
                 pieces.append(piece)
                 length += len(piece)
-                watch.measure(length)
-                watch.turn()
+                if length > limit:
+                    watch.measure(length)
         except Unlike:
             raise
         except jinja2.TemplateError:

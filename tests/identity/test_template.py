@@ -9,8 +9,8 @@ import pytest
 from router.identity.probing import effort_for_none, wants_system_first
 from router.identity.template import PATIENCE_S, ChatTemplate
 from router.identity.unlike import Unlike
-from tests.identity.families import CHATML, MISTRAL, QWEN
 from tests.identity.folders import rendered, says
+from tests.identity.templates import CHATML, MISTRAL, QWEN
 
 HI = says("user", "Hi")
 

@@ -1,16 +1,19 @@
 """Token ids that go along with a chat, to workers that surely take them."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.identity_live.asking import ask, states, until_asked, until_known
+from tests.identity_live.asking import ask, knows, states, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start
 from tests.identity_live.engine import Engine, card
 from tests.identity_live.models import OTHER, make_model
 from tests.reload.changing import change
-from tests.support import until
+from tests.support import Router, until
 
 ON = {"forward_token_ids": True}
 
@@ -92,3 +95,46 @@ def test_every_model_of_a_worker_counts(
     until_known(router)
     assert states(router, "n") == {worker.name: "differs"}
     assert not router.worker().takes_ids
+
+
+class Slow(Engine):
+    """Answers chats when it is told to; not those by which it is tried."""
+
+    def __init__(self, folder: Path) -> None:
+        self.go = threading.Event()
+        super().__init__(folder)
+
+    def post(self, path: str, asked: dict[str, Any], key: str | None) -> tuple[int, bytes]:
+        """Answer a request."""
+        answer = super().post(path, asked, key)
+        if path != "/tokenize" and answer[0] == 200:
+            self.go.wait(20)
+        return answer
+
+
+def test_tokens_of_another_model_are_not_sent_after_a_wait(
+    start: Start, folder: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    """What waited for its turn while the model changed is tokenized anew."""
+    worker = Slow(folder)
+    stack.callback(worker.stop)
+    stack.callback(worker.go.set)
+    router = start(worker, tokenizer=ON, limits={"in_flight": 1})
+    until(lambda: router.worker().takes_ids)
+    with ThreadPoolExecutor() as clients:
+        first = clients.submit(ask, router)
+        until(lambda: len(worker.chats) == 2)  # one of them was the router's own
+        second = clients.submit(ask, router)
+        until(lambda: len(router.door._proxy._admission.queue) == 1)
+        old = next(iter(router.door.fleet.pools)).prompts.known["m"].exact
+        worker.loads(make_model(tmp_path / "other", OTHER))
+        until(lambda: knows(router) and _exact(router) is not old and router.worker().takes_ids)
+        worker.go.set()
+        assert (first.result(20), second.result(20)) == (200, 200)
+    asked = {name: value for name, value in worker.chats[-1].items() if "kv_" not in name}
+    assert sent(worker) == worker.ids("/v1/chat/completions", asked)
+
+
+def _exact(router: Router) -> object:
+    known = next(iter(router.door.fleet.pools)).prompts.known.get("m")
+    return known and known.exact

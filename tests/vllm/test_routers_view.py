@@ -36,7 +36,8 @@ def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engin
 
 def ask(router: Router, model: str = MODEL, **more: Any) -> dict[str, Any]:
     """What a chat through the router is answered."""
-    body = {"model": model, "messages": [HELLO], "max_tokens": 1, "return_token_ids": True}
+    body = {"model": model, "messages": [HELLO], "max_tokens": 1, "temperature": 0}
+    body["return_token_ids"] = True
     answer = router.http.post(CHAT, json={**body, **more}, timeout=PATIENCE_S)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
