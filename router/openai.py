@@ -81,13 +81,13 @@ class _Fields(msgspec.Struct, kw_only=True):
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    echo: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
     system: msgspec.Raw = msgspec.Raw()
     instructions: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
-    kv_transfer_params: msgspec.Raw = msgspec.Raw()
-    echo: msgspec.Raw = msgspec.Raw()
 
     @property
     def answer_limit(self) -> int | None:

@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 class Along(NamedTuple):
     """A prompt's ids that may be sent along, as long as its model's tokens are made this way."""
 
-    ids: bytes
+    listed: bytes
     """As a list in JSON."""
     model: str
     exact: Exact

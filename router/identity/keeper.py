@@ -8,7 +8,7 @@ change, and looks by itself whether workers count other tokens than we do.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 
 from router.fleet import Fleet, Worker
@@ -33,6 +33,8 @@ log = logging.getLogger("warmroute.tokenizers")
 LOOK_S = 5.0
 #: Workers asked at once.
 AT_ONCE = 8
+#: Tokenizers that make our own answers at once: in threads, but threads that others wait for.
+OURS_AT_ONCE = 2
 
 
 class Keeper:
@@ -51,6 +53,7 @@ class Keeper:
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -126,14 +129,14 @@ class Keeper:
         self._sort()
         self._recount()
         self._publish()
-        now, asking = monotonic(), []
-        for case in self._cases.values():
-            ready = self._publishing.serving.ready(case)
-            names = case.waiting([worker.name for worker in ready], now)
-            if names:
-                waiting = [worker for worker in ready if worker.name in names]
-                asking.append(self._verify(case, ready, waiting))
-        await asyncio.gather(*asking)
+        now = monotonic()
+        async with asyncio.TaskGroup() as group:  # nothing goes on beside the next round
+            for case in self._cases.values():
+                ready = self._publishing.serving.ready(case)
+                names = case.waiting([worker.name for worker in ready], now)
+                if names:
+                    waiting = [worker for worker in ready if worker.name in names]
+                    group.create_task(self._verify(case, ready, waiting))
 
     async def _run(self) -> None:
         while True:
@@ -179,15 +182,18 @@ class Keeper:
 
     async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
         """Ask workers for their tokens, and compare."""
-        reference = Reference(self._inquiries, case.volume, ready, list(case.models))
-        async with self._turns:
+        ours = self._our_turns
+        reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
+        async with nullcontext() if case.volume else self._turns:  # it asks one of them
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
                 log.debug("our own tokens of %s take too long", case.origin)
             except Exception:  # nor can it then, and others are asked all the same
                 log.exception("a fault of the router's own, with %s", case.origin)
-        await asyncio.gather(*(self._judge(case, worker, reference) for worker in waiting))
+        async with asyncio.TaskGroup() as group:
+            for worker in waiting:
+                group.create_task(self._judge(case, worker, reference))
         self._publish_one(case)  # nobody waits for the slowest worker of another source
 
     async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:

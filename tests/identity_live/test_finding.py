@@ -69,6 +69,6 @@ def test_no_search_after_its_end(tmp_path: Path) -> None:
         shelf.go_on.release()
         await finding.close()
         assert not finding.busy
-        assert not shelf.begun.acquire(blocking=False)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scene())

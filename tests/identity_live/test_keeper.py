@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
@@ -10,8 +12,10 @@ import pytest
 
 from router.connection import Patience
 from router.fleet import Fleet, Pool, Worker
+from router.identity import agreement
 from router.identity.agreement import State
 from router.identity.case import Case
+from router.identity.exact import Exact
 from router.identity.keeper import Keeper
 from router.inquiry import Answer, Inquiries
 from router.settings import Settings
@@ -60,10 +64,13 @@ def serving(name: str, **roots: str) -> Worker:
 SETTINGS = Settings.model_validate({"workers": ["http://x"], "tokenizer": "worker"})
 
 
-def keeper(workers: Iterable[Worker], answers: Answers) -> tuple[Keeper, Pool]:
-    """One that asks workers for their tokens, and its fleet's only pool."""
+def keeper(
+    workers: Iterable[Worker], answers: Answers, source: str = "worker"
+) -> tuple[Keeper, Pool]:
+    """One that asks workers for their tokens, or has such tokenizers; and its fleet's only pool."""
+    settings = Settings.model_validate({"workers": ["http://x"], "tokenizer": source})
     pool = Pool("default", ["*"], tuple(workers), PrefixAware(PrefixAwareOptions()))
-    return Keeper(Fleet([pool]), SETTINGS, cast("Inquiries", answers)), pool
+    return Keeper(Fleet([pool]), settings, cast("Inquiries", answers)), pool
 
 
 def verdicts(made: Keeper) -> dict[str, State]:
@@ -164,6 +171,35 @@ def test_not_all_at_once() -> None:
     assert answers.most <= 8
 
 
+def test_our_own_answers_are_made_in_turns(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, for all models that there are: the loop has to share with those threads."""
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    def counted(exact: Exact) -> dict[str, bytes]:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        found = agreement.answers(exact)
+        time.sleep(0.01)
+        with lock:
+            under_way -= 1
+        return found
+
+    monkeypatch.setattr("router.identity.verifying.answers", counted)
+    workers = []
+    for i in range(12):
+        (tmp_path / f"m{i}").symlink_to(folder)
+        workers.append(serving(f"w{i}", **{f"m{i}": str(tmp_path / f"m{i}")}))
+    made, _ = keeper(workers, Answers({worker.name: 1 for worker in workers}), "auto")
+    asyncio.run(made.settle())
+    assert len(made.cases) == 12
+    assert set(verdicts(made).values()) == {State.DIFFERS}
+    assert most == 2
+
+
 def test_another_model_at_a_worker_that_stayed_ready(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
@@ -181,13 +217,13 @@ def test_another_model_at_a_worker_that_stayed_ready(
 def test_no_ids_for_another_model(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """What was computed for one model is not sent to another, even while nobody answers."""
+    """What was computed for one model is not sent to another, not even until that one answers."""
     worker = engine(folder)
     router = start(worker, tokenizer={"source": str(folder), "forward_token_ids": True})
     until(lambda: router.worker().takes_ids)
     worker.hold.clear()
     worker.loads(make_model(tmp_path / "other", OTHER))
-    until(lambda: not router.worker().takes_ids)
+    until(lambda: not router.worker().takes_ids, seconds=4)  # before its answer is given up
     assert ask(router) == 200
     assert "kv_transfer_params" not in worker.chats[-1]
 

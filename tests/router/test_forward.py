@@ -56,10 +56,10 @@ def test_what_says_such_things_itself(more: str) -> None:
     """However it spells them: no ids go along, and the prompt is known all the same."""
     prompts = Prompts()
     prompts.known = {"m": Known("m", cast("Exact", Three()), forward=True)}
-    for said, listed in ("", LISTED), (more, b""):
+    for said, listed in ("", LISTED), (more, None):
         body = ",".join(filter(None, ['{"model":"m"', said, '"messages":[]}'])).encode()
         made = prompts.made(CHAT, parse(CHAT, body, b""), body)
-        assert (made.along.ids if made.along else b"", made.prompt.tokens) == (listed, 3)
+        assert (made.along.listed if made.along else None, made.prompt.tokens) == (listed, 3)
 
 
 class Three:

@@ -1,7 +1,6 @@
 """A whole router in front of a real vLLM: what it finds out by itself, and what it does with it."""
 
 import json
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +115,8 @@ def test_tokens_that_go_along(engine: Engine, route: MakeRouter) -> None:
     assert forwarded["prompt_token_ids"] == ids
     assert forwarded["choices"] == own["choices"]
     other = {"model": MODEL, "messages": [{"role": "user", "content": "no"}], "max_tokens": 1}
-    body = with_ids(
-        json.dumps({**other, "return_token_ids": True}).encode(), array("I", ids).tobytes()
-    )
+    chat = json.dumps({**other, "return_token_ids": True}).encode()
+    body = with_ids(chat, json.dumps(ids).encode())
     headers = {"content-type": "application/json"}
     answer = httpx.post(f"{engine.url}{CHAT}", content=body, headers=headers, timeout=PATIENCE_S)
     assert answer.json()["prompt_token_ids"] == ids
