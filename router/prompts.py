@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from router.identity.exact import Exact
-from router.identity.text import canonical, measured
+from router.identity.text import apart, canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import Prompt
@@ -178,7 +178,10 @@ class Prompts:
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
-        root = root_key(endpoint.prompted.name, identity, _salt(request))
+        roots = [endpoint.prompted.name, identity, _salt(request)]
+        if more := apart(endpoint, request):
+            roots.append(more)
+        root = root_key(*roots)
         per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
         return Prompt(
             model=request.model or "",
