@@ -101,6 +101,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     reasoning_effort: msgspec.Raw = msgspec.Raw()
     suffix: msgspec.Raw = msgspec.Raw()
     thinking: msgspec.Raw = msgspec.Raw()
+    tool_choice: Any = None
 
     @property
     def answer_limit(self) -> int | None:

@@ -149,7 +149,8 @@ class Prompts:
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        if not known.forward or endpoint.prompted is not Prompted.CHAT:
+        along = known.forward and endpoint.prompted is Prompted.CHAT
+        if not along or _may_lack_tools(request) or known.exact.dated:
             return Made(prompt)
         return Made(prompt, along=Along(ids, request.model or "", known.exact))
 
@@ -220,6 +221,11 @@ def _several(endpoint: Endpoint, request: Request) -> bool:
     """Whether the request may hold several prompts, of which a worker reports the sum."""
     raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
     return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
+
+
+def _may_lack_tools(request: Request) -> bool:
+    """Whether an engine may leave the tools out: `--exclude-tools-when-tool-choice-none`."""
+    return bool(request.tools) and request.tool_choice == "none"
 
 
 def _salt(request: Request) -> str:
