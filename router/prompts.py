@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from router.identity.exact import Exact
+from router.identity.forward import may_have, written
 from router.identity.text import apart, canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
@@ -61,8 +62,8 @@ class Asked(NamedTuple):
 class Along(NamedTuple):
     """A prompt's ids that may be sent along, as long as its model's tokens are made this way."""
 
-    ids: bytes
-    """32 bits each, lowest byte first."""
+    listed: bytes
+    """As a list in JSON."""
     model: str
     exact: Exact
     """What made them."""
@@ -89,6 +90,8 @@ class Prompts:
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
         self.asked: dict[str, Asked] = {}
         """The same for models that are asked for; no model is in both."""
+        self.asking = 0
+        """Prompts whose tokens are being asked for."""
         self.bytes_per_token = BYTES_PER_TOKEN
         self.by_reason: Counter[str] = Counter()
         """Prompts made, by why they are not keyed by tokens; by an empty word if they are."""
@@ -150,9 +153,9 @@ class Prompts:
         ids = known.exact.ids(endpoint, body)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
         along = known.forward and endpoint.prompted is Prompted.CHAT
-        if not along or _may_lack_tools(request) or known.exact.dated:
+        if not along or known.exact.dated or not may_have(request):
             return Made(prompt)
-        return Made(prompt, along=Along(ids, request.model or "", known.exact))
+        return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
 
     def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
         """Keys end where the first image begins: what is after it is another one's in the engine,
@@ -221,11 +224,6 @@ def _several(endpoint: Endpoint, request: Request) -> bool:
     """Whether the request may hold several prompts, of which a worker reports the sum."""
     raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
     return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
-
-
-def _may_lack_tools(request: Request) -> bool:
-    """Whether an engine may leave the tools out: `--exclude-tools-when-tool-choice-none`."""
-    return bool(request.tools) and request.tool_choice == "none"
 
 
 def _salt(request: Request) -> str:

@@ -193,7 +193,7 @@ class Proxy:
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         body = exchange.body
         if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
-            body = with_ids(body, job.along.ids)
+            body = with_ids(body, job.along.listed)
         path, key = job.endpoint.path.encode(), worker.api_key
         head = upstream_head(path, exchange, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)

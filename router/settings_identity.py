@@ -16,7 +16,7 @@ from pydantic import (
 
 from router.identity.folder import has_tokenizer
 from router.identity.hub import is_hub_id
-from router.identity.template import ChatTemplate
+from router.identity.template import TOO_DEEP, ChatTemplate
 from router.settings_errors import nearest, refusal, refuse
 from router.settings_files import ReadableFile
 from router.settings_types import Model
@@ -73,6 +73,9 @@ def _template(path: Path) -> Path:
         raise ValueError(message) from None
     except jinja2.TemplateError as error:
         raise ValueError(f"{shown_file(path)} is not a chat template: {error}") from None
+    except TOO_DEEP:
+        message = "is not a chat template that can be compiled: it is nested too deeply"
+        raise ValueError(f"{shown_file(path)} {message}") from None
     return path
 
 

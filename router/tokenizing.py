@@ -11,16 +11,17 @@ from contextlib import suppress
 from functools import partial
 
 from router.openai import Endpoint, Request
-from router.prompts import Made, Prompts
+from router.prompts import Asked, Made, Prompts
 
 #: Prompts made at once. One thread at a time holds the interpreter, but tokenizers let go of it.
 THREADS = 2
-#: Prompts under way and waiting.
+#: Prompts under way and waiting, and as many of each pool whose tokens are asked for.
 MOST = 64
 #: Seconds after which a prompt is not waited for any more.
 PATIENCE_S = 1.0
 #: Why a prompt was keyed by its text: metrics' labels.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
+ASKING = "too many prompts to ask for"
 
 
 class Tokenizing:
@@ -46,15 +47,11 @@ class Tokenizing:
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> Made:
         """Turn a long request, or one whose tokens are asked for, into what a strategy may know."""
-        if self.pending >= self._most:
-            return prompts.by_text(endpoint, request, BUSY)
         asked = prompts.asked.get(request.model or "")
         if asked is not None:
-            self.pending += 1
-            try:
-                return await prompts.ask(endpoint, request, body, asked)
-            finally:
-                self.pending -= 1
+            return await self._ask(prompts, endpoint, request, body, asked)
+        if self.pending >= self._most:
+            return prompts.by_text(endpoint, request, BUSY)
         work = _Work(prompts, endpoint, request, body)
         future = self._threads.submit(work)
         loop = asyncio.get_running_loop()
@@ -72,6 +69,18 @@ class Tokenizing:
             return prompts.by_text(endpoint, request, SLOW)
         prompts.count(made.reason)
         return made
+
+    async def _ask(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
+    ) -> Made:
+        """Have a worker tell its tokens. One pool's slow workers are no other's business."""
+        if prompts.asking >= self._most:
+            return prompts.by_text(endpoint, request, ASKING)
+        prompts.asking += 1
+        try:
+            return await prompts.ask(endpoint, request, body, asked)
+        finally:
+            prompts.asking -= 1
 
     def _ended(self) -> None:
         self.pending -= 1

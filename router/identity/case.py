@@ -1,7 +1,8 @@
 """The models of one pool that have their tokenizer from one source: may it be trusted? Pure.
 
 It is trusted once every ready worker that serves them was asked and none makes other tokens, and
-as long as none does. Workers that cannot be asked are taken at the settings' word.
+as long as none does. Workers that cannot be asked are taken at the settings' word; but where
+engines may make tokens another way than we do, one has to confirm ours.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,7 @@ class Asked:
     """How often in a row it did not agree."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Case:
     """One source and what hangs on it."""
 
@@ -110,7 +111,16 @@ class Case:
         elif self.origin.kind is Kind.WORKER:
             self.trusted = State.AGREES in states.values()
         elif not self.trusted:
-            self.trusted = bool(present) and present.issubset(states)
+            self.trusted = bool(present) and present.issubset(states) and not self._unconfirmed
+
+    @property
+    def _unconfirmed(self) -> bool:
+        """Engines may make other tokens, and no worker said that they do not."""
+        return (
+            self.volume is not None
+            and not self.volume.sure
+            and not any(map(self.agrees, self.asked))
+        )
 
     @property
     def media(self) -> bool:
@@ -157,4 +167,6 @@ class Case:
             return "a worker makes other tokens"
         if self.origin.kind is Kind.WORKER and self.asked:
             return "no worker answers"
+        if self.asked and self._unconfirmed:
+            return "no worker confirms what engines may tokenize another way"
         return "no worker was asked yet"

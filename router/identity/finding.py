@@ -60,6 +60,8 @@ class _Search:
         self.task: asyncio.Task[None] | None = None
         self.failures = 0
         self.due = 0.0
+        self.once_more = self.fresh = False
+        """To be made again when the one under way has ended, for it may have begun too early."""
 
 
 class Finding:
@@ -95,6 +97,8 @@ class Finding:
         search = self._searches.get(wanted)
         if search is not None and search.task is None:
             self._begin(wanted, search, fresh=fresh)
+        elif search is not None:
+            search.once_more, search.fresh = True, search.fresh or fresh
 
     def keep(self, wanted: Collection[Wanted]) -> None:
         """Forget all others."""
@@ -115,6 +119,7 @@ class Finding:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
+        search.once_more = search.fresh = False
         search.task = asyncio.create_task(self._search(wanted, search, fresh=fresh))
 
     async def _search(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
@@ -133,6 +138,8 @@ class Finding:
                 search.result = missing
         finally:
             search.task = None
+            if search.once_more and self._searches.get(wanted) is search:
+                self._begin(wanted, search, fresh=search.fresh)
             self._told()
 
     def _find(self, wanted: Wanted, *, fresh: bool) -> Volume:

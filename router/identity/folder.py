@@ -6,7 +6,7 @@ What stands where, and what wins over what, is as Transformers has it
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,10 @@ _PROGRAMS = frozenset(
 )
 #: Those that engines tokenize by a library of their own.
 _TOKENIZERS = frozenset(("MoonshotKimiaForCausalLM",))
+#: Classes of tokenizers that are what `tokenizer.json` says. Others may have a program of their own
+#: that takes little more of it than vocabulary and merges (Transformers 5,
+#: tokenization_utils_tokenizers.py, `convert_to_native_format`).
+_AS_WRITTEN = frozenset(("TokenizersBackend", "PythonBackend", "PreTrainedTokenizer"))
 #: Special tokens without a name of their own; the second is the older spelling.
 UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: What may be fetched of a model's repository.
@@ -96,6 +100,12 @@ class ModelFolder:
     processor: str | None = None
     """The template of a model that sees or hears: taken first where there are no tools."""
 
+    @property
+    def rebuilt(self) -> bool:
+        """Engines build the tokenizer by its class: mostly, not surely, what the file says."""
+        named = self.config.get("tokenizer_class")
+        return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
+
     def template(self, *, tools: bool) -> str | None:
         """Return the template for requests with or without tools."""
         if tools and "tool_use" in self.templates:
@@ -129,6 +139,13 @@ def read_folder(path: Path) -> ModelFolder:
 def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
     """Whether there is something in a folder to tokenize with. Raises OSError."""
     return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
+
+
+def check_sizes(files: Iterable[Path]) -> None:
+    """Raise BadFolder if one of them is too large to be read, OSError if it is not there."""
+    for file in files:
+        if file.stat().st_size > LARGEST:
+            raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")
 
 
 def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
@@ -215,8 +232,7 @@ def _json(path: Path) -> Json:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST:
-            raise BadFolder(f"{path} is over {LARGEST >> 20} MiB")
+        check_sizes([path])
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadFolder(f"{path} cannot be read: {error}") from None

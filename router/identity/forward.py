@@ -9,22 +9,46 @@ from array import array
 
 import msgspec
 
-#: What a request must not say itself: its own such parameters, or a wish that needs the messages.
-_OWN = (b'"kv_transfer_params"', b'"echo"')
+from router.openai import Request
+
 _BLANKS = b" \t\r\n"
+#: Ids written at once: in between, other threads have their turn.
+_PIECE = 4 << 10
 
 _encode = msgspec.json.encode
 
 
-def with_ids(body: bytes, ids: bytes) -> bytes:
-    """Return a chat's body with its prompt's `ids` (32 bits each, lowest byte first).
+def may_have(request: Request) -> bool:
+    """Whether ids may go along with a chat.
+
+    Not if it says itself what they would replace, its own such parameters, however that is spelled,
+    or has a wish that needs the messages; nor if the engine may leave its tools out, as with
+    `--exclude-tools-when-tool-choice-none`.
+    """
+    told = request.kv_transfer_params, request.echo
+    return not any(map(bytes, told)) and not (request.tools and request.tool_choice == "none")
+
+
+def written(ids: bytes) -> bytes:
+    """Return `ids` (32 bits each, lowest byte first) as a list in JSON; nothing if there are none.
+
+    A long prompt's take some milliseconds: it is done where the prompt is made, and once.
+    """
+    numbers = array("I", ids)
+    pieces = [
+        _encode(numbers[at : at + _PIECE].tolist())[1:-1] for at in range(0, len(numbers), _PIECE)
+    ]
+    return b"[%b]" % b",".join(pieces) if pieces else b""
+
+
+def with_ids(body: bytes, listed: bytes) -> bytes:
+    """Return a chat's body with its prompt's ids, as `written`.
 
     A body to which they cannot be added without changing what it asks for is returned as it is.
     """
     end = len(body.rstrip(_BLANKS)) - 1
-    if not ids or end < 1 or body[end : end + 1] != b"}" or any(own in body for own in _OWN):
+    if not listed or end < 1 or body[end : end + 1] != b"}":
         return body
     if not body[:end].rstrip(_BLANKS + b"{"):  # an empty object
         return body
-    numbers = _encode(array("I", ids).tolist())
-    return b'%b,"kv_transfer_params":{"prompt_token_ids":%b}}' % (body[:end], numbers)
+    return b'%b,"kv_transfer_params":{"prompt_token_ids":%b}}' % (body[:end], listed)

@@ -5,9 +5,10 @@ Everything here blocks, for as long as a network may take; it is called in threa
 """
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
-from router.identity.folder import PATTERNS, has_tokenizer
+from router.identity.folder import LARGEST, PATTERNS, has_tokenizer
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _LONGEST_ID = 96
@@ -64,7 +65,10 @@ def _fetched(name: str) -> Path:
 
     disable_progress_bars()
     try:
+        _check_sizes(name)
         path = Path(snapshot_download(name, allow_patterns=_WANTED))
+    except NotFetched:
+        raise
     except errors.GatedRepoError:
         raise NotFetched(f"{name} is gated on the hub: HF_TOKEN has to open it") from None
     except errors.RepositoryNotFoundError:
@@ -74,6 +78,16 @@ def _fetched(name: str) -> Path:
     if not has_tokenizer(path):
         raise NotFetched(f"{name} has no tokenizer on the hub")
     return path
+
+
+def _check_sizes(name: str) -> None:
+    """Raise NotFetched rather than fill a disk; errors of the hub as they come."""
+    from huggingface_hub import model_info  # noqa: PLC0415
+
+    for file in model_info(name, files_metadata=True).siblings or ():
+        wanted = any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)
+        if wanted and (file.size or 0) > LARGEST:
+            raise NotFetched(f"{file.rfilename} of {name} is over {LARGEST >> 20} MiB")
 
 
 def _brief(error: Exception) -> str:

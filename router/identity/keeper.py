@@ -8,19 +8,20 @@ change, and looks by itself whether workers count other tokens than we do.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet, Worker
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
 from router.identity.finding import Finding
-from router.identity.publishing import Publishing, names, ready
+from router.identity.publishing import Publishing
 from router.identity.recount import Recount
+from router.identity.serving import Serving
 from router.identity.sorting import Cases, Sorting
-from router.identity.sources import Fingerprint, Kind, fingerprint
+from router.identity.sources import Fingerprint, Kind, fingerprint, loaded
 from router.identity.takes import takes_ids
-from router.identity.telling import tell, tell_of, tell_recount
+from router.identity.telling import tell_of, tell_recount
 from router.identity.verifying import Reference, verified
 from router.inquiry import Inquiries
 from router.settings import Settings
@@ -32,6 +33,8 @@ log = logging.getLogger("warmroute.tokenizers")
 LOOK_S = 5.0
 #: Workers asked at once.
 AT_ONCE = 8
+#: Tokenizers that make our own answers at once: in threads, but threads that others wait for.
+OURS_AT_ONCE = 2
 
 
 class Keeper:
@@ -41,15 +44,16 @@ class Keeper:
         self._fleet = fleet
         self._inquiries = inquiries
         self._settings = _by_pool(settings)
+        self._publishing = Publishing(fleet, inquiries, self._forwards)
         self._wake = asyncio.Event()
         self._finding = Finding(self._heard)
         self._sorting = Sorting(fleet, self._finding)
-        self._publishing = Publishing(fleet, inquiries)
         self._cases: Cases = {}
         self._recounts: dict[str, Recount] = {}
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -70,23 +74,30 @@ class Keeper:
 
     def notice(self, worker: Worker, back: bool) -> None:
         """Its models may have changed; if it is `back`, so may everything it says."""
-        described = fingerprint(worker.models)
-        changed = self._described.get(worker.name) != described
-        if changed:  # what was known of another model must not be used for this one
-            self._described[worker.name] = described
+        before, described = self._described.get(worker.name), fingerprint(worker.models)
+        had = before or {}
+        other = back or loaded(had) != loaded(described)
+        if not other and before == described:
+            return
+        self._described[worker.name] = described  # an answer under way was about what it had before
+        if other:
+            self._doubt(worker, files=back)
+        if before != described:
             self._unsorted = True
-            self._sort()
-            self._publish_all()
-        if back:
-            worker.takes_ids = False
-            for case in self._cases.values():
-                case.taking.discard(worker.name)
-                if worker.name in case.asked:
-                    case.doubt([worker.name])
-                    if case.wanted.kind is Kind.FOLDER:  # what it has loaded may be another one
-                        self._finding.again(case.wanted)
-        if back or changed:
-            self._wake.set()
+        if any(described.get(name, said) != said for name, said in had.items()):
+            self._sort()  # what was known of another model must not be used for this one
+            self._publish()
+        self._wake.set()
+
+    def _doubt(self, worker: Worker, *, files: bool) -> None:
+        """Ask a worker again, and send it no ids until then; `files` may have changed too."""
+        worker.takes_ids = False
+        for case in self._cases.values():
+            case.taking.discard(worker.name)
+            if worker.name in case.asked:
+                case.doubt([worker.name])
+                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another one
+                    self._finding.again(case.wanted)
 
     def change(self, settings: Settings) -> None:
         """Other settings, and another fleet maybe: what does not hold any more ends at once."""
@@ -100,7 +111,7 @@ class Keeper:
         self._described = {name: one for name, one in self._described.items() if name in names}
         self._unsorted = True
         self._sort()
-        self._publish_all()
+        self._publish()
         self._wake.set()
 
     async def settle(self) -> None:
@@ -117,16 +128,15 @@ class Keeper:
         """Look at everything once; ask the workers that are to be asked."""
         self._sort()
         self._recount()
-        now = monotonic()
-        await asyncio.gather(
-            *(
-                self._verify(case, pool, waiting)
-                for pool in self._fleet.pools
-                for case in self._of(pool)
-                if (waiting := case.waiting(names(ready(case, pool)), now))
-            )
-        )
-        self._publish_all()
+        self._publish()
+        now, asking = monotonic(), []
+        for case in self._cases.values():
+            ready = self._publishing.serving.ready(case)
+            names = case.waiting([worker.name for worker in ready], now)
+            if names:
+                waiting = [worker for worker in ready if worker.name in names]
+                asking.append(self._verify(case, ready, waiting))
+        await asyncio.gather(*asking)
 
     async def _run(self) -> None:
         while True:
@@ -143,8 +153,8 @@ class Keeper:
     # Which sources there are.
 
     def _heard(self) -> None:
-        """A search has ended: another source may be the right one."""
-        self._unsorted = True
+        """A search has ended: where that is a way out, another source may be the right one."""
+        self._unsorted |= self._sorting.may_ask
         self._wake.set()
 
     def _sort(self) -> None:
@@ -155,9 +165,7 @@ class Keeper:
             return
         self._unsorted = False
         self._cases = self._sorting.sort(self._settings, self._cases)
-
-    def _of(self, pool: Pool) -> list[Case]:
-        return [case for case in self._cases.values() if case.pool == pool.name]
+        self._publishing.serving = Serving(self._fleet.pools, self._cases.values())
 
     # Whether workers agree.
 
@@ -169,58 +177,63 @@ class Keeper:
             recount = self._recounts[pool.name] = before.get(pool.name) or Recount()
             if recount.is_due(pool.prompts.miscounted, now):
                 tell_recount(pool.name, pool.prompts.miscounted)
-                for case in self._of(pool):
+                for case in self._publishing.serving.of_pool(pool.name):
                     case.doubt()
 
-    async def _verify(self, case: Case, pool: Pool, waiting: Sequence[str]) -> None:
+    async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
         """Ask workers for their tokens, and compare."""
-        workers = {worker.name: worker for worker in ready(case, pool)}
-        models = list(case.models)
-        reference = Reference(self._inquiries, case.volume, [*workers.values()], models)
-        with suppress(TimeoutError):  # then nothing can be compared
-            await reference.prepare()
-        await asyncio.gather(*(self._judge(case, workers[name], reference) for name in waiting))
-        self._publish_all()  # nobody waits for the slowest worker of another source
+        ours = self._our_turns
+        reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
+        async with nullcontext() if case.volume else self._turns:  # it asks one of them
+            try:
+                await reference.prepare()
+            except TimeoutError:  # then nothing can be compared
+                log.debug("our own tokens of %s take too long", case.origin)
+            except Exception:  # nor can it then, and others are asked all the same
+                log.exception("a fault of the router's own, with %s", case.origin)
+        await asyncio.gather(*(self._judge(case, worker, reference) for worker in waiting))
+        self._publish_one(case)  # nobody waits for the slowest worker of another source
 
     async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
-        model = case.model_of(worker.models)
-        if model is None:
-            return  # it has changed meanwhile
         async with self._turns:
+            model = case.model_of(worker.models)
+            described = self._described.get(worker.name)
+            if model is None:
+                return  # it has changed meanwhile
             takes = False
             try:
                 verdict = await verified(reference, self._inquiries, worker, model)
-                if verdict.state is State.AGREES and self._forwards(case.pool):
+                if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked
                 log.exception("a fault of the router's own, with worker %s", worker.name)
                 verdict = Verdict(State.UNVERIFIED, "a fault of the router's own")
         if case.volume is not reference.volume:
             return  # it was about something else
+        if self._described.get(worker.name) is not described:
+            return  # so it was: it has other models by now, or has begun anew
         case.judged(worker.name, verdict, monotonic())
         (case.taking.add if takes else case.taking.discard)(worker.name)
         tell_of(case, worker.name)
-        if case.asked[worker.name].verdict.state is State.DIFFERS:
-            self._publish_all()
-            if case.asked[worker.name].times == 1:
+        asked = case.asked[worker.name]
+        if asked.verdict.state is State.DIFFERS:
+            self._publish_one(case)
+            if asked.times == 1:
                 self._finding.again(case.wanted, fresh=True)  # what we have may be old
 
-    def _forwards(self, pool: str) -> bool:
+    def _forwards(self, case: Case) -> bool:
         """Whether token ids are to be sent along, to workers that take them."""
-        settings = self._settings.get(pool)
+        settings = self._settings.get(case.pool)
         return settings is not None and settings.forward_token_ids
 
     # What becomes of it.
 
-    def _publish_all(self) -> None:
-        for pool in self._fleet.pools:
-            self._publish(pool)
+    def _publish(self) -> None:
+        self._publishing.all(busy=self._finding.busy)
 
-    def _publish(self, pool: Pool) -> None:
-        self._publishing.publish(self._cases, pool, forward=self._forwards(pool.name))
-        for case in self._of(pool):
-            if case.volume is not None or not self._finding.busy:
-                tell(case)
+    def _publish_one(self, case: Case) -> None:
+        if self._cases.get((case.pool, case.wanted)) is case:  # and not of other settings
+            self._publishing.one(case, busy=self._finding.busy)
 
 
 def _by_pool(settings: Settings) -> dict[str, TokenizerSettings]:

@@ -1,80 +1,112 @@
-"""What is known of tokens, handed to those who make prompts and to those who send them."""
+"""What is known of tokens, handed to those who make prompts and to those who send them.
 
-from collections.abc import Iterator, Mapping, Sequence
+Of one source at a time where only that has changed: a router may have hundreds, and everybody's
+streams wait meanwhile.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from router.fleet import Fleet, Pool, Worker
 from router.identity.case import Case
 from router.identity.elsewhere import Elsewhere
-from router.identity.sorting import Cases
+from router.identity.serving import Serving
+from router.identity.telling import tell
 from router.inquiry import Inquiries
 from router.prompts import Asked, Known
 
+T = TypeVar("T")
+
 
 class Publishing:
-    """Hands it out. `cases` are those of the keeper, as they are by then."""
+    """Publishes a fleet's cases."""
 
-    def __init__(self, fleet: Fleet, inquiries: Inquiries) -> None:
+    def __init__(
+        self, fleet: Fleet, inquiries: Inquiries, forwards: Callable[[Case], bool]
+    ) -> None:
+        """`forwards` tells whether token ids are to be sent along, where workers take them."""
         self._fleet = fleet
         self._inquiries = inquiries
-        self._cases: Cases = {}
+        self._forwards = forwards
+        self.serving = Serving()
+        """Replaced as a whole when cases, workers or their models are others."""
 
-    def publish(self, cases: Cases, pool: Pool, *, forward: bool) -> None:
-        """Decide what may be trusted of a pool, and hand it out.
+    def all(self, *, busy: bool) -> None:
+        """Publish everything; while it is `busy` looking, nothing is said of what is not there."""
+        for pool in self._fleet.pools:
+            cases = self.serving.of_pool(pool.name)
+            known: dict[str, Known] = {}
+            asked: dict[str, Asked] = {}
+            for case in cases:
+                self._decide(case, busy=busy)
+                known |= self._known(case)
+                asked |= self._asked(case)
+            _hand(pool, known, asked)
+            for worker in pool.workers:
+                self._tell_worker(worker)
 
-        With `forward`, ids are to be sent along to workers that take them.
-        """
-        self._cases = cases
-        own = [case for case in cases.values() if case.pool == pool.name]
-        for case in own:
-            case.decide(names(serving(case, pool)), names(ready(case, pool)))
-        known = {name: one for case in own for name, one in _known(case, forward=forward)}
-        if known != pool.prompts.known:
-            pool.prompts.known = known
-        asked = {name: one for case in own for name, one in self._asked(case, pool)}
-        if _identities(asked) != _identities(pool.prompts.asked):
-            pool.prompts.asked = asked
-        for worker in pool.workers:  # of all its models: it is told so of the worker
-            mine = [case for case in own if case.model_of(worker.models) is not None]
-            worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
+    def one(self, case: Case, *, busy: bool) -> None:
+        """Publish a case of which more is known now."""
+        self._decide(case, busy=busy)
+        for pool in self._fleet.pools:
+            if pool.name == case.pool:
+                known = _without(pool.prompts.known, case) | self._known(case)
+                asked = _without(pool.prompts.asked, case) | self._asked(case)
+                _hand(pool, known, asked)
+        for worker in self.serving.workers(case):
+            self._tell_worker(worker)
 
-    def _asked(self, case: Case, pool: Pool) -> Iterator[tuple[str, Asked]]:
+    def _decide(self, case: Case, *, busy: bool) -> None:
+        workers = self.serving.workers(case)
+        case.decide([one.name for one in workers], [one.name for one in workers if one.ready])
+        if case.volume is not None or not busy:
+            tell(case)
+
+    def _known(self, case: Case) -> dict[str, Known]:
+        """Models whose tokens are computed here."""
+        if not case.trusted or case.volume is None:
+            return {}
+        exact, forward, media = case.volume.exact, self._forwards(case), case.media
+        return {name: Known(said, exact, forward, media) for name, said in case.models.items()}
+
+    def _asked(self, case: Case) -> dict[str, Asked]:
         """Models whose tokens their workers are asked for."""
-        for name, said in case.models.items() if case.trusted and case.volume is None else ():
-            workers = partial(self._tokenizing, pool.name, name)
-            yield name, Asked(said, Elsewhere(self._inquiries, name, workers).ids)
+        if not case.trusted or case.volume is not None:
+            return {}
+        return {
+            name: Asked(said, Elsewhere(self._inquiries, name, workers).ids)
+            for name, said in case.models.items()
+            for workers in [partial(self._tokenizing, case.pool, name)]
+        }
 
     def _tokenizing(self, pool: str, model: str) -> list[Worker]:
         """Ready workers that serve a model and have `/tokenize`."""
+        case = self.serving.of_model(pool, model)
+        if case is None:
+            return []
         return [
             worker
-            for case in self._cases.values()
-            if case.pool == pool and model in case.models
-            for worker in self._fleet.workers
-            if worker.ready and model in worker.models and case.agrees(worker.name)
+            for worker in self.serving.ready(case)
+            if model in worker.models and case.agrees(worker.name)
         ]
 
-
-def serving(case: Case, pool: Pool) -> list[Worker]:
-    """Return a pool's workers that serve one of the models of a case."""
-    return [worker for worker in pool.workers if case.model_of(worker.models) is not None]
-
-
-def ready(case: Case, pool: Pool) -> list[Worker]:
-    """Return those of them that are ready."""
-    return [worker for worker in serving(case, pool) if worker.ready]
+    def _tell_worker(self, worker: Worker) -> None:
+        """It is sent ids only if it takes them for all its models: it is told so as a whole."""
+        mine = self.serving.of_worker(worker)
+        worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
 
 
-def names(workers: Sequence[Worker]) -> list[str]:
-    """Return their names."""
-    return [worker.name for worker in workers]
+def _hand(pool: Pool, known: dict[str, Known], asked: dict[str, Asked]) -> None:
+    """Replaced only by something else: others may be reading it."""
+    if known != pool.prompts.known:
+        pool.prompts.known = known
+    if _identities(asked) != _identities(pool.prompts.asked):
+        pool.prompts.asked = asked
 
 
-def _known(case: Case, *, forward: bool) -> Iterator[tuple[str, Known]]:
-    """Models whose tokens are made here."""
-    if case.trusted and case.volume is not None:
-        for name, said in case.models.items():
-            yield name, Known(said, case.volume.exact, forward, case.media)
+def _without(named: Mapping[str, T], case: Case) -> dict[str, T]:
+    return {name: one for name, one in named.items() if name not in case.models}
 
 
 def _identities(asked: Mapping[str, Asked]) -> dict[str, str]:

@@ -4,7 +4,8 @@ Nothing here keeps them: what nobody uses any more is gone.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,13 +15,22 @@ from weakref import WeakValueDictionary
 
 from router.identity.added import that_count
 from router.identity.exact import Exact, Way
-from router.identity.folder import PATTERNS, TOKENIZER, BadFolder, ModelFolder, read_folder
+from router.identity.folder import (
+    PATTERNS,
+    TOKENIZER,
+    BadFolder,
+    ModelFolder,
+    check_sizes,
+    read_folder,
+)
 from router.identity.mistral import Mistral, MistralsLibrary, mistrals_library
 from router.identity.templated import Templated
 from router.identity.trial import Opened, opened
 
 #: Bytes read at once for a hash.
 _CHUNK = 1 << 20
+#: Seconds that one thread waits for another that opens the same.
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +49,8 @@ class Volume:
     """A folder that it was read from."""
     exact: Exact
     opened: _Opened
+    sure: bool = True
+    """What is read here is what engines read; else a worker has to confirm it."""
 
     @property
     def library(self) -> str:
@@ -52,10 +64,11 @@ class Volume:
 
 
 class Shelf:
-    """Opens folders. May be used by several threads; they wait for each other."""
+    """Opens folders. May be used by several threads; they wait for those that open the same."""
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._opened: WeakValueDictionary[str, _Opened] = WeakValueDictionary()
         self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
 
@@ -72,10 +85,10 @@ class Shelf:
         that engines give every template, `mode` is how they tokenize: `hf`, `mistral`, or `auto`,
         as the folder is. Takes a second for a large tokenizer.
         """
-        with self._lock:
-            files = _hashes(path)
-            text = _template(template)
-            key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
+        files = _hashes(path)
+        text = _template(template)
+        key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
+        with self._turn(key, path):
             found = self._volumes.get(key)
             if found is None:
                 folder = read_folder(path)
@@ -83,8 +96,9 @@ class Shelf:
                 opened = self._library(folder, files, by_mistral=by_mistral)
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
+                sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
                 exact = Exact(_way(folder, opened, keywords or {}))
-                found = self._volumes[key] = Volume(path, exact, opened)
+                found = self._volumes[key] = Volume(path, exact, opened, sure)
             return found
 
     def _library(
@@ -93,11 +107,27 @@ class Shelf:
         config = that_count(folder.config)
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
-        found = self._opened.get(key)
-        if found is None:
-            made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
-            found = self._opened[key] = made
-        return found
+        with self._turn(key, folder.path):
+            found = self._opened.get(key)
+            if found is None:
+                made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
+                found = self._opened[key] = made
+            return found
+
+    @contextmanager
+    def _turn(self, key: str, path: Path) -> Iterator[None]:
+        """Let one thread at a time open what has that key. Raises BadFolder.
+
+        One that never ends, with a template that does not, keeps nobody from opening others.
+        """
+        with self._lock:
+            turn = self._opening.setdefault(key, Lock())
+        if not turn.acquire(timeout=PATIENCE_S):
+            raise BadFolder(f"{path} is still being opened, for more than {PATIENCE_S:g}s")
+        try:
+            yield
+        finally:
+            turn.release()
 
 
 def _by_mistral(path: Path) -> _Opened:
@@ -121,6 +151,7 @@ def _hashes(path: Path) -> dict[str, str]:
     """The hash of every file that counts, by name. Raises BadFolder."""
     try:
         files = {file for pattern in PATTERNS for file in path.glob(pattern) if file.is_file()}
+        check_sizes(files)
         return {str(file.relative_to(path)): _hash(file) for file in files}
     except OSError as error:
         raise BadFolder(f"{path} cannot be read: {error.strerror or error}") from None

@@ -6,7 +6,7 @@ from router.fleet import Fleet, Pool, Worker
 from router.identity.case import Case
 from router.identity.finding import Finding, Missing, Wanted
 from router.identity.shelf import Volume
-from router.identity.sources import Kind, Origin, identity, is_adapter, origin
+from router.identity.sources import Kind, Origin, at_workers, identity, is_adapter, origin
 from router.settings_identity import TokenizerSettings
 
 Cases = dict[tuple[str, Wanted], Case]
@@ -45,14 +45,28 @@ class Sorting:
         else:
             case.found(None, result.why if result else "it is being looked for")
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether a search's end may mean that workers are to be asked."""
+        return any(map(_needs_tokens, self._fleet.pools))
+
     def _sort_pool(
         self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
     ) -> None:
-        for name, worker in _first_of_each(pool):
+        told: dict[Origin, Wanted] = {}
+        held = {
+            name: said
+            for case in before.values()
+            if case.pool == pool.name
+            for name, said in case.models.items()
+        }
+        for name, worker in _one_of_each(pool, held):
             if not self._fleet.answers_for(name, pool):
                 continue
             found = self._origin(pool, settings, name, worker)
-            key = (pool.name, Wanted.told(found, settings))
+            if found not in told:  # adapters, of which there are many, have their model's
+                told[found] = Wanted.told(found, settings)
+            key = (pool.name, told[found])
             if key not in cases:
                 cases[key] = before.get(key) or Case(pool.name, found, key[1])
                 cases[key].models = {}
@@ -65,22 +79,33 @@ class Sorting:
         To ask for every prompt costs more than most strategies gain by it.
         """
         found = origin(settings.source, name, worker.models)
-        if settings.source == "auto" and getattr(pool.strategy, "needs_tokens", False):
+        if settings.source == "auto" and _needs_tokens(pool):
             missing = found.kind is Kind.TEXT or isinstance(
                 self._finding.look(Wanted.told(found, settings)), Missing
             )
             if missing:
-                return Origin(Kind.WORKER, why=_NEEDED)
+                return at_workers(name, worker.models, _NEEDED)
         return found
 
 
-def _first_of_each(pool: Pool) -> list[tuple[str, Worker]]:
-    """Every model with the first worker that serves it; adapters last.
+def _needs_tokens(pool: Pool) -> bool:
+    return getattr(pool.strategy, "needs_tokens", False)
 
-    Where workers differ on what a model is, the first one counts, and agreement tells the rest.
+
+def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
+    """Every model with a worker that tells what it is; adapters last.
+
+    Where workers differ on that, one that says what was `held` so far counts, by name, else the
+    first one: so what was learned lasts as long as anybody has that model. Agreement tells the
+    rest.
     """
     found: dict[str, Worker] = {}
+    holding: set[str] = set()
     for worker in pool.workers:
         for name in worker.models:
+            held_here = name in held and identity(name, worker.models) == held[name]
+            if held_here and name not in holding:
+                holding.add(name)
+                found[name] = worker
             found.setdefault(name, worker)
     return sorted(found.items(), key=lambda one: is_adapter(one[0], one[1].models))

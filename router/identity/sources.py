@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from router.identity.hub import is_hub_id
@@ -31,7 +30,7 @@ class Origin(NamedTuple):
 
     kind: Kind
     name: str = ""
-    """The folder's path, or the hub id."""
+    """The folder's path, or the hub id; of workers, what they have loaded."""
     why: str = ""
     """Why this one."""
     told: bool = False
@@ -50,7 +49,7 @@ def origin(source: str, model: str, described: Described) -> Origin:
     if source == "bytes":
         return Origin(Kind.TEXT, why=_SAID)
     if source == "worker":
-        return Origin(Kind.WORKER, why=_SAID, told=True)
+        return at_workers(model, described, _SAID)._replace(told=True)
     if source != "auto":
         found = _named(source, _SAID) or Origin(Kind.TEXT, why="the settings name no tokenizer")
         return found._replace(told=True)
@@ -59,6 +58,11 @@ def origin(source: str, model: str, described: Described) -> Origin:
         return Origin(Kind.TEXT, why="its workers do not tell where they have it from")
     loaded = _named(root, "its workers have it from there")
     return loaded or Origin(Kind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
+
+
+def at_workers(model: str, described: Described, why: str) -> Origin:
+    """Return that workers are to be asked: equal models make equal tokens."""
+    return Origin(Kind.WORKER, _root(model, described) or model, why)
 
 
 def identity(model: str, described: Described) -> str:
@@ -86,8 +90,13 @@ def fingerprint(described: Described) -> Fingerprint:
     return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
 
 
+def loaded(found: Fingerprint) -> Mapping[str, str | None]:
+    """Return what its models that are no adapters were loaded from: that tells their tokens."""
+    return {name: root for name, (root, parent) in found.items() if parent is None}
+
+
 def _named(name: str, why: str) -> Origin | None:
-    if PurePosixPath(name).is_absolute():
+    if name.startswith("/"):
         return Origin(Kind.FOLDER, name, why)
     return Origin(Kind.HUB, name, why) if is_hub_id(name) else None
 

@@ -52,7 +52,7 @@ class TokenizerStatus(BaseModel):
     source: str
     """`folder`, `hub`, `worker` or `text`."""
     name: str
-    """The folder or the hub id."""
+    """The folder or the hub id; of workers, what they have loaded."""
     why: str
     """Why this source."""
     library: str | None

@@ -20,6 +20,8 @@ from router.identity.environment import make_environment
 from router.identity.unlike import Unlike
 from router.identity.watch import Watch
 
+#: What Python raises where a template is nested deeper than it can compile.
+TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)
 #: Seconds that one rendering may take.
 PATIENCE_S = 2.0
 #: Keywords that lead elsewhere than into the template: engines refuse them, or take them for
@@ -56,7 +58,7 @@ _SWALLOWED = frozenset(
 
 
 class ChatTemplate:
-    """One compiled template. Raises jinja2.TemplateError if it cannot be compiled."""
+    """One compiled template. Raises jinja2.TemplateError or `TOO_DEEP` if it cannot be compiled."""
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         self.text = text

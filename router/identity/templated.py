@@ -16,7 +16,7 @@ from router.identity.items import chat_of_responses
 from router.identity.media import Head
 from router.identity.probing import effort_for_none, wants_system_first
 from router.identity.reading import Message
-from router.identity.template import ChatTemplate
+from router.identity.template import TOO_DEEP, ChatTemplate
 from router.identity.tokenizer import Tokenizer
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
@@ -133,6 +133,8 @@ def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
         return ChatTemplate(text, folder.special_tokens)
     except jinja2.TemplateError as error:
         raise BadFolder(f"the chat template in {folder.path} is not valid: {error}") from None
+    except TOO_DEEP:
+        raise BadFolder(f"the chat template in {folder.path} is nested too deeply") from None
 
 
 def _more(chat: Chat) -> dict[str, Any]:

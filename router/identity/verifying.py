@@ -35,7 +35,9 @@ class Reference:
         volume: Volume | None,
         workers: Sequence[Worker],
         models: Sequence[str],
+        turns: asyncio.Semaphore,
     ) -> None:
+        """`turns` are those of all who make our own tokens, for others wait for these threads."""
         self.volume = volume
         self.answers: Mapping[str, bytes] = {}
         """By the probes' names."""
@@ -44,13 +46,15 @@ class Reference:
         self._inquiries = inquiries
         self._workers = workers
         self._models = models
+        self._turns = turns
 
     async def prepare(self) -> None:
         """Find out what to compare with; nothing if nobody tells."""
         if self.volume is not None:
             exact = self.volume.exact
-            self.answers = await aside(lambda: answers(exact), PATIENCE_S)
-            self.head = await aside(lambda: head_answer(exact), PATIENCE_S)
+            async with self._turns:
+                self.answers = await aside(lambda: answers(exact), PATIENCE_S)
+                self.head = await aside(lambda: head_answer(exact), PATIENCE_S)
             return
         for worker in self._workers:
             for model in [name for name in self._models if name in worker.models][:1]:

@@ -1,12 +1,13 @@
 """When a tokenizer may be trusted: after every ready worker was asked, while none differs."""
 
+from types import SimpleNamespace
 from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.identity.agreement import Difference, State, Verdict
-from router.identity.case import FIRST_S, LONGEST_S, Case
+from router.identity.case import DATED_S, FIRST_S, LONGEST_S, Case
 from router.identity.finding import Wanted
 from router.identity.recount import Recount
 from router.identity.shelf import Volume
@@ -15,7 +16,11 @@ from router.identity.sources import Kind, Origin
 AGREES = Verdict(State.AGREES, "")
 UNVERIFIED = Verdict(State.UNVERIFIED, "")
 DIFFERS = Verdict(State.DIFFERS, "", Difference("chat", 1, 2, 3))
-VOLUME, OTHER = (cast("Volume", object()) for _ in range(2))
+VOLUME, OTHER = (
+    cast("Volume", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
+    for sure in (True, False)
+)
+DATED = cast("Volume", SimpleNamespace(sure=True, exact=SimpleNamespace(dated=True)))
 
 
 def case(kind: Kind = Kind.FOLDER) -> Case:
@@ -43,6 +48,19 @@ def test_everyone_is_asked_first() -> None:
     one.decide("abc", "abc")
     assert trusts(one)
     assert one.waiting("abc", 0) == ["c"]
+
+
+def test_one_has_to_confirm() -> None:
+    """What engines may make another way; once one has, others need not be able to tell."""
+    one = case()
+    one.found(OTHER, "")
+    one.judged("a", UNVERIFIED, 0)
+    one.decide("ab", "a")
+    assert not trusts(one)
+    assert one.reason == "no worker confirms what engines may tokenize another way"
+    one.judged("b", AGREES, 0)
+    one.decide("ab", "ab")
+    assert trusts(one)
 
 
 def test_nobody_there() -> None:
@@ -101,6 +119,18 @@ def test_when_workers_are_asked_again() -> None:
         assert one.waiting("b", now) == ["b"]
     assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
     assert pauses[-1] == LONGEST_S
+
+
+def test_dates_are_looked_at_again() -> None:
+    """The worker's day may begin at another time than ours; trust goes on while it is asked."""
+    one = case()
+    one.found(DATED, "")
+    for now in (0.0, 5000.0):
+        one.judged("a", AGREES, now)
+        one.decide("a", "a")
+        assert one.waiting("a", now + DATED_S - 1) == []
+        assert one.waiting("a", now + DATED_S) == ["a"]
+        assert trusts(one)
 
 
 def test_asking_workers_themselves() -> None:

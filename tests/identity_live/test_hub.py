@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -10,6 +11,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from router.identity import finding
+from router.identity.folder import LARGEST
 from router.identity.hub import NotFetched, is_hub_id, snapshot
 from tests.identity_live import hub_cache
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_known
@@ -66,6 +68,12 @@ def test_what_it_does_not_hold(
             snapshot(name)
 
 
+def told(*files: tuple[str, int]) -> Callable[..., Any]:
+    """What the hub says of a repository's files and their sizes."""
+    siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files]
+    return lambda _, files_metadata: SimpleNamespace(siblings=siblings if files_metadata else None)
+
+
 def failing(error: Exception) -> Callable[..., str]:
     """A download that fails, from a cache that is empty."""
 
@@ -81,6 +89,7 @@ def test_what_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """It is said why, on one line."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
     error = OSError("the cable is out\nand more")
+    monkeypatch.setattr(huggingface_hub, "model_info", told())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(error))
     with pytest.raises(NotFetched) as caught:
         snapshot(NAME)
@@ -99,6 +108,8 @@ def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Pat
             raise errors.LocalEntryNotFoundError("not here")
         return str(folder)
 
+    small = [("tokenizer.json", LARGEST), ("model.safetensors", LARGEST + 1)]
+    monkeypatch.setattr(huggingface_hub, "model_info", told(*small))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert snapshot(NAME) == folder
     assert [one["name"] for one in asked] == [NAME, NAME]
@@ -109,6 +120,15 @@ def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Pat
     assert not any("local_files_only" in one for one in asked)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(NotFetched, match=r"has no tokenizer on the hub$"):
+        snapshot(NAME)
+
+
+def test_what_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is not fetched."""
+    hub_cache.use(monkeypatch, tmp_path, offline=False)
+    monkeypatch.setattr(huggingface_hub, "model_info", told(("tokenizer.json", LARGEST + 1)))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(OSError("fetched")))
+    with pytest.raises(NotFetched, match=f"^tokenizer.json of {NAME} is over 256 MiB$"):
         snapshot(NAME)
 
 
@@ -164,6 +184,7 @@ def test_an_old_one_is_fetched_again(
     def download(name: str, **options: Any) -> str:
         return str(folder if options.get("local_files_only") else newer)
 
+    monkeypatch.setattr(huggingface_hub, "model_info", told())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     worker = engine(newer, [card("m", NAME)])
     router = start(worker)
@@ -191,6 +212,7 @@ def test_a_download_that_never_ends(
             raise errors.LocalEntryNotFoundError("not here")
         return stuck.read_text()  # until somebody writes
 
+    monkeypatch.setattr(huggingface_hub, "model_info", told())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     worker = engine(folder, [card("m", NAME), card("n", folder)])
     router = start(worker)

@@ -2,12 +2,15 @@
 
 import gc
 import json
+import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from router.identity.folder import BadFolder
+from router.identity.folder import LARGEST, BadFolder, ModelFolder
 from router.identity.shelf import Shelf
 from router.openai import ENDPOINTS
 from tests.identity_live.models import MERGES, OTHER, make_model
@@ -44,6 +47,68 @@ def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
     volume = shelf.open(folder, template)
     plain = volume.exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "hello"}')
     assert volume.exact.ids(ENDPOINTS["/v1/chat/completions"], CHAT) == plain
+
+
+def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps nobody from opening others, and those who want the same do not wait for ever."""
+    shelf, begun, going_on = Shelf(), threading.Event(), threading.Event()
+    library = shelf._library
+
+    def stuck(folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool) -> Any:
+        if folder.path.name == "stuck":
+            begun.set()
+            assert going_on.wait(20)
+        return library(folder, files, by_mistral=by_mistral)
+
+    monkeypatch.setattr(shelf, "_library", stuck)
+    folder = make_model(tmp_path / "stuck")
+    thread = threading.Thread(target=shelf.open, args=(folder,), daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    monkeypatch.setattr("router.identity.shelf.PATIENCE_S", 0.01)
+    try:
+        assert shelf.open(make_model(tmp_path / "other", OTHER)).path.name == "other"
+        with pytest.raises(BadFolder, match=r"stuck is still being opened, for more than 0\.01s"):
+            shelf.open(folder)
+    finally:
+        going_on.set()
+        thread.join(20)
+    assert shelf.open(folder).path == folder
+
+
+@pytest.mark.parametrize(
+    ("named", "sure"),
+    [
+        (None, True),
+        ("PreTrainedTokenizerFast", True),
+        ("TokenizersBackend", True),
+        ("LlamaTokenizerFast", False),
+        ("Qwen2Tokenizer", False),
+    ],
+)
+def test_what_engines_build_by_its_class(tmp_path: Path, named: str | None, *, sure: bool) -> None:
+    """It may be another one than the file says: somebody has to confirm it."""
+    folder = make_model(tmp_path / "a")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": named}))
+    assert Shelf().open(folder).sure is sure
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tekken.json"])
+def test_what_is_too_large(tmp_path: Path, name: str) -> None:
+    """It is not even looked at."""
+    folder = make_model(tmp_path / "a")
+    with (folder / name).open("ab") as file:
+        file.truncate(LARGEST + 1)  # a hole, that takes no room
+    with pytest.raises(BadFolder, match=f"{name} is over 256 MiB"):
+        Shelf().open(folder)
+
+
+def test_a_template_that_is_too_deep(tmp_path: Path) -> None:
+    """It is said which one."""
+    folder = make_model(tmp_path / "a", f"{{{{ {'(' * 3000}1{')' * 3000} }}}}")
+    with pytest.raises(BadFolder, match=f"in {folder} is nested too deeply"):
+        Shelf().open(folder)
 
 
 def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:

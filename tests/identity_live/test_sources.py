@@ -15,7 +15,7 @@ TUNED = card("tuned", "/lora/a", "llama")
     ("source", "kind", "name"),
     [
         ("bytes", Kind.TEXT, ""),
-        ("worker", Kind.WORKER, ""),
+        ("worker", Kind.WORKER, "/m/llama"),
         ("/m/other", Kind.FOLDER, "/m/other"),
         ("org/name", Kind.HUB, "org/name"),
         ("auto", Kind.FOLDER, "/m/llama"),

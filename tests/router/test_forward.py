@@ -2,15 +2,20 @@
 
 import json
 from array import array
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.identity.forward import with_ids
+from router.identity.exact import Exact
+from router.identity.forward import may_have, with_ids, written
+from router.openai import ENDPOINTS, parse
+from router.prompts import Known, Prompts
 
+CHAT = ENDPOINTS["/v1/chat/completions"]
 IDS = array("I", [1, 2, 4_000_000_000]).tobytes()
+LISTED = b"[1,2,4000000000]"
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -29,33 +34,59 @@ def test_the_rest_stays(body: dict[str, Any], separators: tuple[str, str], end: 
     """Whatever it is, and however it is written."""
     body = {"messages": [], **body}
     data = (json.dumps(body, separators=separators) + end).encode()
-    added = with_ids(data, IDS)
-    if b'"kv_transfer_params"' in data or b'"echo"' in data:  # named somewhere within
-        assert added == data
-        return
+    added = with_ids(data, LISTED)
+    assert may_have(parse(CHAT, data, b""))
     params = {"prompt_token_ids": [1, 2, 4_000_000_000]}
     assert json.loads(added) == {**body, "kv_transfer_params": params}
     assert added.startswith(data.rstrip()[:-1])
 
 
 @pytest.mark.parametrize(
-    "body",
+    "more",
     [
-        b'{"messages":[],"kv_transfer_params":{"do_remote_decode":true}}',
-        b'{"messages":[],"kv_transfer_params":null}',
-        b'{"messages":[],"echo":true}',
-        b"{}",
-        b" { } ",
-        b"[1]",
-        b'"x"',
-        b"",
+        '"kv_transfer_params":{"do_remote_decode":true}',
+        '"kv_transfer_params":null',
+        r'"kv\u005ftransfer_params":{"do_remote_decode":true}',
+        r'"\u0065cho":true',
+        '"echo":true',
+        '"echo" : 0',
     ],
 )
+def test_what_says_such_things_itself(more: str) -> None:
+    """However it spells them: no ids go along, and the prompt is known all the same."""
+    prompts = Prompts()
+    prompts.known = {"m": Known("m", cast("Exact", Three()), forward=True)}
+    for said, listed in ("", LISTED), (more, None):
+        body = ",".join(filter(None, ['{"model":"m"', said, '"messages":[]}'])).encode()
+        made = prompts.made(CHAT, parse(CHAT, body, b""), body)
+        assert (made.along.listed if made.along else None, made.prompt.tokens) == (listed, 3)
+
+
+class Three:
+    """Knows three tokens of everything."""
+
+    dated = False
+
+    def ids(self, *_: object) -> bytes:
+        """Return them."""
+        return IDS
+
+
+@pytest.mark.parametrize("body", [b"{}", b" { } ", b"[1]", b'"x"', b""])
 def test_what_is_left_alone(body: bytes) -> None:
-    """A request that says such things itself, or is no object."""
-    assert with_ids(body, IDS) == body
+    """What is no object, or an empty one."""
+    assert with_ids(body, LISTED) == body
 
 
 def test_without_ids() -> None:
     """There is nothing to add."""
+    assert written(b"") == b""
     assert with_ids(b'{"messages":[]}', b"") == b'{"messages":[]}'
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=50), st.integers(0, 1))
+def test_ids_are_written(ids: list[int], times: int) -> None:
+    """Be they few, or written in pieces."""
+    ids = ids * 300**times
+    listed = written(array("I", ids).tobytes())
+    assert json.loads(listed or b"[]") == ids

@@ -144,6 +144,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("tokenizer.source", "auto", "default"),
         ("tokenizer.chat_template", "the model's own", "default"),
         ("tokenizer.keywords", "none", "default"),
+        ("tokenizer.mode", "auto", "default"),
         ("tokenizer.forward_token_ids", "false", "default"),
         ("workers[0].url", "http://a:1", "set"),
         ("workers[0].name", "a:1", "default"),

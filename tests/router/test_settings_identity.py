@@ -130,6 +130,10 @@ def test_mistakes_in_files(tmp_path: Path) -> None:
         assert f'chat.jinja" is not a chat template: {said}' in refused(
             "{chat_template: chat.jinja}", tmp_path
         )
+    for deep in (f"{{{{ {'(' * 3000}1{')' * 3000} }}}}", "{{ " + "-" * 250 + "x }}"):
+        (tmp_path / "chat.jinja").write_text(deep)
+        said = refused("{chat_template: chat.jinja}", tmp_path)
+        assert said.endswith("that can be compiled: it is nested too deeply")
     (tmp_path / "chat.jinja").write_bytes(b"\xff")
     assert refused("{chat_template: chat.jinja}", tmp_path).endswith('chat.jinja" is not UTF-8')
 

@@ -11,8 +11,8 @@ import pytest
 
 from router.identity.exact import Exact
 from router.openai import ENDPOINTS, Endpoint, Request, parse
-from router.prompts import Known, Prompts
-from router.tokenizing import BUSY, SLOW, Tokenizing
+from router.prompts import Asked, Known, Prompts
+from router.tokenizing import ASKING, BUSY, SLOW, Tokenizing
 from strategies.base import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -121,7 +121,7 @@ def test_no_more_than_so_many(gate: Gate) -> None:
 
 
 def test_a_client_that_leaves(gate: Gate) -> None:
-    """Its place is free at once; what no thread has begun is not begun any more."""
+    """Its place is free when its thread has ended, or would have begun: then it is not begun."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
@@ -142,6 +142,35 @@ def test_a_client_that_leaves(gate: Gate) -> None:
         while gate.begun.acquire(blocking=False):
             begun += 1
         assert begun == 2
+
+    asyncio.run(scene())
+
+
+def test_workers_that_are_slow_to_tell(gate: Gate) -> None:
+    """They take no room from long prompts, nor from other pools; of their own there is an end."""
+
+    async def scene() -> None:
+        tokenizing, told = Tokenizing(most=2, patience=20.0), asyncio.Event()
+
+        async def ids(_endpoint: Endpoint, body: bytes) -> bytes:
+            await told.wait()
+            return array("I", [7] * len(body)).tobytes()
+
+        slow, other = Prompts(), Prompts()
+        slow.asked = other.asked = {"m": Asked("m", ids)}
+        waiting = [asyncio.ensure_future(make(tokenizing, slow)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not (await make(tokenizing, slow)).counted
+        assert slow.by_reason == {ASKING: 1}
+        waiting.append(asyncio.ensure_future(make(tokenizing, other)))
+        gate.opened.set()
+        assert (await make(tokenizing, knowing(gate))).counted
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        assert (slow.asking, other.asking, tokenizing.pending) == (1, 1, 0)
+        told.set()
+        assert all(prompt.counted for prompt in await asyncio.gather(*waiting[1:]))
+        assert (slow.asking, other.asking) == (0, 0)
 
     asyncio.run(scene())
 

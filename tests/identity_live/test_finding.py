@@ -1,0 +1,74 @@
+"""Searches for tokenizers, and what is asked for while one is under way."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.identity.finding import Finding, Wanted
+from router.identity.shelf import Shelf, Volume
+from router.identity.sources import Kind
+from tests.identity_live.models import OTHER, make_model
+
+
+class Held(Shelf):
+    """Holds who opens a folder until it may go on, and writes down what it read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+
+    def open(self, *args: Any, **options: Any) -> Volume:
+        """Read, and hold."""
+        volume = super().open(*args, **options)
+        self.begun.release()
+        assert self.go_on.acquire(timeout=20)
+        return volume
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
+    """What it has read may be old by then: it is made once more, and no oftener."""
+    folder = make_model(tmp_path / "m")
+    wanted = Wanted(Kind.FOLDER, str(folder))
+    shelf, ended = Held(), asyncio.Event()
+
+    async def scene() -> None:
+        finding = Finding(ended.set, shelf)
+        finding.look(wanted)
+        await asyncio.to_thread(shelf.begun.acquire)
+        make_model(folder, OTHER)
+        for _ in range(3):
+            finding.again(wanted, fresh=fresh)
+        for _ in range(2):
+            assert finding.busy
+            ended.clear()
+            shelf.go_on.release()
+            await ended.wait()
+        assert not finding.busy
+        found = finding.look(wanted)
+        assert isinstance(found, Volume)
+        assert found is Shelf.open(shelf, folder)
+
+    asyncio.run(scene())
+
+
+def test_no_search_after_its_end(tmp_path: Path) -> None:
+    """What nobody wants any more is not looked for again."""
+    wanted = Wanted(Kind.FOLDER, str(make_model(tmp_path / "m")))
+    shelf = Held()
+
+    async def scene() -> None:
+        finding = Finding(lambda: None, shelf)
+        finding.look(wanted)
+        await asyncio.to_thread(shelf.begun.acquire)
+        finding.again(wanted)
+        shelf.go_on.release()
+        await finding.close()
+        assert not finding.busy
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())

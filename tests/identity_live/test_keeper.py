@@ -1,0 +1,241 @@
+"""What is known of tokens follows the fleet: at once, and without work for those not concerned."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from router.connection import Patience
+from router.fleet import Fleet, Pool, Worker
+from router.identity import agreement
+from router.identity.agreement import State
+from router.identity.case import Case
+from router.identity.exact import Exact
+from router.identity.keeper import Keeper
+from router.inquiry import Answer, Inquiries
+from router.settings import Settings
+from router.upstream import Upstream
+from strategies.prefixaware import PrefixAware, PrefixAwareOptions
+from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
+from tests.identity_live.conftest import MakeEngine, Start
+from tests.identity_live.engine import card
+from tests.identity_live.models import OTHER, make_model
+from tests.support import until
+
+
+class Answers:
+    """In place of connections: a worker's tokens are a number of its own."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        self.numbers = numbers
+        self.asked: list[str] = []
+        self.at_once = self.most = 0
+        self.meanwhile: Callable[[str], None] = lambda _: None
+
+    async def ask(self, worker: Worker, path: str, *, patience: float, body: bytes) -> Answer:
+        """Answer after everybody else had a turn."""
+        del patience
+        assert path == "/tokenize"
+        self.asked.append(worker.name)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0)
+        self.meanwhile(worker.name)
+        self.at_once -= 1
+        tokens = [self.numbers[worker.name], len(body) % 7]
+        return Answer(200, json.dumps({"tokens": tokens}).encode())
+
+
+def serving(name: str, **roots: str) -> Worker:
+    """A worker that is ready and has loaded these."""
+    worker = Worker(
+        name, f"http://{name}", Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
+    )
+    worker.models = {model: card(model, root) for model, root in roots.items()}
+    worker.ready = True
+    return worker
+
+
+SETTINGS = Settings.model_validate({"workers": ["http://x"], "tokenizer": "worker"})
+
+
+def keeper(
+    workers: Iterable[Worker], answers: Answers, source: str = "worker"
+) -> tuple[Keeper, Pool]:
+    """One that asks workers for their tokens, or has such tokenizers; and its fleet's only pool."""
+    settings = Settings.model_validate({"workers": ["http://x"], "tokenizer": source})
+    pool = Pool("default", ["*"], tuple(workers), PrefixAware(PrefixAwareOptions()))
+    return Keeper(Fleet([pool]), settings, cast("Inquiries", answers)), pool
+
+
+def verdicts(made: Keeper) -> dict[str, State]:
+    """What is known of each worker."""
+    return {name: one.verdict.state for case in made.cases for name, one in case.asked.items()}
+
+
+def test_models_of_workers_are_compared_with_their_like() -> None:
+    """Two models that are asked of workers have nothing to do with each other."""
+    workers = [serving("a", llama="x/llama"), serving("b", qwen="x/qwen")]
+    made, _ = keeper(workers, Answers({"a": 1, "b": 2}))
+    asyncio.run(made.settle())
+    assert verdicts(made) == {"a": State.AGREES, "b": State.AGREES}
+    assert all(case.trusted for case in made.cases)
+
+
+@pytest.mark.parametrize("how", ["notice", "change"])
+def test_a_worker_that_goes_while_it_is_asked(how: str) -> None:
+    """It differed, and it or its model is gone from the fleet: nothing is known of it."""
+    workers = [serving("a", m="r"), serving("b", m="r")]
+    answers = Answers({"a": 1, "b": 2})
+    made, pool = keeper(workers, answers)
+
+    def leave(name: str) -> None:
+        if name == "b" and how == "notice":
+            workers[1].models = {}
+            made.notice(workers[1], back=False)
+        elif name == "b":
+            pool.change(["*"], workers[:1])
+            made.change(SETTINGS)
+
+    answers.meanwhile = leave
+    asyncio.run(made.settle())
+    (case,) = made.cases
+    assert (set(case.asked), case.trusted) == ({"a"}, True)
+
+
+def test_an_answer_about_another_model() -> None:
+    """It came in after the worker had been given that one: it says nothing."""
+    worker = serving("a", m="r")
+    answers = Answers({"a": 1})
+
+    async def scene() -> None:
+        made, _ = keeper([worker], answers)
+        made.notice(worker, back=True)
+        answers.meanwhile = lambda _: made.notice(worker, back=True)
+        await made.round()
+        assert verdicts(made) == {}
+        answers.meanwhile = lambda _: None
+        await made.round()
+        assert verdicts(made) == {"a": State.AGREES}
+
+    asyncio.run(scene())
+
+
+def test_one_model_from_several_places() -> None:
+    """It stays what it was, whoever of its workers leaves first; and not when all have left."""
+    workers = [serving("a", m="/models/a"), serving("b", m="org/a"), serving("c", m="/models/a")]
+    made, pool = keeper(workers, Answers(dict.fromkeys("abc", 1)))
+
+    def said() -> str:
+        (case,) = made.cases
+        return case.models["m"]
+
+    made.change(SETTINGS)
+    assert said() == "/models/a"
+    for left, then in (workers[1:], "/models/a"), (workers[1:2], "org/a"), (workers, "org/a"):
+        pool.change(["*"], left)
+        made.change(SETTINGS)
+        assert said() == then
+
+
+def test_one_case_is_no_work_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so many models, each is decided on a few times, not once for each of the others."""
+    count = 40
+    workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(count)]
+    decided: list[Case] = []
+    decide = Case.decide
+
+    def counted(case: Case, workers: Iterable[str], ready: Iterable[str]) -> None:
+        decided.append(case)
+        decide(case, workers, ready)
+
+    monkeypatch.setattr(Case, "decide", counted)
+    made, _ = keeper(workers, Answers({worker.name: 1 for worker in workers}))
+    asyncio.run(made.settle())
+    assert len(made.cases) == count
+    assert all(case.trusted for case in made.cases)
+    assert len(decided) <= 4 * count
+
+
+def test_not_all_at_once() -> None:
+    """However many models are doubted: what they are compared with is asked for in turns too."""
+    workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(40)]
+    answers = Answers({worker.name: 1 for worker in workers})
+    made, _ = keeper(workers, answers)
+    asyncio.run(made.settle())
+    assert answers.most <= 8
+
+
+def test_our_own_answers_are_made_in_turns(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, for all models that there are: the loop has to share with those threads."""
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    def counted(exact: Exact) -> dict[str, bytes]:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        found = agreement.answers(exact)
+        time.sleep(0.01)
+        with lock:
+            under_way -= 1
+        return found
+
+    monkeypatch.setattr("router.identity.verifying.answers", counted)
+    workers = []
+    for i in range(12):
+        (tmp_path / f"m{i}").symlink_to(folder)
+        workers.append(serving(f"w{i}", **{f"m{i}": str(tmp_path / f"m{i}")}))
+    made, _ = keeper(workers, Answers({worker.name: 1 for worker in workers}), "auto")
+    asyncio.run(made.settle())
+    assert len(made.cases) == 12
+    assert set(verdicts(made).values()) == {State.DIFFERS}
+    assert most == 2
+
+
+def test_another_model_at_a_worker_that_stayed_ready(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """It is asked again, though the settings have one tokenizer for all."""
+    good, worker = engine(folder), engine(folder)
+    router = start(good, worker, tokenizer=str(folder))
+    until_asked(router, good, worker)
+    until_known(router)
+    worker.loads(make_model(tmp_path / "other", OTHER))
+    until(lambda: states(router) == {good.name: "agrees", worker.name: "differs"})
+    until(lambda: not knows(router))
+    assert tokenizer(router)["reason"] == "a worker makes other tokens"
+
+
+def test_no_ids_for_another_model(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
+) -> None:
+    """What was computed for one model is not sent to another, not even until that one answers."""
+    worker = engine(folder)
+    router = start(worker, tokenizer={"source": str(folder), "forward_token_ids": True})
+    until(lambda: router.worker().takes_ids)
+    worker.hold.clear()
+    worker.loads(make_model(tmp_path / "other", OTHER))
+    until(lambda: not router.worker().takes_ids, seconds=4)  # before its answer is given up
+    assert ask(router) == 200
+    assert "kv_transfer_params" not in worker.chats[-1]
+
+
+def test_adapters_come_and_go(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """They have their model's tokens: nobody is asked again."""
+    worker = engine(folder)
+    router = start(worker)
+    until_known(router)
+    asked = len(worker.tokenized)
+    worker.models = [card("m", folder), card("tuned", "/lora/x", "m")]
+    until_known(router, "tuned")
+    worker.models = [card("m", folder)]
+    until(lambda: not knows(router, "tuned"))
+    assert len(worker.tokenized) == asked
