@@ -52,6 +52,34 @@ def request() -> bytes:
     return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
 
 
+def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
+    """Messages, tools and parts cost time, however little they say."""
+    tokenizing, asked = Tokenizing(), Request(model="m")
+    for many in (b'{"role":"user"},', b'"",'):
+        body = b"[%b]" % (many * (SHORT // len(many) - 2))
+        assert len(body) < SHORT
+        assert not tokenizing.is_short(knowing(gate), asked, body)
+    assert tokenizing.is_short(knowing(gate), asked, b'{"messages":[{"content":"Hi"}]}')
+    tokenizing.close()
+
+
+@pytest.mark.parametrize(
+    ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
+)
+def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
+    """What took long on the loop is not done there again."""
+    gate.opened.set()
+    times = iter((0.0, took))
+    tokenizing, prompts = Tokenizing(clock=lambda: next(times)), knowing(gate)
+    body = json.dumps({"model": "m", "prompt": "x" * 500}).encode()
+    asked = parse(COMPLETION, body, b"")
+    assert tokenizing.is_short(prompts, asked, body)
+    assert tokenizing.made(prompts, COMPLETION, asked, body).prompt.tokens == len(body)
+    assert tokenizing.is_short(prompts, asked, body) is shorter
+    assert tokenizing.is_short(prompts, asked, b"x" * (len(body) // 2)) is half
+    tokenizing.close()
+
+
 async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
     """Have a prompt made."""
     body = request()
