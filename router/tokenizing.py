@@ -22,9 +22,9 @@ THREADS = 2
 MOST = 64
 #: Seconds after which a prompt is not waited for any more.
 PATIENCE_S = 1.0
-#: Bytes of text that an object in a request is worth, and what a comma parts: templates take a
-#: while for each message and each tool, however little it says.
-OBJECT, ENTRY = 256, 8
+#: Objects in a request that may be read and rendered on the loop: each message and each tool takes
+#: its time, however little it says. As much as one of them take so many entries of lists.
+OBJECTS, ENTRIES = 128, 12
 #: Seconds of this thread that a prompt made on the loop may take: if one takes more, the model's
 #: requests of half that size are made in threads from then on; all of them, if it takes far more.
 HERE_S, FAR_S = 0.01, 0.1
@@ -62,7 +62,7 @@ class Tokenizing:
         short = self._shorter.get(known.exact, known.exact.short)
         if len(body) > short:
             return False
-        return len(body) + OBJECT * body.count(b"{") + ENTRY * body.count(b",") <= short
+        return body.count(b"{") + body.count(b",") / ENTRIES <= OBJECTS
 
     def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
         """Turn a short request into what a strategy may know, here and now."""

@@ -12,7 +12,7 @@ import pytest
 from router.identity.exact import Exact
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.prompts import Asked, Known, Prompts
-from router.tokenizing import ASKING, BUSY, SLOW, Tokenizing
+from router.tokenizing import ASKING, BUSY, ENTRIES, OBJECTS, SLOW, Tokenizing
 from strategies.base import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -55,11 +55,10 @@ def request() -> bytes:
 def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     """Messages, tools and parts cost time, however little they say."""
     tokenizing, asked = Tokenizing(), Request(model="m")
-    for many in (b'{"role":"user"},', b'"",'):
-        body = b"[%b]" % (many * (SHORT // len(many) - 2))
-        assert len(body) < SHORT
-        assert not tokenizing.is_short(knowing(gate), asked, body)
-    assert tokenizing.is_short(knowing(gate), asked, b'{"messages":[{"content":"Hi"}]}')
+    gate.short = 100_000
+    for one, many in (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES):
+        assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
+        assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
     tokenizing.close()
 
 
