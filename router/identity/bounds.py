@@ -22,8 +22,8 @@ from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, Watch
 
-#: Characters of the longest template: some ten times those of the longest in use.
-LONGEST = 256 << 10
+#: Characters of the longest template: some five times those of the longest in use.
+LONGEST = 128 << 10
 #: The name by which a rendering finds its watch: none that a template could write.
 WATCH = "the watch"
 #: What `message.items` and the like are: not items of an object.
