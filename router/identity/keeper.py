@@ -129,14 +129,14 @@ class Keeper:
         self._sort()
         self._recount()
         self._publish()
-        now, asking = monotonic(), []
-        for case in self._cases.values():
-            ready = self._publishing.serving.ready(case)
-            names = case.waiting([worker.name for worker in ready], now)
-            if names:
-                waiting = [worker for worker in ready if worker.name in names]
-                asking.append(self._verify(case, ready, waiting))
-        await asyncio.gather(*asking)
+        now = monotonic()
+        async with asyncio.TaskGroup() as group:  # nothing goes on beside the next round
+            for case in self._cases.values():
+                ready = self._publishing.serving.ready(case)
+                names = case.waiting([worker.name for worker in ready], now)
+                if names:
+                    waiting = [worker for worker in ready if worker.name in names]
+                    group.create_task(self._verify(case, ready, waiting))
 
     async def _run(self) -> None:
         while True:
@@ -191,7 +191,9 @@ class Keeper:
                 log.debug("our own tokens of %s take too long", case.origin)
             except Exception:  # nor can it then, and others are asked all the same
                 log.exception("a fault of the router's own, with %s", case.origin)
-        await asyncio.gather(*(self._judge(case, worker, reference) for worker in waiting))
+        async with asyncio.TaskGroup() as group:
+            for worker in waiting:
+                group.create_task(self._judge(case, worker, reference))
         self._publish_one(case)  # nobody waits for the slowest worker of another source
 
     async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
