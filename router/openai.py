@@ -67,6 +67,9 @@ class Message(msgspec.Struct, gc=False):
     output: msgspec.Raw = msgspec.Raw()
     """What a tool returned, in `/v1/responses`."""
     tool_calls: msgspec.Raw = msgspec.Raw()
+    reasoning: msgspec.Raw = msgspec.Raw()
+    reasoning_content: msgspec.Raw = msgspec.Raw()
+    """What it thought, and the older name of that."""
 
 
 class _Fields(msgspec.Struct, kw_only=True):
@@ -88,6 +91,19 @@ class _Fields(msgspec.Struct, kw_only=True):
     instructions: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    documents: msgspec.Raw = msgspec.Raw()
+    # What else makes prompts of the same words different ones.
+    chat_template: msgspec.Raw = msgspec.Raw()
+    chat_template_kwargs: msgspec.Raw = msgspec.Raw()
+    mm_processor_kwargs: msgspec.Raw = msgspec.Raw()
+    output_config: msgspec.Raw = msgspec.Raw()
+    previous_response_id: msgspec.Raw = msgspec.Raw()
+    prompt_embeds: msgspec.Raw = msgspec.Raw()
+    reasoning: msgspec.Raw = msgspec.Raw()
+    reasoning_effort: msgspec.Raw = msgspec.Raw()
+    suffix: msgspec.Raw = msgspec.Raw()
+    thinking: msgspec.Raw = msgspec.Raw()
+    tool_choice: Any = None
 
     @property
     def answer_limit(self) -> int | None:

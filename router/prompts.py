@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from router.identity.exact import Exact
 from router.identity.forward import may_have, written
-from router.identity.text import canonical, measured
+from router.identity.text import apart, canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
@@ -155,7 +155,8 @@ class Prompts:
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        if not known.forward or endpoint.prompted is not Prompted.CHAT or not may_have(request):
+        along = known.forward and endpoint.prompted is Prompted.CHAT
+        if not along or known.exact.dated or not may_have(request):
             return Made(prompt)
         return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
 
@@ -191,7 +192,10 @@ class Prompts:
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
-        root = root_key(endpoint.prompted.name, identity, _salt(request))
+        roots = [endpoint.prompted.name, identity, _salt(request)]
+        if more := apart(endpoint, request):
+            roots.append(more)
+        root = root_key(*roots)
         per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
         return Prompt(
             model=request.model or "",

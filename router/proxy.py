@@ -165,7 +165,7 @@ class Proxy:
         self._limits.check(endpoint, request)
         pool, request.model, workers = self._fleet.route(request.model)
         if self._tokenizing.is_short(pool.prompts, request, body):
-            made = pool.prompts.made(endpoint, request, body)
+            made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
             pool, _, workers = self._fleet.route(request.model)  # as it is by now

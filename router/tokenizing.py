@@ -9,7 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from time import thread_time
+from weakref import WeakKeyDictionary
 
+from router.identity.exact import Exact
 from router.openai import Endpoint, Request
 from router.prompts import Asked, Made, Prompts
 
@@ -19,6 +22,12 @@ THREADS = 2
 MOST = 64
 #: Seconds after which a prompt is not waited for any more.
 PATIENCE_S = 1.0
+#: Objects in a request that may be read and rendered on the loop: each message and each tool takes
+#: its time, however little it says. As much as one of them take so many entries of lists.
+OBJECTS, ENTRIES = 128, 12
+#: Seconds of this thread that a prompt made on the loop may take: if one takes more, the model's
+#: requests of half that size are made in threads from then on; all of them, if it takes far more.
+HERE_S, FAR_S = 0.01, 0.1
 #: Why a prompt was keyed by its text: metrics' labels.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 ASKING = "too many prompts to ask for"
@@ -28,11 +37,18 @@ class Tokenizing:
     """Makes prompts. One for the whole router."""
 
     def __init__(
-        self, threads: int = THREADS, most: int = MOST, patience: float = PATIENCE_S
+        self,
+        threads: int = THREADS,
+        most: int = MOST,
+        patience: float = PATIENCE_S,
+        clock: Callable[[], float] = thread_time,
     ) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
         self._most = most
         self._patience = patience
+        self._clock = clock
+        self._shorter: WeakKeyDictionary[Exact, int] = WeakKeyDictionary()
+        """What is short of models whose templates are slow."""
         self.pending = 0
         """Long prompts under way and waiting; those too that nobody waits for any more."""
 
@@ -41,7 +57,21 @@ class Tokenizing:
         if request.model in prompts.asked:
             return False
         known = prompts.known.get(request.model or "") if prompts.keyed else None
-        return known is None or len(body) <= known.exact.short
+        if known is None:
+            return True
+        short = self._shorter.get(known.exact, known.exact.short)
+        if len(body) > short:
+            return False
+        return body.count(b"{") + body.count(b",") / ENTRIES <= OBJECTS
+
+    def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+        """Turn a short request into what a strategy may know, here and now."""
+        started = self._clock()
+        made = prompts.made(endpoint, request, body)
+        known, took = prompts.known.get(request.model or ""), self._clock() - started
+        if known is not None and took > HERE_S:
+            self._shorter[known.exact] = 0 if took > FAR_S else len(body) // 2
+        return made
 
     async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes

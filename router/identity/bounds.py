@@ -22,8 +22,8 @@ from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, Watch
 
-#: Characters of the longest template: some ten times those of the longest in use.
-LONGEST = 256 << 10
+#: Characters of the longest template: some five times those of the longest in use.
+LONGEST = 128 << 10
 #: The name by which a rendering finds its watch: none that a template could write.
 WATCH = "the watch"
 #: What `message.items` and the like are: not items of an object.
@@ -109,7 +109,7 @@ class Bounded(ImmutableSandboxedEnvironment):
     def compiled(self, text: str) -> jinja2.Template:
         """Compile a template with looks at its watch in it; once for each environment.
 
-        Raises jinja2.TemplateError.
+        Raises jinja2.TemplateError, and what Python raises of what is nested too deeply.
         """
         if len(text) > LONGEST:
             raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
@@ -121,8 +121,8 @@ class Bounded(ImmutableSandboxedEnvironment):
             tree = with_looks(self.parse(text))
             nodes.Node.set_environment(tree, self)
             code = self.compile(tree, "chat template", "chat template")
-        except (SyntaxError, RecursionError, MemoryError, ValueError):  # Python's own bounds
-            raise jinja2.TemplateError("it is nested too deeply") from None
+        except ValueError:
+            raise jinja2.TemplateError("a number in it is too long") from None
         return self.template_class.from_code(self, code, self.make_globals(None))
 
 

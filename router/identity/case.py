@@ -16,6 +16,9 @@ from router.identity.sources import Kind, Origin
 
 #: Seconds until a worker that did not agree is asked again: doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 15.0, 3600.0
+#: Seconds until one that agreed is asked again where prompts hold the date: in another zone, or by
+#: another clock, it is another one at some hours of the day.
+DATED_S = 600.0
 
 
 @dataclass
@@ -80,7 +83,8 @@ class Case:
         if before and before.verdict.state is State.DIFFERS and verdict.state is State.UNVERIFIED:
             verdict = before.verdict
         if verdict.state is State.AGREES:
-            self.asked[worker] = Asked(verdict)
+            dated = self.volume is not None and self.volume.exact.dated
+            self.asked[worker] = Asked(verdict, now + DATED_S if dated else inf)
             return
         times = before.times + 1 if before else 1
         pause = min(LONGEST_S, FIRST_S * 2.0 ** (times - 1))

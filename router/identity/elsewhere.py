@@ -7,6 +7,7 @@ from typing import Any
 from router.fleet import Worker
 from router.identity.asked import Body, decoded, packed, plain
 from router.identity.chat import chat_of
+from router.identity.reading import renamed
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.unlike import Unlike
 from router.inquiry import Inquiries, NoAnswer
@@ -81,4 +82,6 @@ def _chat(asked: Body) -> dict[str, Any] | bytes:
         keywords["reasoning_effort"] = chat.effort
         keywords.setdefault("enable_thinking", chat.effort != "none")
     question = {name: asked[name] for name in _CHAT if name in asked}
+    # Which `/tokenize`, unlike chats, does not do itself (vLLM's protocol of both).
+    question["messages"] = [renamed(message) for message in asked["messages"]]
     return {**question, "chat_template_kwargs": keywords} if keywords else question

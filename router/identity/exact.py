@@ -19,6 +19,10 @@ class Way(Protocol):
     def short(self) -> int:
         """Bytes of a request that may be tokenized while others wait."""
 
+    @property
+    def dated(self) -> bool:
+        """Whether prompts may hold the time, by the engine's clock and in its zone."""
+
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect, whose body has `size` bytes. Raises Unlike."""
 
@@ -39,6 +43,11 @@ class Exact:
     def short(self) -> int:
         """Bytes of a request that may be tokenized while others wait."""
         return self._way.short
+
+    @property
+    def dated(self) -> bool:
+        """Whether prompts may hold the time: ours may be another one than the engine's."""
+        return self._way.dated
 
     def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""

@@ -22,9 +22,11 @@ def may_have(request: Request) -> bool:
     """Whether ids may go along with a chat.
 
     Not if it says itself what they would replace, its own such parameters, however that is spelled,
-    or has a wish that needs the messages.
+    or has a wish that needs the messages; nor if the engine may leave its tools out, as with
+    `--exclude-tools-when-tool-choice-none`.
     """
-    return not bytes(request.kv_transfer_params) and not bytes(request.echo)
+    told = request.kv_transfer_params, request.echo
+    return not any(map(bytes, told)) and not (request.tools and request.tool_choice == "none")
 
 
 def written(ids: bytes) -> bytes:

@@ -19,6 +19,10 @@ _ROLES = ("user", "assistant", "system", "developer")
 #: How far an item came; the last one, if it is a message that is not done, is continued.
 _OPEN = ("in_progress", "incomplete")
 _STATES = (None, "completed", *_OPEN)
+#: Fields of messages and of their parts that say no more than is read here. What engines pass on of
+#: others, templates may write: a name, a task, whatever a client makes up.
+_SAID = frozenset(("type", "role", "content", "id", "status"))
+_IN_PART = frozenset(("type", "text"))
 
 
 def chat_of_responses(asked: Body) -> Chat:
@@ -87,6 +91,8 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
     else:
         raise Unlike("odd input")
     if role != "assistant":
+        if not item.keys() <= _SAID:
+            raise Unlike("fields that templates may see")
         return {"role": role, "content": parts}
     if not parts or (isinstance(content, list) and "type" not in item):
         raise Unlike("odd input")
@@ -100,6 +106,8 @@ def _part(part: Json, role: str) -> Part:
     text = part.get("text")
     if not isinstance(text, str) or part.get("annotations") or part.get("logprobs"):
         raise Unlike("odd parts")
+    if role != "assistant" and part.keys() != _IN_PART:
+        raise Unlike("fields that templates may see")
     return Part(kind, text)
 
 

@@ -39,6 +39,7 @@ class Mistral:
 
     name = "mistral-common"
     short = 2 << 10
+    dated = False
 
     def __init__(self, library: MistralsLibrary, keywords: Mapping[str, Any]) -> None:
         """`keywords` are those that engines give every template: of them, only one counts."""

@@ -64,7 +64,7 @@ def _message(given: Json) -> Message:
 def _other(given: Json) -> Message:
     if not isinstance(given, dict) or "author" in given:
         raise Unlike("odd messages")
-    message = _renamed(given)
+    message = renamed(given)
     role = message.get("role")
     if (
         not isinstance(role, str)
@@ -91,8 +91,8 @@ def _other(given: Json) -> Message:
     return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
 
 
-def _renamed(given: Message) -> Message:
-    """`reasoning_content` is an older name of `reasoning`."""
+def renamed(given: Message) -> Message:
+    """Return a message with its thoughts under their name of today, not `reasoning_content`."""
     if "reasoning_content" not in given:
         return given
     message = dict(given)

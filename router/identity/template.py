@@ -69,6 +69,8 @@ class ChatTemplate:
         self.wants_parts = wants_parts(tree)
         """Contents are lists of parts, not texts."""
         self._variables = meta.find_undeclared_variables(environment.parse(text))
+        self.dated = "strftime_now" in self._variables
+        """It may write the time, which may be another one where the engine is."""
         self._special_tokens = dict(special_tokens)
         self._knows_developer = '"developer"' in text or "'developer'" in text
 

@@ -47,6 +47,11 @@ class Templated:
         self._unthinking = effort_for_none(self._plain, self._keywords)
 
     @property
+    def dated(self) -> bool:
+        """Whether prompts may hold the time."""
+        return any(one is not None and one.dated for one in (self._plain, self._tooled))
+
+    @property
     def short(self) -> int:
         """Bytes of a request that may be tokenized while others wait."""
         return self._tokenizer.short

@@ -6,19 +6,58 @@ with the shorter one's.
 
 from array import array
 from collections.abc import Sequence
+from enum import Enum, auto
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 import msgspec
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
+
+
+class _Kind(Enum):
+    """What a part is: its text, words and what they are for, or something of unknown length."""
+
+    TEXT = auto()
+    WORDS = auto()
+    MEDIUM = auto()
 
 
 class _Part(msgspec.Struct):
     type: str = "text"
     text: str | None = None
+    # Fields that make something else of it, whatever its type.
+    image_url: msgspec.Raw = msgspec.Raw()
+    input_audio: msgspec.Raw = msgspec.Raw()
+    audio_url: msgspec.Raw = msgspec.Raw()
+    video_url: msgspec.Raw = msgspec.Raw()
+    file: msgspec.Raw = msgspec.Raw()
+    source: msgspec.Raw = msgspec.Raw()
+    uuid: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there is nothing but its text."""
+        media = (self.image_url, self.input_audio, self.audio_url, self.video_url)
+        return self.text is not None and not any((*media, self.file, self.source, self.uuid))
 
 
+#: Parts of other kinds that are words too, and what they hold if they are not.
+_WORDS = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking"))
+_HOLDS_MEDIA = (b'"image"', b'"document"', b"_url")
+
+#: Fields of a request that make prompts of the same words different ones.
+_APART = (
+    *("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "output_config"),
+    *("previous_response_id", "prompt_embeds", "reasoning", "reasoning_effort", "suffix"),
+    "thinking",
+)
+
+_apart = attrgetter(*_APART)
+_any = msgspec.json.Decoder().decode
+_sorted = msgspec.json.Encoder(order="sorted").encode
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _content = msgspec.json.Decoder(str | list[msgspec.Raw] | None).decode
 _part = msgspec.json.Decoder(_Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
@@ -41,7 +80,10 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
     """Return what makes the prompt what it is."""
     match endpoint.prompted:
         case Prompted.CHAT:
-            return _conversation(bytes(request.tools), request.messages)
+            head = bytes(request.tools)
+            if _is_given(request.documents):
+                head += bytes(request.documents)
+            return _conversation(head, request.messages)
         case Prompted.MESSAGES:
             return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
         case Prompted.RESPONSES:
@@ -53,6 +95,18 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
             return _plain(request.input)
         case Prompted.NOTHING:
             return Text(plain=False)
+
+
+def apart(endpoint: Endpoint, request: Request) -> str:
+    """Return what sets the prompt apart from others of the same words; nothing, of most."""
+    raws = _apart(request)
+    kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # by the engine
+    if not kept and not any(raws):  # nearly all
+        return ""
+    found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
+    if kept and _is_given(kept):
+        found["prompt"] = kept
+    return "".join([f"{name} {xxh3_128_hexdigest(_spelled(raw))} " for name, raw in found.items()])
 
 
 def measured(endpoint: Endpoint, request: Request) -> int:
@@ -72,24 +126,51 @@ def _conversation(head: bytes, found: Sequence[Message]) -> Text:
     """Role and content of each message, in order; anything unexpected as it was written."""
     pieces = [head]
     others = 0
+    plain = True
     for message in found:
         pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
         content = _read(message.content)
         if isinstance(content, list):
             for part in content:
-                text = _text_of(part)
-                others += text is None
-                pieces.append(xxh3_128_digest(part) if text is None else text)
+                piece, kind = _piece(part)
+                pieces.append(piece)
+                others += kind is _Kind.MEDIUM
+                plain &= kind is _Kind.TEXT
         else:
             pieces.append(content)
         pieces.append(bytes(message.tool_calls))
-    return Text(b"".join(pieces), parts=others, plain=not others)
+        thought = message.reasoning or message.reasoning_content
+        if thought and _is_given(thought):
+            pieces += b"\x1d", bytes(thought)
+            plain = False  # templates leave out much of it
+    return Text(b"".join(pieces), parts=others, plain=plain)
 
 
 def _items(head: bytes, raw: msgspec.Raw) -> Text:
-    """The input of `/v1/responses`: items, or one text."""
+    """The input of `/v1/responses`: items, or one text. Items that are no messages, such as calls
+    of tools, what these returned, and thoughts, are taken whole."""
     items = messages(raw)
-    return _conversation(head, items) if items else Text(head + bytes(raw), plain=False)
+    if not items:
+        return Text(head + bytes(raw), plain=False)
+    texts = [
+        _conversation(b"", [item]) if item.role else Text(b"\x1e\x1f" + _spelled(one), plain=False)
+        for item, one in zip(items, _raws(raw), strict=True)
+    ]
+    data = head + b"".join([text.data for text in texts])
+    plain = all(text.plain for text in texts)
+    return Text(data, parts=sum(text.parts for text in texts), plain=plain)
+
+
+def _is_given(raw: msgspec.Raw) -> bool:
+    return bool(raw) and bytes(memoryview(raw)[:4]) != b"null"
+
+
+def _spelled(raw: msgspec.Raw) -> bytes:
+    """The same value in the same bytes, whoever wrote it."""
+    try:
+        return _sorted(_any(raw))
+    except (*UNEXPECTED, ValueError, TypeError):
+        return bytes(raw)
 
 
 def _read(raw: msgspec.Raw) -> bytes | list[msgspec.Raw]:
@@ -101,13 +182,17 @@ def _read(raw: msgspec.Raw) -> bytes | list[msgspec.Raw]:
     return content if isinstance(content, list) else (content or "").encode()
 
 
-def _text_of(raw: msgspec.Raw) -> bytes | None:
-    """Return the text of a part of a message; None if it is of another kind."""
+def _piece(raw: msgspec.Raw) -> tuple[bytes, _Kind]:
+    """Return what stands for a part of a message, and what it is."""
     try:
         part = _part(raw)
     except UNEXPECTED:
-        return None
-    return None if part.text is None else part.text.encode()
+        return xxh3_128_digest(raw), _Kind.MEDIUM
+    if part.is_text and part.type not in _WORDS:
+        return (part.text or "").encode(), _Kind.TEXT
+    if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
+        return _spelled(raw), _Kind.WORDS
+    return xxh3_128_digest(raw), _Kind.MEDIUM
 
 
 def _plain(raw: msgspec.Raw) -> Text:

@@ -212,6 +212,16 @@ def test_null_is_as_good_as_nothing() -> None:
             {"input": "a", "previous_response_id": "resp_1"},
             "what came before is with the engine",
         ),
+        ({"input": [{**HI, "name": "bob"}]}, "fields that templates may see"),
+        ({"input": [{**HI, "task": "t"}]}, "fields that templates may see"),
+        (
+            {"input": [{"role": "developer", "content": "a", "tools": []}]},
+            "fields that templates may see",
+        ),
+        (
+            {"input": [says("user", [{"type": "input_text", "text": "a", "mark": 1}])]},
+            "fields that templates may see",
+        ),
         ({"input": "a", "truncation": "auto"}, "truncated by the engine"),
         ({"input": "a", "truncation": None}, "truncated by the engine"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools of the engine's own"),

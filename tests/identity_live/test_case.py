@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.identity.agreement import Difference, State, Verdict
-from router.identity.case import FIRST_S, LONGEST_S, Case
+from router.identity.case import DATED_S, FIRST_S, LONGEST_S, Case
 from router.identity.finding import Wanted
 from router.identity.recount import Recount
 from router.identity.shelf import Volume
@@ -16,7 +16,11 @@ from router.identity.sources import Kind, Origin
 AGREES = Verdict(State.AGREES, "")
 UNVERIFIED = Verdict(State.UNVERIFIED, "")
 DIFFERS = Verdict(State.DIFFERS, "", Difference("chat", 1, 2, 3))
-VOLUME, OTHER = (cast("Volume", SimpleNamespace(sure=sure)) for sure in (True, False))
+VOLUME, OTHER = (
+    cast("Volume", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
+    for sure in (True, False)
+)
+DATED = cast("Volume", SimpleNamespace(sure=True, exact=SimpleNamespace(dated=True)))
 
 
 def case(kind: Kind = Kind.FOLDER) -> Case:
@@ -115,6 +119,18 @@ def test_when_workers_are_asked_again() -> None:
         assert one.waiting("b", now) == ["b"]
     assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
     assert pauses[-1] == LONGEST_S
+
+
+def test_dates_are_looked_at_again() -> None:
+    """The worker's day may begin at another time than ours; trust goes on while it is asked."""
+    one = case()
+    one.found(DATED, "")
+    for now in (0.0, 5000.0):
+        one.judged("a", AGREES, now)
+        one.decide("a", "a")
+        assert one.waiting("a", now + DATED_S - 1) == []
+        assert one.waiting("a", now + DATED_S) == ["a"]
+        assert trusts(one)
 
 
 def test_asking_workers_themselves() -> None:

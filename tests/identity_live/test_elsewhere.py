@@ -60,6 +60,20 @@ def test_prompts_are_keyed_by_what_a_worker_says(
     ]
 
 
+def test_thoughts_are_asked_under_their_name(
+    engine: MakeEngine, start: Start, folder: Path
+) -> None:
+    """`/tokenize` does not know the older name, which chats do."""
+    worker = engine(folder, [card("m")])
+    router = start(worker, **ASKING)
+    until_asking(router)
+    said = {"role": "assistant", "content": "yes"}
+    hello = {"role": "user", "content": "hello"}
+    chat = [hello, {**said, "reasoning_content": "hm"}, hello]
+    router.http.post("/v1/chat/completions", json={"model": "m", "messages": chat})
+    assert worker.tokenized[-1]["messages"] == [hello, {**said, "reasoning": "hm"}, hello]
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -68,6 +82,7 @@ def test_prompts_are_keyed_by_what_a_worker_says(
         ("chat/completions", {"documents": [{"text": "x"}]}, "documents"),
         ("chat/completions", {"chat_template": "{{ 1 }}"}, "a template of its own"),
         ("completions", {"prompt": "x", "prompt_embeds": "y"}, "embeddings"),
+        ("completions", {"prompt": "x", "suffix": "y"}, "a suffix"),
         ("completions", {"prompt": [-1]}, "odd token ids"),
         ("completions", {"prompt": [[True]]}, "odd token ids"),
         ("completions", {"prompt": "x", "truncate_prompt_tokens": 3}, "truncated by the engine"),

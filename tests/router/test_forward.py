@@ -65,6 +65,8 @@ def test_what_says_such_things_itself(more: str) -> None:
 class Three:
     """Knows three tokens of everything."""
 
+    dated = False
+
     def ids(self, *_: object) -> bytes:
         """Return them."""
         return IDS

@@ -169,6 +169,90 @@ def test_parts_and_tool_calls_count() -> None:
     assert prompt(CHAT, {"messages": said}).tokens > prompt(CHAT, {"messages": says("Go")}).tokens
 
 
+TURN: list[dict[str, Any]] = [
+    {"type": "message", "role": "user", "content": LONG},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": LONG}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": json.dumps({"a": LONG})},
+    {"type": "function_call_output", "call_id": "1", "output": LONG},
+    {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": LONG},
+    {"role": "user", "content": LONG},
+]
+
+
+def test_items_of_all_kinds_count() -> None:
+    """Calls, what they returned, and thoughts: in length and in keys, however they are written."""
+    whole = prompt(RESPONSES, {"input": TURN})
+    assert whole.tokens > len(TURN) * len(LONG) / BYTES_PER_TOKEN
+    assert not whole.estimated
+    for place in range(len(TURN)):
+        other = json.loads(json.dumps(TURN).replace("horses", "houses"))
+        changed = prompt(RESPONSES, {"input": [*TURN[:place], other[place], *TURN[place + 1 :]]})
+        before = prompt(RESPONSES, {"input": TURN[:place]})
+        assert shared(whole, before) == len(before.keys) <= shared(whole, changed)
+        assert shared(whole, changed) <= len(before.keys) + 1
+    turned = [dict(reversed(item.items())) for item in TURN]
+    assert prompt(RESPONSES, {"input": turned}).keys == whole.keys
+
+
+def test_tools_results_and_thoughts_count() -> None:
+    """In `/v1/messages` they are parts, in chats a field."""
+    for part in (
+        {"type": "tool_use", "id": "1", "name": "f", "input": {"a": LONG}},
+        {"type": "tool_result", "tool_use_id": "1", "content": LONG},
+        {"type": "thinking", "thinking": LONG, "signature": "x"},
+    ):
+        found = prompt(MESSAGES, {"messages": says([part])})
+        assert found.tokens == pytest.approx(len(LONG) / BYTES_PER_TOKEN, rel=0.1)
+        other = json.loads(json.dumps(part).replace("horses", "houses"))
+        assert shared(found, prompt(MESSAGES, {"messages": says([other])})) == 0
+        assert not found.estimated
+    for field in ("reasoning", "reasoning_content"):
+        thought = [{"role": "assistant", "content": "x", field: LONG}]
+        assert prompt(CHAT, {"messages": thought}).tokens > len(LONG) / BYTES_PER_TOKEN
+
+
+def test_an_image_beside_a_text_counts() -> None:
+    """Whatever type the part says it has."""
+    parts = [
+        {"type": "image_url", "text": LONG, "image_url": {"url": url}} for url in ("a", "b")
+    ] + [{"type": "text", "text": LONG, "image_url": {"url": "c"}}, {"type": "text", "text": LONG}]
+    found = [prompt(CHAT, {"messages": says([part, {"type": "text", "text": LONG}])}).keys[-1]
+             for part in parts]  # fmt: skip
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("chat_template", ["a", "b"]),
+        ("chat_template_kwargs", [{"a": 1}, {"a": 2}]),
+        ("documents", [[{"text": LONG}], [{"text": LONG + "x"}]]),
+        ("mm_processor_kwargs", [{"a": 1}, {"a": 2}]),
+        ("output_config", [{"effort": "low"}, {"effort": "high"}]),
+        ("previous_response_id", ["a", "b"]),
+        ("prompt_embeds", ["a", "b"]),
+        ("reasoning", [{"effort": "low"}, {"effort": "high"}]),
+        ("reasoning_effort", ["low", "high"]),
+        ("suffix", ["a", "b"]),
+        ("thinking", [{"type": "disabled"}, {"type": "adaptive"}]),
+        ("prompt", [{"id": "a"}, {"id": "b"}]),
+    ],
+)
+def test_what_sets_prompts_apart(field: str, values: list[object]) -> None:
+    """What makes another prompt of the same words shares no key with it."""
+    endpoint = RESPONSES if field in {"prompt", "previous_response_id"} else CHAT
+    if field in {"suffix", "prompt_embeds"}:
+        endpoint = COMPLETION
+    text = {"messages": says(LONG), "input": says(LONG)} | (
+        {"prompt": LONG} if endpoint is COMPLETION else {}
+    )
+    base = prompt(endpoint, text)
+    keys = {key for value in values for key in prompt(endpoint, {**text, field: value}).keys[-3:]}
+    assert len(keys) == 3 * len(values)
+    assert not keys & set(base.keys)
+    assert prompt(endpoint, {**text, field: None}).keys == base.keys
+
+
 def test_token_ids_are_exact() -> None:
     """Ids are counted, not guessed; the same ones give the same keys."""
     ids = list(range(1000, 3000))

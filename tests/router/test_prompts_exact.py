@@ -19,6 +19,8 @@ CHAT, COMPLETION = ENDPOINTS["/v1/chat/completions"], ENDPOINTS["/v1/completions
 class Letters:
     """One token for each byte of the text; it does not know texts with a question."""
 
+    dated = False
+
     def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
         """Return the bytes of the prompt, or of all messages' contents."""
         asked = json.loads(body)
@@ -128,3 +130,26 @@ def test_a_sum_is_not_compared() -> None:
     assert not prompt.counted
     prompts.learn(prompt, 500)
     assert prompts.miscounted == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "dated", "sent"),
+    [
+        ({}, False, True),
+        ({"tools": [{}]}, False, True),
+        ({"tool_choice": "none"}, False, True),
+        ({"tools": [{}], "tool_choice": "auto"}, False, True),
+        ({"tools": [{}], "tool_choice": "none"}, False, False),
+        ({}, True, False),
+    ],
+)
+def test_which_ids_are_sent_along(more: dict[str, Any], dated: bool, sent: bool) -> None:
+    """None where the engine could have made others: without the tools, or with another date."""
+    exact = Letters()
+    exact.dated = dated
+    prompts = Prompts()
+    prompts.known = {"m": Known("m", cast("Exact", exact), forward=True)}
+    body = json.dumps({"model": "m", "messages": [_said("x" * 100)], **more}).encode()
+    made = prompts.made(CHAT, parse(CHAT, body, b""), body)
+    assert made.reason == ""
+    assert (made.along is not None) is sent

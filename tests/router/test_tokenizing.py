@@ -12,7 +12,7 @@ import pytest
 from router.identity.exact import Exact
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.prompts import Asked, Known, Prompts
-from router.tokenizing import ASKING, BUSY, SLOW, Tokenizing
+from router.tokenizing import ASKING, BUSY, ENTRIES, OBJECTS, SLOW, Tokenizing
 from strategies.base import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -50,6 +50,33 @@ def gate() -> Iterator[Gate]:
 def request() -> bytes:
     """One that is long."""
     return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
+
+
+def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
+    """Messages, tools and parts cost time, however little they say."""
+    tokenizing, asked = Tokenizing(), Request(model="m")
+    gate.short = 100_000
+    for one, many in (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES):
+        assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
+        assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
+    tokenizing.close()
+
+
+@pytest.mark.parametrize(
+    ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
+)
+def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
+    """What took long on the loop is not done there again."""
+    gate.opened.set()
+    times = iter((0.0, took))
+    tokenizing, prompts = Tokenizing(clock=lambda: next(times)), knowing(gate)
+    body = json.dumps({"model": "m", "prompt": "x" * 500}).encode()
+    asked = parse(COMPLETION, body, b"")
+    assert tokenizing.is_short(prompts, asked, body)
+    assert tokenizing.made(prompts, COMPLETION, asked, body).prompt.tokens == len(body)
+    assert tokenizing.is_short(prompts, asked, body) is shorter
+    assert tokenizing.is_short(prompts, asked, b"x" * (len(body) // 2)) is half
+    tokenizing.close()
 
 
 async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
