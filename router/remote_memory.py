@@ -5,15 +5,19 @@ workers are doubted for this one prompt, and what was sent to them decides.
 """
 
 import asyncio
+import ssl
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from controller.memory import USUAL
 from controller.truth import Truth
+from router.connection import Patience
+from router.errors import Silent
+from router.upstream import Upstream
 from strategies.base import Outcome, Prompt
 from strategies.kvaware import Held
 
@@ -21,7 +25,16 @@ from strategies.kvaware import Held
 KEPT = 4096
 #: Questions under way; more are not asked.
 AT_ONCE = 64
+#: Bytes of an answer: some hundred for each worker.
+LARGEST = 4 << 20
+#: Seconds for which a connection is kept; uvicorn, which serves the controller, has 5.
+KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
+
+
+_decode = msgspec.msgpack.Decoder(
+    tuple[dict[str, tuple[int, int, int]], dict[str, str], list[int]]
+).decode
 
 
 class _Said(msgspec.Struct):
@@ -46,11 +59,18 @@ class RemoteMemory:
         self._sizes: Sequence[int] = USUAL
         self._said: OrderedDict[int, _Said] = OrderedDict()
         self._flying = 0
-        headers = {"content-type": "application/msgpack"}
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        fields = f"host: {parts.netloc}\r\ncontent-type: application/msgpack\r\n"
         if key:
-            headers["authorization"] = f"Bearer {key}"
-        self._client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=deadline, trust_env=False
+            fields += f"authorization: Bearer {key}\r\n"
+        self._head = f"POST /held HTTP/1.1\r\n{fields}content-length: ".encode()
+        # Requests' own kind of connection: what is given up in the middle is closed at once.
+        self._upstream = Upstream(
+            parts.hostname or "",
+            parts.port or (443 if secure else 80),
+            tls=ssl.create_default_context() if secure else None,
+            patience=Patience(deadline, deadline, deadline, KEPT_S),
         )
 
     def sizes(self) -> Sequence[int]:
@@ -68,7 +88,7 @@ class RemoteMemory:
                 async with asyncio.timeout(self._deadline):
                     await self._ask(said, workers)
                 self.answers += 1
-            except (TimeoutError, httpx.TimeoutException):
+            except (TimeoutError, Silent):
                 said.failure = SLOW
             except Exception:  # noqa: BLE001 - whatever it was, the request must go on
                 said.failure = AWAY
@@ -88,15 +108,25 @@ class RemoteMemory:
             "keys": dict(prompt.blocks),
             "workers": list(workers),
         }
-        answer = await self._client.post("/held", content=msgspec.msgpack.encode(question))
-        answer.raise_for_status()
-        held, doubts, sizes = msgspec.msgpack.decode(
-            answer.content,
-            type=tuple[dict[str, tuple[int, int, int]], dict[str, str], list[int]],
-        )
+        held, doubts, sizes = _decode(await self._post(msgspec.msgpack.encode(question)))
         said.held = {worker: Held(*tokens) for worker, tokens in held.items()}
         said.doubts = doubts
         self._sizes = sizes or USUAL
+
+    async def _post(self, question: bytes) -> bytes:
+        head = b"%b%d\r\n\r\n" % (self._head, len(question))
+        connection = await self._upstream.ask(head, question)
+        said = bytearray()
+        try:
+            while chunk := await connection.chunk():
+                said += chunk
+                if len(said) > LARGEST:
+                    raise ValueError("a controller's answer is too long")
+            if connection.head.status != 200:
+                raise ValueError(f"a controller answered {connection.head.status}")
+        finally:
+            self._upstream.release(connection)
+        return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
         """As `strategies.kvaware.Memory` has it."""
@@ -127,8 +157,8 @@ class RemoteMemory:
         self.truths.pop(worker, None)
 
     async def close(self) -> None:
-        """Let go of the connection."""
-        await self._client.aclose()
+        """Let go of the connections."""
+        self._upstream.close()
 
     def _of(self, prompt: Prompt | None) -> _Said | None:
         said = self._said.get(id(prompt))
