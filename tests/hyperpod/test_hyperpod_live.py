@@ -58,7 +58,7 @@ def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
 
 
 def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
-    """`SESSION_KEY` names a field of the body; SageMaker's paths are there by the endpoint's name."""
+    """`SESSION_KEY` names a field of the body; SageMaker's paths know the endpoint by its name."""
     workers = [stub() for _ in range(3)]
     routing = {"enabled": True, "routingStrategy": "session"}
     spec = {"intelligentRoutingSpec": routing, "worker": variables(SESSION_KEY="user_id")}

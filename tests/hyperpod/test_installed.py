@@ -44,9 +44,7 @@ def test_every_strategy_is_there(tmp_path: Path, name: str) -> None:
     ("key", "field", "header"),
     [("user_id", "user_id", "x-session-id"), ("X-User-Id", None, "x-user-id")],
 )
-def test_session_key_and_lifetime(
-    tmp_path: Path, key: str, field: str | None, header: str
-) -> None:
+def test_session_key_and_lifetime(tmp_path: Path, key: str, field: str | None, header: str) -> None:
     """Sessions are named, last and live where the workers' environment says."""
     worker = variables(
         SESSION_KEY=key,
@@ -119,8 +117,9 @@ def test_kvaware_needs_what_engines_publish(tmp_path: Path) -> None:
     }
     for args, fate in (([EVENTS], Fate.ELSEWHERE), (["--x"], Fate.LOST), (None, Fate.LOST)):
         worker = {} if args is None else {"args": args}
-        spec = {"intelligentRoutingSpec": routed("kvaware"), "kvCacheSpec": cache}
-        found = taken(tmp_path, worker=worker, **spec)
+        found = taken(
+            tmp_path, worker=worker, intelligentRoutingSpec=routed("kvaware"), kvCacheSpec=cache
+        )
         said = note(found, "spec.worker.args")
         assert said.fate is fate
         assert ("--kv-events-config" in said.became) is (fate is Fate.LOST)
