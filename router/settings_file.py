@@ -16,6 +16,7 @@ from router.hyperpod.notes import Note
 from router.hyperpod.reading import Able
 from router.hyperpod.workers import OPTION
 from router.openai import ENDPOINTS
+from router.sagemaker.paths import INVOCATIONS
 from router.settings import Settings, WorkerSettings
 from router.settings_describe import Row, describe
 from router.settings_errors import Problem, SettingsError
@@ -61,7 +62,7 @@ def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
             message = f"holds its own workers: {OPTION} is for an {KIND}"
             raise SettingsError([Problem(file, None, None, "", message)])
         return Loaded(loads(text, file, Path(path).parent), ())
-    paths = Paths(frozenset(ENDPOINTS), OPEN)
+    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN)
     able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
     mapped = translate_manifest(text, file, workers, able, paths)
     if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):

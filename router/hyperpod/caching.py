@@ -15,10 +15,15 @@ _STORE: KeyPath = (*_CACHE, "l2CacheSpec")
 _BACKEND: KeyPath = (*_STORE, "l2CacheBackend")
 _URL: KeyPath = (*_STORE, "l2CacheLocalUrl")
 _ENGINE = "the engine's to do; the router does not count this tier"
+_TOLD = "the engine's to do; kvaware counts what workers' events tell of it"
+_UNTOLD = "the engine's to do; LMCache tells nobody what lies on this tier"
 
 
-def check_cache(reading: Reading) -> None:
-    """Check what is said of tiers, and tell that engines have to be told themselves."""
+def check_cache(reading: Reading, strategy: str) -> None:
+    """Check what is said of tiers, and tell that engines have to be told themselves.
+
+    LMCache puts what lies in the host's memory among its engine's events, and nothing of a store.
+    """
     reading.mapping(_CACHE)
     if reading.text(_FILE):
         reading.lost(_FILE, "LMCache's own file, which the router does not read")
@@ -27,22 +32,27 @@ def check_cache(reading: Reading) -> None:
         return
     first = reading.truth(_L1, default=True)
     second = reading.truth(_L2, default=False)
-    _tell(reading, _L1, on=first)
-    _tell(reading, _L2, on=second)
+    listens = strategy == "kvaware"
+    away = _UNTOLD if listens else _ENGINE
+    if first and listens:
+        reading.mapped(_L1, _TOLD)
+    else:
+        _tell(reading, _L1, _ENGINE, on=first)
+    _tell(reading, _L2, away, on=second)
     if reading.mapping(_STORE):
-        _check_store(reading, on=second)
+        _check_store(reading, away, on=second)
     elif second:
         reading.refuse(_L2, "needs l2CacheSpec, with l2CacheBackend redis or tieredstorage")
 
 
-def _tell(reading: Reading, path: KeyPath, *, on: bool) -> None:
+def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:
     if on:
-        reading.lost(path, _ENGINE)
+        reading.lost(path, why)
     else:
         reading.mapped(path, "off: nothing counts it")
 
 
-def _check_store(reading: Reading, *, on: bool) -> None:
+def _check_store(reading: Reading, lacking: str, *, on: bool) -> None:
     backend, url = reading.text(_BACKEND), reading.text(_URL)
     if backend is None:
         reading.refuse(_BACKEND, f"is needed: {' or '.join(BACKENDS)}")
@@ -55,7 +65,7 @@ def _check_store(reading: Reading, *, on: bool) -> None:
         reading.refuse(_URL, "is needed with redis: redis://host:port")
     elif word == "redis" and url and not re.match(r"rediss?://[^/\s]+", url):
         reading.refuse(_URL, "is not the URL of a Redis: write redis://host:port")
-    why = _ENGINE if on else "enableL2Cache is not on"
+    why = lacking if on else "enableL2Cache is not on"
     (reading.lost if on else reading.elsewhere)(_BACKEND, why)
     if url:
         value = re.sub(r"//[^@]*@", "//***@", url)  # a password may stand in it

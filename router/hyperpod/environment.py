@@ -15,7 +15,14 @@ _ENGINE = "for the engine alone"
 #: How long a session lasts, by the containers of AWS, and the unit.
 _LASTING = {"SAGEMAKER_SESSIONS_EXPIRATION": "s", "SES_TTL_MIN": "m"}
 #: Flags of vLLM that change which tokens a prompt becomes.
-_TOKENS = ("--tokenizer", "--chat-template", "--default-chat-template-kwargs")
+_TOKENS = (
+    "--tokenizer",
+    "--tokenizer-mode",
+    "--chat-template",
+    "--default-chat-template-kwargs",
+)
+#: The flag of vLLM without which nobody learns what it holds.
+_EVENTS = "--kv-events-config"
 
 
 def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
@@ -39,7 +46,7 @@ def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
             _key(reading, path, extra)
         else:
             reading.elsewhere(path, _ENGINE, f"{shown(name)[1:-1]}=***")
-    _read_args(reading)
+    _read_args(reading, strategy)
     return extra
 
 
@@ -76,13 +83,18 @@ def _key(reading: Reading, path: KeyPath, extra: dict[str, object]) -> None:
         reading.lost(path, "set VLLM_API_KEY for the router too, or clients have to send it", said)
 
 
-def _read_args(reading: Reading) -> None:
+def _read_args(reading: Reading, strategy: str) -> None:
     """Arguments are the engine's; some have to be said here as well. None is ever shown."""
     flags = {str(one).partition("=")[0] for one in reading.items(_ARGS)}
+    said = []
     if known := flags.intersection(_TOKENS):
-        said = ", ".join(sorted(known))
-        reading.lost(_ARGS, f"{_ENGINE}; say {said} here too, as `tokenizer`")
-    elif "--api-key" in flags:
-        reading.lost(_ARGS, f"{_ENGINE}; clients have to send what --api-key says")
+        said.append(f"say {', '.join(sorted(known))} here too, as `tokenizer`")
+    if "--api-key" in flags:
+        said.append("clients have to send what --api-key says")
+    if strategy == "kvaware" and _EVENTS not in flags:
+        said.append(f"without {_EVENTS} kvaware goes by what was sent")
+    if said:
+        value = "not given" if reading.get(_ARGS) is None else None
+        reading.lost(_ARGS, "; ".join((_ENGINE, *said)), value)
     else:
         reading.elsewhere(_ARGS, _ENGINE)

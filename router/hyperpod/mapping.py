@@ -50,7 +50,7 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     extra = read_environment(reading, strategy)
     _extend(reading, extra)
     limit(reading, workers)
-    check_cache(reading)
+    check_cache(reading, strategy)
     open_door(reading, paths.requests, paths.probes)
     note_the_rest(reading)
     if ours is not None:

@@ -45,6 +45,8 @@ def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> 
         data.pop(key, None)
     if "pools" in data:  # of workers, which may be given either way
         reading.data.pop("workers", None)
+    if "strategy" in data:  # another one has other options
+        reading.data.pop("strategy", None)
     _merge(reading.data, data)
     line, column = reading.place(_AT)
     for path, (below, _) in own.places.items():

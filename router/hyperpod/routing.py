@@ -11,19 +11,20 @@ _ROUTING: KeyPath = (*SPEC, "intelligentRoutingSpec")
 _STRATEGY: KeyPath = (*_ROUTING, "routingStrategy")
 _ENABLED: KeyPath = (*_ROUTING, "enabled")
 _ALGORITHM: KeyPath = (*SPEC, "loadBalancer", "routingAlgorithm")
+#: What `kvaware` is there with a session's key: caches decide, and the session between equals.
+_WITH_SESSIONS = {"name": "session", "over": "kvaware", "spill": "1ms"}
 
 
 def choose_strategy(reading: Reading) -> str:
-    """Set `strategy`; return HyperPod's name for it."""
+    """Set `strategy`; return its name, where it is left to the default too."""
     reading.mapping(_ROUTING)
     enabled = reading.truth(_ENABLED, default=False)
     wanted = reading.choice(_STRATEGY, STRATEGIES, STRATEGIES[0])
     algorithm = reading.choice(_ALGORITHM, list(ALGORITHMS), next(iter(ALGORITHMS)))
     if enabled:
-        _set(reading, wanted, _STRATEGY)
         reading.mapped(_ENABLED, "strategy")
         reading.elsewhere(_ALGORITHM, "intelligent routing takes its place")
-        return wanted
+        return _set(reading, wanted, _STRATEGY)
     reading.elsewhere(_STRATEGY, "routing is not enabled (intelligentRoutingSpec.enabled)")
     if reading.get(_ALGORITHM) is None and reading.get(_ENABLED) is None:
         reading.mapped(_ENABLED, "strategy: prefixaware, as nothing else is asked for", "not given")
@@ -35,27 +36,35 @@ def choose_strategy(reading: Reading) -> str:
     return ours
 
 
-def _set(reading: Reading, wanted: str, source: KeyPath) -> None:
+def _set(reading: Reading, wanted: str, source: KeyPath) -> str:
     value = None if reading.get(source) else f"{wanted} (default)"
     if wanted in reading.able.strategies:
         reading.set(("strategy",), wanted, source)
         reading.mapped(source, f"strategy: {wanted}", value)
-    else:
-        reading.set(("strategy",), STRATEGIES[0], source)
-        reading.lost(source, f"strategy: {STRATEGIES[0]}; {wanted} is not there", value)
+        return wanted
+    reading.set(("strategy",), STRATEGIES[0], source)
+    reading.lost(source, f"strategy: {STRATEGIES[0]}; {wanted} is not there", value)
+    return STRATEGIES[0]
 
 
 def name_session(reading: Reading, source: KeyPath, strategy: str, key: str | None) -> None:
-    """Set where requests name their session: `SESSION_KEY` in a worker's environment."""
+    """Set where requests name their session: `SESSION_KEY` in a worker's environment.
+
+    HyperPod's strategies `session` and `kvaware` look at it (its KV cache notebook).
+    """
     said = f"SESSION_KEY={key or '***'}"
     if not key:
         reading.lost(source, "a session's key has to be written here", said)
-    elif strategy != "session":
+    elif strategy not in {"session", "kvaware"}:
         reading.lost(source, f"{strategy} knows no sessions; the strategy session does", said)
-    elif "session" not in reading.able.sections:
+    elif not ("session" in reading.able.sections and "session" in reading.able.strategies):
         reading.lost(source, "there are no sessions", said)
     else:
         # A field's name holds no hyphen in practice, and a header's hardly lacks one.
         setting = "header" if "-" in key else "field"
         reading.set(("session", setting), key, source)
-        reading.mapped(source, f"session.{setting}: {key}", said)
+        became = f"session.{setting}: {key}"
+        if strategy == "kvaware":
+            reading.set(("strategy",), dict(_WITH_SESSIONS), source)
+            became += ", strategy: session over kvaware, spill: 1ms"
+        reading.mapped(source, became, said)

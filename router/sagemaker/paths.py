@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 #: Also for probes: what the platform asks a container.
 PING = "/ping"
+#: What the platform calls on a container.
+INVOCATIONS = "/invocations"
 _ENDPOINT = re.compile(
     r"/endpoints/(?P<name>[^/]+)(?:/inference-components/(?P<part>[^/]+))?/(?P<rest>.+)"
 )
@@ -48,7 +50,7 @@ def route(path: str, prefix: str = "") -> Route | None:
     if not path.startswith(prefix):
         return None
     path = path[len(prefix) :]
-    if path == "/invocations":
+    if path == INVOCATIONS:
         return Route(Operation.INVOKE)
     found = _ENDPOINT.fullmatch(path)
     if found is None:

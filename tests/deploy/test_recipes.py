@@ -8,7 +8,15 @@ import pytest
 from router.hyperpod.notes import Fate
 from router.settings import Settings
 from router.settings_file import load, loads, take
-from tests.deploy.files import DEPLOY, ROUTES, clustered, composed, documents, resource
+from tests.deploy.files import (
+    DEPLOY,
+    ROUTES,
+    Engine,
+    clustered,
+    composed,
+    documents,
+    resource,
+)
 
 KEY = "sk-0123456789abcdef"
 #: What makes the names of blocks, in vLLM and in LMCache: one that differs, and nothing is found.
@@ -29,6 +37,16 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 def urls(settings: Settings) -> list[str]:
     """Where the router would look for its workers."""
     return [worker.url for pool in settings.all_pools() for worker in pool.workers]
+
+
+def check_events(settings: Settings, engine: Engine) -> None:
+    """The router listens to every worker, where its engine publishes and replays."""
+    assert settings.strategy.name == "kvaware"
+    told = engine.option("--kv-events-config")
+    for pool in settings.all_pools():
+        for worker in pool.workers:
+            assert worker.kv_events == told["endpoint"].replace("*", worker.address.host)
+            assert worker.kv_replay == told["replay_endpoint"].replace("*", worker.address.host)
 
 
 def test_every_file_parses() -> None:
@@ -102,24 +120,29 @@ def test_lmcache_over_redis() -> None:
 
 
 def test_the_router_finds_the_workers_of_compose() -> None:
-    """By the names of the services."""
+    """By the names of the services; their events too, and the tokenizer that it needs for them."""
     settings = load(DEPLOY / "compose" / "warmroute.yaml")
     for route in ROUTES:
         assert urls(settings) == [f"http://{name}:8000" for name in composed(route)]
         (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
-        (mount,) = compose["services"]["warmroute"]["volumes"]
+        for engine in composed(route).values():
+            check_events(settings, engine)
+        router = compose["services"]["warmroute"]
+        assert router["environment"].keys() == {"WARMROUTE_KEY", "HF_TOKEN", "HF_HOME"}
+        (mount,) = router["volumes"]
         assert mount == "./warmroute.yaml:/etc/warmroute/warmroute.yaml:ro"
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
-    """By the names that a StatefulSet gives; it may end in its own time."""
+    """By the names that a StatefulSet gives, events too; it may end in its own time."""
     path = DEPLOY / "kubernetes" / f"{route}.yaml"
     text = resource(path, "ConfigMap", "warmroute")["data"]["warmroute.yaml"]
     settings = loads(text)
     workers = resource(path, "StatefulSet", "vllm")["spec"]
     hosts = [f"vllm-{number}.{workers['serviceName']}" for number in range(workers["replicas"])]
     assert urls(settings) == [f"http://{host}:8000" for host in hosts]
+    check_events(settings, clustered(route))
     deployment = resource(path, "Deployment", "warmroute")
     pod = deployment["spec"]["template"]["spec"]
     least = settings.shutdown.delay + settings.shutdown.drain
@@ -127,6 +150,7 @@ def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
     (container,) = pod["containers"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["ports"][0]["containerPort"] == settings.listen.port
+    assert {"HF_TOKEN", "HF_HOME"} < {one["name"] for one in container["env"]}
 
 
 def test_the_manifest_of_hyperpod() -> None:
@@ -135,7 +159,10 @@ def test_the_manifest_of_hyperpod() -> None:
     settings, notes = take(path)
     assert len(urls(settings)) == 4
     assert (settings.limits.in_flight, settings.limits.queue) == (64, 64)
-    assert settings.strategy.name == "prefixaware"
+    assert settings.strategy.written()["over"] == "kvaware"
+    assert settings.session.field == "user_id"
+    lost = [note.field for note in notes if note.fate is Fate.LOST]
+    assert lost == ["spec.kvCacheSpec.enableL2Cache", "spec.kvCacheSpec.l2CacheSpec.l2CacheBackend"]
     assert not [note for note in notes if "nobody knows" in note.became]
     assert {note.fate for note in notes} == set(Fate)
 

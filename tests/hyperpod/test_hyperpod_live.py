@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.commands import run, started
-from tests.hyperpod.manifests import manifest, written
+from tests.hyperpod.manifests import manifest, variables, written
 from tests.support import OK, MakeRouter, MakeStub, until
 
 PATH = "/v1/chat/completions"
@@ -54,6 +54,31 @@ def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
         assert "manifest: spec.autoScalingSpec: workers are not scaled from here" in log
         assert "not for the router:" in log
         assert "spec.worker.image" in log
+        assert running.cut(signal.SIGTERM) == 0
+
+
+def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
+    """`SESSION_KEY` names a field of the body; SageMaker's paths know the endpoint by its name."""
+    workers = [stub() for _ in range(3)]
+    routing = {"enabled": True, "routingStrategy": "session"}
+    spec = {"intelligentRoutingSpec": routing, "worker": variables(SESSION_KEY="user_id")}
+    path = written(tmp_path, json.dumps(manifest(None, endpointName="llama-8b", **spec)))
+    told = ",".join(worker.url for worker in workers)
+    args = ("serve", "--config", path, "--listen", "127.0.0.1:0", "--workers", told)
+    with started(tmp_path, *args) as running:
+        url = running.url()
+        homes: dict[str, set[str]] = {}
+        for word in ("new;", "kept;", "kept;"):
+            for user in ("ann", "bob", "cid", "dan"):
+                answer = httpx.post(url + PATH, json={**CHAT, "user_id": user}, timeout=30)
+                assert answer.headers["x-warmroute-session"].startswith(word)
+                homes.setdefault(user, set()).add(answer.headers["x-warmroute-worker"])
+        assert {len(home) for home in homes.values()} == {1}
+        assert len(set.union(*homes.values())) > 1
+        assert httpx.get(url + "/ping").status_code == 200
+        for name, status in (("llama-8b", 200), ("other", 400)):
+            answer = httpx.post(f"{url}/endpoints/{name}/invocations", json=CHAT, timeout=30)
+            assert answer.status_code == status
         assert running.cut(signal.SIGTERM) == 0
 
 

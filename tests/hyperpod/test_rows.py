@@ -2,6 +2,8 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from random import Random
+from string import ascii_lowercase
 
 import pytest
 
@@ -51,14 +53,16 @@ class Run:
 
 def words(seed: str, tokens: int) -> str:
     """Text of its own, four bytes a token."""
-    return "".join(f"{seed}{number:03d}"[-4:] for number in range(tokens))
+    return "".join(Random(seed).choices(ascii_lowercase, k=4 * tokens))
 
 
 def test_r1_strategies_by_name() -> None:
     """prefixaware without a word; a wrong name is told with those there are."""
     assert loads("workers: [http://a:1]").strategy.name == "prefixaware"
     assert loads("workers: [http://a:1]\nstrategy: roundrobin").strategy.name == "roundrobin"
-    with pytest.raises(SettingsError, match=r"known are .*prefixaware.*roundrobin"):
+    for name in ("kvaware", "session"):
+        assert loads(f"workers: [http://a:1]\nstrategy: {name}").strategy.name == name
+    with pytest.raises(SettingsError, match=r"known are .*kvaware.*prefixaware.*roundrobin.*sess"):
         loads("workers: [http://a:1]\nstrategy: nearest")
 
 
@@ -94,3 +98,24 @@ def test_r12_round_robin_is_even() -> None:
     run = Run("roundrobin", 7)
     counts = Counter(run.place(prompt("x"))[1].name for _ in range(700))
     assert set(counts.values()) == {100}
+
+
+def test_r13_a_hot_prefix_spills_and_comes_home() -> None:
+    """A crowd spreads it; when it is gone, whoever comes finds it held, at home too."""
+    run, hot = Run("prefixaware", 4), words("hot", 8000)
+    _, home, booking = run.place(prompt(hot + words("first", 200)))
+    home.load.release(booking, 1.0)
+    _, again, booking = run.place(prompt(hot + words("second", 200)), 2.0)
+    assert again is home
+    home.load.release(booking, 3.0)
+    crowd = [run.place(prompt(hot + words(f"c{user}", 2000)), 4.0) for user in range(24)]
+    assert {worker.name for _, worker, _ in crowd} > {home.name}
+    for _, worker, booking in crowd:
+        worker.load.release(booking, 5.0)
+    seen = set()
+    for user in range(8):
+        choice, worker, booking = run.place(prompt(hot + words(f"l{user}", 200)), 10.0 + user)
+        assert choice.held_tokens >= 0.9 * 8000
+        worker.load.release(booking, 10.5 + user)
+        seen.add(worker.name)
+    assert home.name in seen
