@@ -168,11 +168,13 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
-        seconds = self._booking.computed_s
-        if seconds is not None:
-            if cached is None:
-                cached = expected
-            self.worker.pace.observe(prompt_tokens - cached, cached, seconds)
+        if cached is None:
+            cached = expected
+        computed, whole = self._booking.computed_s, self._booking.whole_s
+        if computed is not None:
+            self.worker.pace.observe(prompt_tokens - cached, cached, computed)
+        elif whole is not None:
+            self.worker.pace.bound(prompt_tokens - cached, cached, whole)
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client what happened."""

@@ -28,6 +28,8 @@ class Booking:
     """When it was booked."""
     computed_s: float | None = None
     """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
+    whole_s: float | None = None
+    """Seconds that all of it took, where that was less than its prefill had been predicted."""
 
 
 class Load:
@@ -85,6 +87,11 @@ class Load:
         """Its prefill is done. Doing it twice, or after `release`, changes nothing."""
         if booking not in self.pending:
             return
+        if not booking.stream:
+            booking.whole_s = now - booking.at
+        self._computed(booking, now)
+
+    def _computed(self, booking: Booking, now: float) -> None:
         if booking is next(iter(self.pending)):
             if booking.stream:
                 self._time(booking, now - self._head_since)
@@ -126,7 +133,7 @@ class Load:
             if spent < head.prefill_s or head.stream:
                 left = self._booked_s - min(spent, head.prefill_s)
                 return max(0.0, left)
-            self.first_byte(head, self._head_since + head.prefill_s)
+            self._computed(head, self._head_since + head.prefill_s)
         return 0.0
 
     def __repr__(self) -> str:

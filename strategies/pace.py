@@ -16,6 +16,8 @@ RATE = 10_000.0
 GROWTH = 30_000.0
 #: Below this prediction, fixed overheads (network, one decode step) drown what is to be learned.
 SHORTEST_S = 0.05
+#: Unless it was there in this part of the prediction.
+EARLY = 0.5
 #: How much slower than measured a worker is believed to be.
 MARGIN = 1.75
 #: No single answer may move a belief by more than this, however odd it was: the first so many
@@ -94,16 +96,26 @@ class Pace:
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker for itself and took so many seconds."""
-        curve, context = self._curve, (cached + uncached / 2.0) / GROWTH
-        predicted = curve.seconds(uncached, context)
-        if predicted < SHORTEST_S or seconds <= 0.0:
-            return
+        context = (cached + uncached / 2.0) / GROWTH
+        predicted = self._curve.seconds(uncached, context)
+        # Overheads only ever make an answer late: one that is early tells, however short it is.
+        if seconds > 0.0 and (predicted >= SHORTEST_S or seconds < EARLY * predicted):
+            self._learn(context, predicted, seconds)
+
+    def bound(self, uncached: float, cached: float, seconds: float) -> None:
+        """Learn from a prompt that took no more than so many seconds, its answer included."""
+        context = (cached + uncached / 2.0) / GROWTH
+        predicted = self._curve.seconds(uncached, context)
+        if 0.0 < seconds < EARLY * predicted:
+            self._learn(context, predicted, seconds)
+
+    def _learn(self, context: float, predicted: float, seconds: float) -> None:
         self.seen += 1
         apart = min(log(FIRST_STEP), max(-log(FIRST_STEP), log(seconds / predicted) - self._own))
         self._own += max(OWN, 1.0 / (self.seen + 1)) * apart
         surely = max(0.0, abs(self._own) - ALIKE)
         self.slower = MARGIN * exp(surely if self._own > 0.0 else -surely)
-        curve.learn(context, seconds / predicted)
+        self._curve.learn(context, seconds / predicted)
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"

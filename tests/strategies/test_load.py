@@ -104,3 +104,14 @@ def test_how_long_requests_stay_is_learned() -> None:
     for _ in range(200):
         load.release(load.book(0.0, 1.0), 3.0)
     assert load.stay_s == pytest.approx(3.0, abs=0.1)
+
+
+def test_an_answer_in_one_piece_that_came_early_tells_a_bound() -> None:
+    """Its prefill took no longer than all of it. Later it tells nothing."""
+    load = Load()
+    early, late = load.book(0.0, 2.0, stream=False), load.book(0.0, 1.0, stream=False)
+    load.first_byte(early, 0.5)
+    assert (early.whole_s, early.computed_s) == (0.5, None)
+    assert load.wait(9.0) == 0.0
+    load.release(late, 9.0)
+    assert late.whole_s is None

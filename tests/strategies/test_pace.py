@@ -96,3 +96,28 @@ def test_workers_that_are_alike_are_believed_to_be() -> None:
         paces[0].observe(4000, 0, 0.55)
         paces[1].observe(4000, 0, 0.45)
     assert paces[0].prefill(4000, 0) == paces[1].prefill(4000, 0)
+
+
+def test_an_early_answer_tells_however_short_it_was() -> None:
+    """Overheads make answers late, never early: a worker that is a hundred times as fast as guessed
+    is found out, and is not thought to have a queue where it has none."""
+    pace = Pace()
+    for _ in range(200):
+        pace.observe(1000, 0, 0.001)
+    assert pace.prefill(1000, 0) < 0.01
+    for _ in range(200):
+        pace.observe(100, 0, 0.008)  # late by an overhead: tells nothing of a prompt so short
+    assert pace.prefill(1000, 0) < 0.01
+
+
+def test_a_bound_teaches_only_that_a_worker_is_faster() -> None:
+    """It has the answer in it, so a long one says nothing."""
+    pace = Pace()
+    before = pace.prefill(1000, 0)
+    pace.bound(1000, 0, 0.06)
+    pace.bound(1000, 0, 60.0)
+    pace.bound(1000, 0, 0.0)
+    assert pace.prefill(1000, 0) == before
+    for _ in range(200):
+        pace.bound(1000, 0, 0.001)
+    assert pace.prefill(1000, 0) < 0.01
