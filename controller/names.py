@@ -6,9 +6,14 @@ a name is found by halving. A block that leaves is struck out, and gone with the
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+# Loading numpy takes 17 MB, and only who has a memory needs it.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    _Words = NDArray[np.uint64]
 
 #: Names that are merged at once: these, or an eighth of those merged before if that is more.
 FEW = 256
@@ -19,8 +24,6 @@ SETTLED_BYTES = 16
 #: Our keys are never 0: what is struck out.
 _GONE = 0
 
-_Words = NDArray[np.uint64]
-
 
 class Names:
     """A map from 64-bit numbers to keys, which are 1 to 2**60."""
@@ -28,12 +31,14 @@ class Names:
     __slots__ = ("_doubted", "_fresh", "_hashes", "_keys", "_known", "_settled", "_struck", "_view")
 
     def __init__(self) -> None:
+        import numpy as np  # noqa: PLC0415
+
         self._fresh: dict[int, int] = {}
         self._struck = self._doubted = 0
         self._known: Container[int] = ()
         self._settle(np.empty(0, np.uint64), np.empty(0, np.uint64))
 
-    def _settle(self, hashes: _Words, keys: _Words) -> None:
+    def _settle(self, hashes: "_Words", keys: "_Words") -> None:
         self._settled = len(hashes)
         self._hashes: memoryview = memoryview(hashes.data)
         self._keys: memoryview = memoryview(keys.data)
@@ -87,6 +92,8 @@ class Names:
             self._merge()
 
     def _merge(self) -> None:
+        import numpy as np  # noqa: PLC0415
+
         fresh = self._fresh
         hashes, keys = self._view
         alive = keys != _GONE

@@ -3,18 +3,20 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from controller.memory import Memory
 from controller.source import Source
-from controller.subscriber import Subscriber
 from router.fleet import Fleet, Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.remote_memory import RemoteMemory
 from router.settings import Settings, WorkerSettings
+
+if TYPE_CHECKING:
+    from controller.subscriber import Subscriber
 
 log = logging.getLogger("warmroute.controller")
 
@@ -80,9 +82,12 @@ class Memories:
                 yield pool, memory
 
     @property
-    def subscriber(self) -> Subscriber:
+    def subscriber(self) -> "Subscriber":
         """What listens."""
         if self._subscriber is None:
+            # Loading ZeroMQ takes 3 MB, and only who has a memory needs it.
+            from controller.subscriber import Subscriber  # noqa: PLC0415
+
             self._subscriber = Subscriber()
         return self._subscriber
 
@@ -95,8 +100,8 @@ class Memories:
 
     def start(self) -> None:
         """Listen to those whose addresses the settings tell."""
-        if self._subscriber is None and any(self.pools()):
-            self._subscriber = Subscriber()
+        if any(self.pools()):
+            _ = self.subscriber
         self._attach()
         for pool, _ in self.pools():
             for worker in pool.workers:
