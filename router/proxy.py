@@ -218,9 +218,11 @@ class Proxy:
         asked = 0
         retrying = vanished = False
         error: DoorError | None = None
-        candidates = job.decision.candidates
+        left = list(job.decision.candidates)
         try:
-            for place, ranked in enumerate(candidates, start=1):
+            while left:
+                first = len(left) == len(job.decision.candidates)
+                ranked = left.pop(0)
                 choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
@@ -229,8 +231,8 @@ class Proxy:
                     retrying = True
                 if not _still(job, worker, again=error is not None):  # the wait may have been long
                     continue
-                stays = place == 1 and job.decision.stays
-                last = asked + 1 >= self._attempts or place == len(candidates) or stays
+                stays = first and job.decision.stays
+                last = asked + 1 >= self._attempts or not left or stays
                 attempt = Attempt(job, worker, choice)
                 try:
                     if await self._attempt(attempt, is_last=last):
@@ -253,6 +255,12 @@ class Proxy:
             error = None  # its traceback leads to this frame, and so to itself
             if retrying:
                 self._budget.give_back()
+
+    def _next(self, left: Sequence[Candidate]) -> int:
+        """Place of the first that did not say meanwhile that it is full."""
+        rests = self._admission.rests
+        awake = rests.awake([choice.worker for choice in left], monotonic()) if rests else ()
+        return next((place for place, one in enumerate(left) if one.worker in awake), 0)
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
