@@ -256,11 +256,14 @@ class Proxy:
             if retrying:
                 self._budget.give_back()
 
-    def _next(self, left: Sequence[Candidate]) -> int:
-        """Place of the first that did not say meanwhile that it is full."""
+    def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
+        """Which of those left is next: the first that did not say meanwhile that it is full."""
         rests = self._admission.rests
-        awake = rests.awake([choice.worker for choice in left], monotonic()) if rests else ()
-        return next((place for place, one in enumerate(left) if one.worker in awake), 0)
+        if not rests:
+            return 0
+        workers = [candidates[place].worker for place in left]
+        awake = rests.awake(workers, monotonic())
+        return next(place for place, worker in enumerate(workers) if worker in awake)
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""

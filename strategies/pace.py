@@ -73,7 +73,7 @@ class Curve:
 class Pace:
     """The learned speed of one worker."""
 
-    __slots__ = ("_curve", "_own", "_timed", "seen", "slower")
+    __slots__ = ("_own", "_timed", "curve", "seen", "slower")
 
     def __init__(self, curve: Curve | None = None) -> None:
         self._own = 0.0
@@ -86,23 +86,21 @@ class Pace:
 
     def follow(self, curve: Curve) -> None:
         """Share the curve of a pool."""
-        self._curve = curve
+        self.curve = curve
 
     @property
     def factor(self) -> float:
         """Measured over guessed seconds a token, without the margin."""
-        return self._curve.factor * self.slower / MARGIN
+        return self.curve.factor * self.slower / MARGIN
 
     def prefill(self, uncached: float, cached: float) -> float:
         """Seconds to compute `uncached` tokens that follow `cached` ones, as believed."""
-        curve = self._curve
-        context = (cached + uncached / 2.0) / GROWTH
-        return self.slower * uncached / RATE * (curve.factor + curve.growth * context)
+        return self.slower * self.curve.seconds(uncached, (cached + uncached / 2.0) / GROWTH)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker for itself and took so many seconds."""
         context = (cached + uncached / 2.0) / GROWTH
-        predicted = self._curve.seconds(uncached, context)
+        predicted = self.curve.seconds(uncached, context)
         # Overheads only ever make an answer late: one that is early tells, however short it is.
         if predicted >= SHORTEST_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
@@ -113,20 +111,20 @@ class Pace:
     def bound(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that took no more than so many seconds, its answer included."""
         context = (cached + uncached / 2.0) / GROWTH
-        predicted = self._curve.seconds(uncached, context)
+        predicted = self.curve.seconds(uncached, context)
         if 0.0 < seconds < EARLY * predicted:
             self._learn(context, seconds / predicted)
 
     def _learn(self, context: float, step: float) -> None:
         self.seen += 1
-        self._curve.learn(context, step)
+        self.curve.learn(context, step)
 
     def _compare(self, apart: float) -> None:
         """Its prefill took this much more than predicted, as a logarithm: and the others'?
 
         A curve that is still wrong is wrong for all. One that has shown little is like them.
         """
-        curve = self._curve
+        curve = self.curve
         if not self._timed:
             self._own = curve.apart
         self._timed += 1
