@@ -218,11 +218,12 @@ class Proxy:
         asked = 0
         retrying = vanished = False
         error: DoorError | None = None
-        left = list(job.decision.candidates)
+        candidates = job.decision.candidates
+        left = list(range(len(candidates)))
         try:
             while left:
-                first = len(left) == len(job.decision.candidates)
-                ranked = left.pop(0)
+                first = len(left) == len(candidates)
+                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
