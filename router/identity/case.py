@@ -46,6 +46,8 @@ class Case:
     """Why there is none."""
     asked: dict[str, Asked] = field(default_factory=dict)
     """By worker's name."""
+    missing: Wanted | None = None
+    """What was looked for and is not there, so that workers are asked: it may come yet."""
     trusted: bool = False
     told: str = ""
     """What was last said of it in the log."""
