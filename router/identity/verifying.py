@@ -15,7 +15,9 @@ from router.identity.agreement import (
     head_answer,
 )
 from router.identity.aside import aside
-from router.identity.probes import IMAGE
+from router.identity.asked import ID_BYTES
+from router.identity.leaving import leaves_out
+from router.identity.probes import IMAGE, NO_TOOLS, TOOLS
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.shelf import Volume
 from router.inquiry import Inquiries, NoAnswer
@@ -105,7 +107,23 @@ async def verified(
         return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
     media = await _same_head(reference.head, inquiries, worker, model)
     also = ", and before an image" if media else ""
-    return Verdict(State.AGREES, f"the same tokens of {same} probes{also}", media=media)
+    left_out = await _left_out(theirs, inquiries, worker, model)
+    why = f"the same tokens of {same} probes{also}"
+    return Verdict(State.AGREES, why, media=media, left_out=left_out)
+
+
+async def _left_out(
+    theirs: Mapping[str, bytes], inquiries: Inquiries, worker: Worker, model: str
+) -> bool | None:
+    """Whether a worker leaves out tools of which none may be chosen; None if it does not tell.
+
+    One that takes no tools leaves none out.
+    """
+    whole, less = theirs.get(TOOLS.name), theirs.get(NO_TOOLS.name)
+    if whole is None or less is None:
+        return False
+    counts = len(whole) // ID_BYTES, len(less) // ID_BYTES
+    return await leaves_out(inquiries, worker, model, TOOLS.body, counts)
 
 
 async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: str) -> bool:
