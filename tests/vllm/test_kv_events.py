@@ -254,14 +254,8 @@ def test_a_killed_engine_is_cleared_and_refilled(
     until(lambda: memory_of(router, text, holder.name) > 250, PATIENCE)
 
 
-def test_evictions_are_followed(
-    pair: list[Publishing],
-    model: Path,
-    tmp_path: Path,
-    kvaware: MakeRouter,
-) -> None:
+def test_evictions_are_followed(model: Path, tmp_path: Path, kvaware: MakeRouter) -> None:
     """A cache of 40 blocks: what is predicted is what is still there."""
-    pair[1].engine.stop()  # memory for another one
     few = ("--num-gpu-blocks-override", "40", "--max-model-len", str(min(LONGEST, 1024)))
     small = Publishing(model, tmp_path / "small.log", *few)
     small.engine.start()
