@@ -120,20 +120,18 @@ class Subscriber:
     async def _watch(self, line: Line, monitor: Any) -> None:  # noqa: ANN401
         """Tell the sources whether the connection stands.
 
-        Where several dial in, nobody knows whose it is: one is there once it is heard, and when one
-        breaks, each must show that it goes on.
+        Where several dial in, nobody knows whose it is: one is there once it is heard, or has
+        answered for what was missed, and when one breaks, each must show that it goes on.
         """
         try:
             while True:
                 event = await recv_monitor_message(monitor)
                 gone = event["event"] == zmq.EVENT_DISCONNECTED
-                for source in line:
-                    if line.shared:
-                        source.doubted() if gone else None
+                for source, replay in list(line.replays.items()):
+                    if not gone and (replay or not line.shared):
+                        self._ask(source, source.opened(monotonic()), replay)
                     elif gone:
-                        source.disconnected()
-                    else:
-                        self._ask(source, source.opened(monotonic()), line.replays[source])
+                        source.doubted() if line.shared else source.disconnected()
         finally:
             monitor.close(linger=0)
 

@@ -41,7 +41,7 @@ class Wire:
         """Somebody to listen to."""
         return Source(self.index, worker, replays=replays)
 
-    def socket(self, kind: int) -> Any:  # noqa: ANN401 - pyzmq's own
+    def socket(self, kind: int) -> Any:
         """One that lingers nowhere."""
         made = self.context.socket(kind)
         made.linger = 0
@@ -55,7 +55,7 @@ class Wire:
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something to become true; fail if it does not."""
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - of others, without events
             await asyncio.sleep(0.01)
 
 
@@ -81,13 +81,13 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
 
 
-async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:  # noqa: ANN401
+async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:
     """Publish one block, and wait until it is heard."""
     await socket.send_multipart([topic, sequence.to_bytes(8, "big"), stored(sequence + 1)])
     await until(lambda: source.stream.live == sequence)
 
 
-async def dialled(made: Wire, port: int) -> Any:  # noqa: ANN401
+async def dialled(made: Wire, port: int) -> Any:
     """An engine that dials in, once it knows that somebody listens."""
     engine = made.socket(zmq.XPUB)
     engine.connect(f"tcp://127.0.0.1:{port}")
