@@ -38,6 +38,10 @@ class Source:
         self.connected = False
         self.stream.disconnected()
 
+    def doubted(self) -> None:
+        """Its connection may have broken, or another engine's."""
+        self.stream.disconnected()
+
     def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
         """A live message; returns what must be asked for."""
         self.last_event = now
@@ -62,7 +66,7 @@ class Source:
     def restarted(self) -> None:
         """The engine was most likely restarted, so its health says: a replay will tell, or not."""
         if self.stream.replays:
-            self.stream.disconnected()
+            self.doubted()
         else:
             self._take(self.stream.restarted("worker was down"))
 

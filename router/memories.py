@@ -239,7 +239,8 @@ class Memories:
         sources = []
         for one in published:
             source = memory.join(worker.name, one.rank, replays=one.replay is not None)
-            self._subscriber.follow(source, one.endpoint, one.replay, one.topic)
+            names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
+            self._subscriber.follow(source, one.endpoint, one.replay, one.topic, names)
             sources.append(source)
         self._followed[where] = (published, sources)
         log.info(
