@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from router.sessions.ids import new_id
-from router.sessions.table import Lease, Table
+from router.sessions.table import Binding, Lease, Table
 
 TTL_S = 1200.0
 #: Sessions that are looked up, and rounds of each sweep.
@@ -36,7 +36,7 @@ def filled(sessions: int, expiring: int = 0) -> tuple[Table, list[str]]:
     table = Table(Lease(ttl=TTL_S, most=sessions))
     names = [new_id() for _ in range(sessions)]
     for place, name in enumerate(names):
-        table.bind(name, "worker-1", None, 0.0 if place < expiring else 1.0)
+        table.bind(name, Binding("worker-1"), None, 0.0 if place < expiring else 1.0)
     return table, names
 
 
@@ -47,7 +47,7 @@ def bytes_of(sessions: int) -> tuple[float, float]:
     tracemalloc.start()
     table = Table(Lease(ttl=TTL_S, most=sessions))
     for name in names:
-        table.bind(name, "worker-1", None, 0.0)
+        table.bind(name, Binding("worker-1"), None, 0.0)
     alone = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     of_ids = sum(49 + len(name) for name in names)  # CPython's ASCII text
@@ -72,7 +72,7 @@ def evictions(sessions: int) -> float:
     names = [new_id() for _ in range(LOOKED_UP // 5)]
     began = perf_counter_ns()
     for name in names:
-        table.bind(name, "worker-1", None, 2.0)
+        table.bind(name, Binding("worker-1"), None, 2.0)
     return (perf_counter_ns() - began) / 1000 / len(names)
 
 

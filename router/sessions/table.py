@@ -33,6 +33,10 @@ class Lease(NamedTuple):
         return min(begin + self.ttl, created + self.longest)
 
 
+#: When a session was created that nobody has noted.
+UNNOTED = -inf
+
+
 class Session(Struct, gc=False):
     """One session. Times are the caller's clock, in seconds."""
 
@@ -42,7 +46,31 @@ class Session(Struct, gc=False):
     expires: float
     used: float
     own: str = ""
+    call: str = ""
+    """As in its binding."""
+
+    @property
+    def noted(self) -> bool:
+        """A store knows of it."""
+        return self.created != UNNOTED
+
+
+class Binding(NamedTuple):
+    """Where a session is to be bound, and what is noted with that."""
+
+    worker: str
+    """Name of the worker."""
+    own: str = ""
     """The id that the worker itself gave it, if it keeps sessions and chose another one."""
+    expires: float | None = None
+    """The end that the worker gave it."""
+    call: str = ""
+    """The client's call that begins it: sent again, it is no other one."""
+
+    @classmethod
+    def of(cls, session: Session) -> "Binding":
+        """As it is."""
+        return cls(session.worker, session.own, session.expires, session.call)
 
 
 class Table:
@@ -78,31 +106,22 @@ class Table:
             self._sessions.move_to_end(key)
         return session
 
-    def bind(
-        self,
-        key: str,
-        worker: str,
-        expected: str | None,
-        now: float,
-        *,
-        own: str = "",
-        expires: float | None = None,
-    ) -> Session | None:
-        """Bind a session to `worker` if it is bound to `expected` now; None: if it is not there.
+    def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Session | None:
+        """Bind a session if it is bound to `expected` now; None: if it is not there.
 
-        Returns the session as it is then, whether or not this has bound it. `expires` is the end
-        that a worker has given it.
+        Returns the session as it is then, whether or not this has bound it.
         """
         session = self.find(key, now)
         if (session.worker if session else None) != expected:
             return session
         if session is None:
             self._make_room(now)
-            session = Session(worker, now, expires or self.lease.end(now, now), now, own)
+            end = to.expires or self.lease.end(now, now)
+            session = Session(to.worker, now, end, now, to.own, to.call)
             self._sessions[key] = session
             self._note_end(session.expires, key)
         else:
-            session.worker, session.own = worker, own
+            session.worker, session.own = to.worker, to.own
         return session
 
     def close(self, key: str, now: float) -> Session | None:

@@ -89,7 +89,7 @@ class Routers(RuleBasedStateMachine):
         """A request comes in, and looks where its session is."""
         router %= self.count
         visit = Visit(self.sessions[router], key, Wanted.EITHER)
-        self._do(visit.look(self.pools[router]))
+        self._do(visit.look(self.pools[router], self.pools[router].taking))
         self.asked.append(Asked(router, visit))
 
     @rule(
@@ -111,11 +111,11 @@ class Routers(RuleBasedStateMachine):
         """What the proxy does when there is room; the worker's name, or nothing."""
         router, visit = asked
         pool = self.pools[router]
-        await visit.look(pool)
+        await visit.look(pool, pool.taking)
         decision = self._rank(pool, visit)
         if decision is None:
             return ""
-        choice = await visit.settle(decision.candidates[0], decision.candidates, pool)
+        choice = await visit.settle(decision.candidates[0], decision.candidates, pool, "m")
         return choice.worker.name
 
     def _judge(self, key: str, outcomes: set[tuple[str, str]]) -> None:
