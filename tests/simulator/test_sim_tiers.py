@@ -128,3 +128,12 @@ def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
     assert [(move.key, move.stored) for move in moves] == [
         *((1, True), (2, True), (3, True), (1, False)),
     ]
+
+
+def test_leaves_leave_the_host_first() -> None:
+    """A prompt that was looked up loses its end, whatever else was found on the GPU."""
+    tiers = Tiers[int](10, 4)
+    tiers.write([1, 2, 3, 4])
+    tiers.find([1, 2, 3, 4], 3)
+    tiers.write([5, 6])
+    assert tiers.find([1, 2, 3, 4], 0)[:2] == (2, 0)
