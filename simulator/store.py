@@ -70,13 +70,18 @@ class SharedStore(Generic[K]):
     def __len__(self) -> int:
         return len(self._lru)
 
-    def held(self, keys: Sequence[K]) -> int:
-        """As the seam has it."""
+    def peek(self, keys: Sequence[K]) -> int:
+        """As `held`, and nothing is used by it."""
         found = 0
         for key in keys:
             if key not in self._lru:
                 break
             found += 1
+        return found
+
+    def held(self, keys: Sequence[K]) -> int:
+        """As the seam has it."""
+        found = self.peek(keys)
         for key in reversed(keys[:found]):  # leaves go before what they hang on
             self._lru.touch(key)
         return found

@@ -1,0 +1,111 @@
+"""One cell of the table of seeds: a router on a workload over tiers, and what came of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from time import process_time
+
+from msgspec import Struct
+
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.seeds_fleet import BARE, BASELINE, REPLICAS, Router, Setup
+from benchmarks.seeds_work import Seed
+
+#: What the baseline is to find cached, as AWS's better specified report has it.
+LEAST, MOST = 0.25, 0.30
+#: Seconds of simulated time by which a population is judged.
+TRIAL_S = 600.0
+HALVINGS = 12
+
+
+class Cell(Struct, frozen=True):
+    """Times in seconds of the simulated fleet; shares of one."""
+
+    seed: str
+    router: str
+    setup: str
+    requests: int
+    p50_s: float
+    p90_s: float
+    throughput: float
+    """Answered tokens a second, of the whole fleet."""
+    gpu: float
+    """Prompt tokens found on the GPU, over all of them."""
+    l1: float
+    l2: float
+    least_share: float
+    """Of the requests, that replica with the fewest."""
+    most_share: float
+    cpu_s: float = 0.0
+
+    @property
+    def hit(self) -> float:
+        """Prompt tokens found on any tier."""
+        return self.gpu + self.l1 + self.l2
+
+    @property
+    def cost(self) -> float:
+        """Hours of one replica for a million tokens answered."""
+        return REPLICAS * 1e6 / self.throughput / 3600.0
+
+
+def cell(
+    seed: Seed, router: Router, setup: Setup, population: int, clients: int, number: int,
+    span_s: float | None = None,
+) -> Cell:
+    """Run it for `span_s` simulated seconds, the workload's own if None."""
+    began, span = process_time(), span_s or seed.span_s
+    hold = None if router.hold is None else router.hold()
+    fleet = setup.fleet(seed.block_tokens)
+    drive = Drive(fleet, lambda seats: router.make(seats, number), hold, until_s=span)
+    done = [
+        placed
+        for placed in drive.run(seed.work(number, clients, population))
+        if placed.asked.at_s + placed.ended_s <= span
+    ]
+    return _summed(seed, router, setup, done, span, process_time() - began)
+
+
+def _summed(
+    seed: Seed, router: Router, setup: Setup, done: Sequence[Placed], span_s: float, cpu_s: float
+) -> Cell:
+    firsts = sorted(placed.first_s for placed in done)
+    jobs = [placed.asked.job for placed in done]
+    tokens = sum(job.prompt_tokens for job in jobs)
+    l1, l2 = sum(job.l1_tokens for job in jobs), sum(job.l2_tokens for job in jobs)
+    found = sum(job.cached_tokens or 0 for job in jobs)
+    shares = Counter(placed.seat.name for placed in done).values()
+    return Cell(
+        *(seed.name, router.name, setup.name, len(done)),
+        firsts[len(firsts) // 2],
+        firsts[int(0.9 * (len(firsts) - 1))],
+        sum(job.answer_tokens for job in jobs) / span_s,
+        *((found - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
+        *(min(shares) / len(done), max(shares) / len(done)),
+        cpu_s,
+    )
+
+
+def calibrated(seed: Seed, clients: int, number: int) -> int:
+    """Return the population of contexts with which the baseline hits as published.
+
+    Or `seed.most` where even without any repetition it hits no less than that. Nothing else is
+    calibrated, and nothing after it is looked at.
+    """
+    low, high = 1, seed.most
+
+    def hit(population: int) -> float:
+        return cell(seed, BASELINE, BARE, population, clients, number, TRIAL_S).hit
+
+    if hit(high) >= LEAST:
+        return high
+    high = min(high, 4096)
+    for _ in range(HALVINGS):
+        middle = round((low * high) ** 0.5)
+        found = hit(middle)
+        if LEAST <= found <= MOST:
+            return middle
+        if found > MOST:
+            low = middle
+        else:
+            high = middle
+    raise ValueError(f"{seed.name}: no population makes the baseline hit {LEAST:.0%}")
