@@ -21,6 +21,7 @@ from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
 from simulator.tiers import USUAL, Rates, Tiers
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.load import Booking, Load
+from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
 
 #: Where the blocks of prompts end, in tokens, if nothing else is said.
@@ -131,7 +132,10 @@ class Drive:
         hold: Hold | None = None,
         until_s: float = inf,
     ) -> None:
-        """Nobody asks after `until_s`. `strategy` makes it; it is shown the seats, which only exact knowledge may look into."""
+        """`strategy` makes it; it is shown the seats, which only exact knowledge may look into.
+
+        Nobody asks after `until_s`.
+        """
         self._hold = hold
         self._until_s = until_s
         self._tick_at = inf
@@ -306,9 +310,11 @@ class Drive:
             prompt_tokens=tokens,
             cached_tokens=told,
             answer_tokens=asked.job.answer_tokens,
+            computed_s=booking.computed_s,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        if booking.computed_s is not None:
+        loading = placed.choice.loading.seconds
+        if booking.computed_s is not None and loading <= HARDLY * placed.choice.cost.prefill:
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         self._prompts.learn_answer(asked.job.answer_tokens)
         seat.load.release(booking, self.now)

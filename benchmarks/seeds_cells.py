@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from time import process_time
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -48,26 +49,35 @@ class Cell(Struct, frozen=True):
         return REPLICAS * 1e6 / self.throughput / 3600.0
 
 
-def cell(
-    seed: Seed, router: Router, setup: Setup, population: int, clients: int, number: int,
-    span_s: float | None = None,
-) -> Cell:
-    """Run it for `span_s` simulated seconds, the workload's own if None."""
-    began, span = process_time(), span_s or seed.span_s
+class Task(NamedTuple):
+    """A cell to be computed."""
+
+    seed: Seed
+    router: Router
+    setup: Setup
+    population: int
+    clients: int
+    number: int
+    """Of the draw: the same task gives the same cell on any machine, but for `cpu_s`."""
+    span_s: float
+
+
+def cell(task: Task) -> Cell:
+    """Run it for its span; what has not ended by then does not count."""
+    seed, router, span = task.seed, task.router, task.span_s
+    began = process_time()
     hold = None if router.hold is None else router.hold()
-    fleet = setup.fleet(seed.block_tokens)
-    drive = Drive(fleet, lambda seats: router.make(seats, number), hold, until_s=span)
+    fleet = task.setup.fleet(seed.block_tokens)
+    drive = Drive(fleet, lambda seats: router.make(seats, task.number), hold, until_s=span)
     done = [
         placed
-        for placed in drive.run(seed.work(number, clients, population))
+        for placed in drive.run(seed.work(task.number, task.clients, task.population))
         if placed.asked.at_s + placed.ended_s <= span
     ]
-    return _summed(seed, router, setup, done, span, process_time() - began)
+    return _summed(task, done, process_time() - began)
 
 
-def _summed(
-    seed: Seed, router: Router, setup: Setup, done: Sequence[Placed], span_s: float, cpu_s: float
-) -> Cell:
+def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
     firsts = sorted(placed.first_s for placed in done)
     jobs = [placed.asked.job for placed in done]
     tokens = sum(job.prompt_tokens for job in jobs)
@@ -75,14 +85,31 @@ def _summed(
     found = sum(job.cached_tokens or 0 for job in jobs)
     shares = Counter(placed.seat.name for placed in done).values()
     return Cell(
-        *(seed.name, router.name, setup.name, len(done)),
+        *(task.seed.name, task.router.name, task.setup.name, len(done)),
         firsts[len(firsts) // 2],
         firsts[int(0.9 * (len(firsts) - 1))],
-        sum(job.answer_tokens for job in jobs) / span_s,
+        sum(job.answer_tokens for job in jobs) / task.span_s,
         *((found - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
         *(min(shares) / len(done), max(shares) / len(done)),
         cpu_s,
     )
+
+
+def bound(seed: Seed, population: int, clients: int, number: int, turns: int) -> float:
+    """Return what one infinite cache would hit, had each client asked so many times."""
+    seen: set[int] = set()
+    held = tokens = 0
+    talks = seed.work(number, clients, population).talks
+    for place in range(turns):
+        for talk in talks:
+            turn = talk.turns[place]
+            for key in turn.keys[: (turn.prompt_tokens - 1) // seed.block_tokens]:
+                if key not in seen:
+                    break
+                held += seed.block_tokens
+            seen.update(turn.keys)
+            tokens += turn.prompt_tokens
+    return held / tokens
 
 
 def calibrated(seed: Seed, clients: int, number: int) -> int:
@@ -94,7 +121,7 @@ def calibrated(seed: Seed, clients: int, number: int) -> int:
     low, high = 1, seed.most
 
     def hit(population: int) -> float:
-        return cell(seed, BASELINE, BARE, population, clients, number, TRIAL_S).hit
+        return cell(Task(seed, BASELINE, BARE, population, clients, number, TRIAL_S)).hit
 
     if hit(high) >= LEAST:
         return high

@@ -14,6 +14,7 @@ tokens/s              another is left out, to Redis's advantage
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -104,15 +105,22 @@ def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     return strategy
 
 
-def _stock(name: str) -> Callable[[Sequence[Seat], int], Strategy]:
-    return lambda seats, seed: make(name, {})
+def _stock(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
+    """One that knows workers as the product does."""
+    del seats, seed
+    return make(name, {})
+
+
+def _session(seats: Sequence[Seat], seed: int) -> Bound:
+    del seats, seed
+    return Bound()
 
 
 BASELINE = Router("random", AtRandom)
 ROUTERS = [
     BASELINE,
-    Router("roundrobin", _stock("roundrobin")),
-    Router("session", lambda seats, seed: Bound()),
-    Router("prefixaware", _stock("prefixaware"), LateBinding),
+    Router("roundrobin", partial(_stock, "roundrobin")),
+    Router("session", _session),
+    Router("prefixaware", partial(_stock, "prefixaware"), LateBinding),
     Router("kvaware", _kvaware, LateBinding, redis=True),
 ]

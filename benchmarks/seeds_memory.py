@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.routing_drive import Seat
 from simulator.store import SharedStore
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 
 class Exact:
@@ -21,6 +21,7 @@ class Exact:
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
         """Nobody is doubted here."""
+        del worker, prompt
         return ""
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:

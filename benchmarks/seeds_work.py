@@ -54,7 +54,9 @@ class Endless(Sequence[Turn]):
 class Client:
     """A talk whose session changes with the conversation that it is in."""
 
-    def __init__(self, at_s: float, number: int, turns: Callable[["Client"], Iterator[Turn]]) -> None:
+    def __init__(
+        self, at_s: float, number: int, turns: Callable[["Client"], Iterator[Turn]]
+    ) -> None:
         self.at_s = at_s
         self.session = number
         self.turns = Endless(turns(self))
@@ -90,9 +92,7 @@ class Seed(NamedTuple):
         return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
 
 
-def contexts(
-    tokens: int, question: int
-) -> Callable[[Client, Random, int, int], Iterator[Turn]]:
+def contexts(tokens: int, question: int) -> Callable[[Client, Random, int, int], Iterator[Turn]]:
     """Make requests of a context, any of the population, and a question of their own."""
 
     def turns(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:

@@ -7,7 +7,7 @@ from controller.index import Found, Index
 from controller.source import Source
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 #: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
 USUAL = (16,)

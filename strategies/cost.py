@@ -9,7 +9,8 @@ Where a term comes from is said beside its constant.
 from collections.abc import Mapping, Sequence
 from math import exp
 
-from strategies.base import Candidate, Cost, Prompt, WorkerView
+from strategies.base import NO_LOADING, Candidate, Cost, Prompt, WorkerView
+from strategies.loads import Loading
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
 #: waiting, s being the share of workers with prefill to do (a queue's length at that load).
@@ -47,14 +48,14 @@ class Costs:
         held: Mapping[str, int] | None = None,
         shared: Mapping[str, float] | None = None,
         *,
-        loading: Mapping[str, float] | None = None,
+        loading: Mapping[str, Loading] | None = None,
     ) -> list[Candidate]:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
-        requests have in common, `loading` how many seconds it takes to load what it holds on slower
-        tiers, by its name. Ties go to the least booked, then to the least
-        recently chosen.
+        requests have in common, `loading` what of it lies on slower tiers, by its name; while it
+        is loaded nobody else is served, as while it is computed. Ties go to the least booked, then
+        to the least recently chosen.
         """
         waits, busy = [], 0
         for worker in workers:
@@ -72,9 +73,9 @@ class Costs:
             name, load, wait = worker.name, worker.load, waits[place]
             has = held.get(name, 0) if held else 0
             prefill = worker.pace.prefill(tokens - has, has)
+            load_first = loading.get(name, NO_LOADING) if loading else NO_LOADING
+            prefill += load_first.seconds
             price = (later + CROWD * load.decoding) * prefill
-            if loading:
-                prefill += loading.get(name, 0.0)
             decode = room = 0.0
             space = worker.room_tokens
             if space:
@@ -86,7 +87,7 @@ class Costs:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
             cost = _new(Cost, (wait, prefill, price, decode, room))
-            ranked.append((total, wait, load.turn, place, Candidate(worker, cost, has)))
+            ranked.append((total, wait, load.turn, place, Candidate(worker, cost, has, load_first)))
         ranked.sort()
         return [entry[4] for entry in ranked]
 
