@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import sqrt
 from time import process_time
 from typing import NamedTuple
 
@@ -127,7 +128,7 @@ def calibrated(seed: Seed, clients: int, number: int) -> int:
         return high
     high = min(high, 4096)
     for _ in range(HALVINGS):
-        middle = round((low * high) ** 0.5)
+        middle = round(sqrt(low * high))
         found = hit(middle)
         if LEAST <= found <= MOST:
             return middle

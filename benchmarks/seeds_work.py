@@ -72,10 +72,10 @@ class Seed(NamedTuple):
     span_s: float
     turns: Callable[[Client, Random, int, int], Iterator[Turn]]
     """Of a client, by chance, population and tokens of a block."""
-    most: int
-    """Population beyond which it is as if everything were new."""
     p50: float
     p90: float
+    most: int = 20_000
+    """Population beyond which it is as if everything were new."""
     throughput: float | None = None
     cost: float | None = None
     hit: float | None = None
@@ -154,19 +154,48 @@ def _skewed(mean: int, chance: Random) -> int:
 #: HyperPod" (the first two) and "Prefix-aware routing" (the others).
 SEEDS = [
     Seed(
-        *("8k contexts", "8,192 tokens of context and a question of 100", 64, 1_800.0),
-        *(contexts(8_192, 100), 20_000, -0.72, -0.40, 0.24, -0.21),
+        name="8k contexts",
+        said="8,192 tokens of context and a question of 100",
+        block_tokens=64,
+        span_s=1_800.0,
+        turns=contexts(8_192, 100),
+        p50=-0.72,
+        p90=-0.40,
+        throughput=0.24,
+        cost=-0.21,
     ),
     Seed(
-        *("64k contexts", "65,536 tokens of context and a question of 100", 256, 1_800.0),
-        *(contexts(65_536, 100), 20_000, -0.94, -0.35, 0.38, -0.28),
+        name="64k contexts",
+        said="65,536 tokens of context and a question of 100",
+        block_tokens=256,
+        span_s=1_800.0,
+        turns=contexts(65_536, 100),
+        p50=-0.94,
+        p90=-0.35,
+        throughput=0.38,
+        cost=-0.28,
     ),
     Seed(
-        *("shared prefixes", "8,000 shared tokens and 500 of one's own", 64, 3_600.0),
-        *(contexts(8_000, 500), 20_000, -0.77, -0.37, 0.16, None, 0.82),
+        name="shared prefixes",
+        said="8,000 shared tokens and 500 of one's own",
+        block_tokens=64,
+        span_s=3_600.0,
+        turns=contexts(8_000, 500),
+        p50=-0.77,
+        p90=-0.37,
+        throughput=0.16,
+        hit=0.82,
     ),
     Seed(
-        *("chats", "conversations with the lengths of ShareGPT", 16, 1_800.0),
-        *(chats, 1 << 30, -0.16, -0.37, 0.02, None, 0.80),
+        name="chats",
+        said="conversations with the lengths of ShareGPT",
+        block_tokens=16,
+        span_s=1_800.0,
+        turns=chats,
+        most=1 << 30,
+        p50=-0.16,
+        p90=-0.37,
+        throughput=0.02,
+        hit=0.80,
     ),
 ]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from simulator.cache import BlockCache
 from simulator.changes import Change
-from simulator.hashing import Chain
+from simulator.hashing import Chain, root_of
 from simulator.offloading import Offloading
 from simulator.profiles import Profile
 from simulator.request import Request
@@ -74,7 +74,9 @@ class Engine:
         kv_tokens: int | None = None,
         max_queued: int | None = None,
         tiers: Offloading | None = None,
+        hash_seed: str = "",
     ) -> None:
+        self._root = root_of(hash_seed)
         self.tiers = tiers
         self.profile = profile
         self.cache = BlockCache((kv_tokens or profile.kv_tokens) // block_size, block_size)
@@ -119,7 +121,8 @@ class Engine:
             self.totals.rejected += 1
             raise QueueFullError(f"{self.waiting} requests wait already")
         request.arrived = now
-        request.chain = Chain(self.cache.block_size, request.lora_name, request.salt)
+        size = self.cache.block_size
+        request.chain = Chain(size, request.lora_name, request.salt, self._root)
         request.chain.extend(request.tokens)
         self._waiting.append(request)
 

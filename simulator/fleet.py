@@ -50,6 +50,8 @@ class FleetSettings:
     store_url: str | None = None
     #: How fast each worker loads from its host's memory and from the store.
     rates: Rates = USUAL
+    #: What each worker's hashes of blocks begin with; one for all if there is but one.
+    hash_seeds: Sequence[str] = ("",)
     #: Whether workers publish KV events.
     kv_events: bool = True
     #: Port of the first worker's events, its replay and the others follow; 0: any free ports.
@@ -87,6 +89,7 @@ class FleetSettings:
             host_tokens=self.host_tokens,
             rates=self.rates,
             bare_events=self.bare_events,
+            hash_seed=self.hash_seeds[index % len(self.hash_seeds)],
             kv_events=self.kv_events,
             kv_port=self.kv_port + 2 * index if self.kv_port else 0,
             kv_encoding=self.kv_encoding,
@@ -110,8 +113,8 @@ class Fleet:
         """Start every worker, or none: OSError when a port is taken or the store is not there."""
         if self.settings.kv_events:
             self._context = zmq.asyncio.Context()
-        self._store = self._made()
         try:
+            self._store = self._made()
             for index in range(self.settings.workers):
                 worker = Worker(self.settings.worker(index), self._context, self._store)
                 await worker.start()
@@ -140,7 +143,11 @@ class Fleet:
         if settings.store_url is None:
             return SharedStore(blocks)
         store = RedisStore(settings.store_url, blocks)
-        store.check()
+        try:
+            store.check()
+        except OSError:
+            store.close()
+            raise
         return store
 
     async def __aenter__(self) -> Self:

@@ -57,6 +57,8 @@ class WorkerSettings:
     rates: Rates = USUAL
     #: Whether what goes to the host is announced by names alone, without tokens.
     bare_events: bool = False
+    #: What its hashes of blocks begin with (`PYTHONHASHSEED`): only equal ones share a store.
+    hash_seed: str = ""
     #: Whether to publish KV events.
     kv_events: bool = False
     #: Port of the events, the one of their replay follows; 0: any free ports.
@@ -196,6 +198,7 @@ class Worker:
             kv_tokens=settings.kv_tokens,
             max_queued=settings.max_queued,
             tiers=self._tiers(),
+            hash_seed=settings.hash_seed,
         )
         self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
         self.served = Served(
