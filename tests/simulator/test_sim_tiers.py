@@ -104,11 +104,11 @@ def test_loading_takes_its_time() -> None:
     store = SharedStore[int](100)
     tiers = Tiers[int](10, 100, store, Rates(l1=1000.0, l2=100.0))
     tiers.write(range(6))
-    assert tuple(tiers.find(range(8), 1)) == (5, 0, pytest.approx(0.05))
+    assert tiers.find(range(8), 1) == pytest.approx((5, 0, 0.05))
     tiers.clear()
     tiers._keep([3], None)
-    assert tuple(tiers.find(range(8), 0)) == (1, 5, pytest.approx(0.51))
-    assert tuple(tiers.find(range(8), 0)) == (6, 0, pytest.approx(0.06))
+    assert tiers.find(range(8), 0) == pytest.approx((1, 5, 0.51))
+    assert tiers.find(range(8), 0) == pytest.approx((6, 0, 0.06))
 
 
 def test_without_a_host_nothing_is_promoted() -> None:

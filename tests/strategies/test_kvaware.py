@@ -156,7 +156,7 @@ def test_what_all_can_load_attracts_nobody() -> None:
     assert best.worker.name == "b"
     rest = workers[1].pace.prefill(64, 4096)
     assert best.cost.prefill == pytest.approx(MARGIN * 4096 / 50_000 + rest)
-    assert tuple(best.loading) == (pytest.approx(MARGIN * 4096 / 50_000), 0, 4096)
+    assert best.loading == pytest.approx((MARGIN * 4096 / 50_000, 0, 4096))
 
 
 def test_tiers_that_are_off_do_not_count() -> None:
