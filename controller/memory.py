@@ -8,7 +8,7 @@ from controller.source import Source
 from controller.tree import Found
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 #: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
 USUAL = (16,)

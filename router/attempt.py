@@ -16,6 +16,7 @@ from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
+from strategies.loads import HARDLY
 
 log = logging.getLogger("warmroute.requests")
 
@@ -141,6 +142,7 @@ class Attempt:
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
             answer_tokens=usage.answer,
+            computed_s=self._booking.computed_s,
         )
         self._judge(now)
         try:
@@ -171,6 +173,9 @@ class Attempt:
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
+        loading = self.choice.loading.seconds
+        if loading > HARDLY * self.choice.cost.prefill:
+            return  # it tells of the tier that it was loaded from
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)
         elif whole is not None:

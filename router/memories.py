@@ -13,7 +13,8 @@ from controller.source import Source
 from router.fleet import Fleet, Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.remote_memory import RemoteMemory
-from router.settings import Settings, WorkerSettings
+from router.settings import Settings, TiersSettings, WorkerSettings
+from strategies.loads import Loads
 
 if TYPE_CHECKING:
     from controller.subscriber import Subscriber
@@ -34,6 +35,7 @@ class Remembers(Protocol):
 
     memory: Memory | RemoteMemory | None
     memory_bytes: int
+    loads: Loads
 
 
 class Published(NamedTuple):
@@ -62,6 +64,8 @@ class Memories:
         self._fleet = fleet
         self._settings = _by_name(settings)
         self._controller = settings.controller
+        self._tiers = settings.tiers
+        self._loads: dict[str, tuple[TiersSettings, Loads]] = {}
         self._remotes: list[RemoteMemory] = []
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
@@ -112,6 +116,7 @@ class Memories:
     async def change(self, settings: Settings) -> None:
         """Other settings, and another fleet maybe."""
         self._settings = _by_name(settings)
+        self._tiers = settings.tiers
         if settings.controller != self._controller:
             self._controller = settings.controller
             for pool in self._fleet.pools:
@@ -165,6 +170,7 @@ class Memories:
         for pool in self._fleet.pools:
             if hasattr(pool.chooser, "memory_bytes"):
                 strategy = cast("Remembers", pool.chooser)
+                strategy.loads = self._loads_of(pool)
                 if strategy.memory is None:
                     fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)
@@ -172,6 +178,14 @@ class Memories:
                 pool.consult = remote.ask if remote else None
                 pool.prompts.sizes = strategy.memory.sizes
         return fresh
+
+    def _loads_of(self, pool: Pool) -> Loads:
+        """How fast its tiers load: what was learned, unless something else is said of them now."""
+        told, loads = self._loads.get(pool.name, (None, Loads()))
+        if told != self._tiers:
+            loads = self._tiers.loads()
+            self._loads[pool.name] = self._tiers, loads
+        return loads
 
     def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
         told = self._controller

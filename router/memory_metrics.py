@@ -8,7 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from controller.stream import State
 from controller.truth import ERRORS
+from router.fleet import Pool
 from router.memories import Memories
+from strategies.loads import Loads
 
 _WHERE = ("pool", "worker")
 
@@ -55,12 +57,21 @@ def _index(memories: Memories) -> Iterator[Metric]:
         for reason, count in memory.index.counts.items():
             unused.add_metric((pool.name, reason), count)
         totals: dict[tuple[str, str], int] = {}
+        counted = counted_tiers(pool)
         for place in memory.index.places():
+            if place.tier.name.lower() not in counted:
+                continue
             where = (place.worker.partition("\0")[0] or "shared", place.tier.name.lower())
             totals[where] = totals.get(where, 0) + place.blocks
         for (worker, tier), count in totals.items():
             held.add_metric((pool.name, worker, tier), count)
     yield from (blocks, size, waiting, unused, held)
+
+
+def counted_tiers(pool: Pool) -> frozenset[str]:
+    """The tiers that count in a pool: what is off has no series."""
+    loads: Loads | None = getattr(pool.chooser, "loads", None)
+    return frozenset(("gpu", *(loads.rates if loads else ())))
 
 
 def _streams(memories: Memories) -> Iterator[Metric]:

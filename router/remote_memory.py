@@ -19,7 +19,7 @@ from router.connection import Patience
 from router.errors import Silent
 from router.upstream import Upstream
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 #: Prompts whose answers are kept.
 KEPT = 4096

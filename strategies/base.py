@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 from msgspec import Struct
 
 from strategies.load import Load
+from strategies.loads import Loading
 from strategies.pace import Pace
 
 #: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
@@ -109,6 +110,8 @@ class Cost(NamedTuple):
 
 #: Where nothing is compared.
 FREE = Cost()
+#: Where nothing is loaded.
+NO_LOADING = Loading()
 
 
 class Candidate(Struct, frozen=True, gc=False):
@@ -118,6 +121,8 @@ class Candidate(Struct, frozen=True, gc=False):
     cost: Cost
     held_tokens: int = 0
     """Tokens at the start of the prompt that the worker is believed to hold."""
+    loading: Loading = NO_LOADING
+    """Of these, what it has to load from slower tiers; the seconds are part of `cost.prefill`."""
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -145,6 +150,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
+    computed_s: float | None = None
+    """Seconds that its prefill took there with nothing else computed meanwhile; None if unknown."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ Where a term comes from is said beside its constant.
 from collections.abc import Mapping, Sequence
 from math import exp
 
-from strategies.base import Prompt, WorkerView
+from strategies.base import NO_LOADING, Prompt, WorkerView
+from strategies.loads import Loading
 from strategies.pace import GROWTH
 from strategies.ranking import Ranking, Row
 
@@ -47,14 +48,14 @@ class Costs:
         held: Mapping[str, int] | None = None,
         shared: Mapping[str, float] | None = None,
         *,
-        loading: Mapping[str, float] | None = None,
+        loading: Mapping[str, Loading] | None = None,
     ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
-        requests have in common, `loading` how many seconds it takes to load what it holds on slower
-        tiers, by its name. Ties go to the least booked, then to the least
-        recently chosen.
+        requests have in common, `loading` what of it lies on slower tiers, by its name; while it
+        is loaded nobody else is served, as while it is computed. Ties go to the least booked, then
+        to the least recently chosen.
         """
         waits, busy = [], 0
         for worker in workers:
@@ -77,9 +78,11 @@ class Costs:
             if has not in computed:
                 computed[has] = curve.seconds(tokens - has, (has + (tokens - has) / 2.0) / GROWTH)
             prefill = pace.slower * computed[has]
+            first = NO_LOADING
+            if loading and name in loading:
+                first = loading[name]
+                prefill += first.seconds
             price = (later + CROWD * load.decoding) * prefill
-            if loading:
-                prefill += loading.get(name, 0.0)
             decode = room = 0.0
             space = worker.room_tokens
             if space:
@@ -90,7 +93,8 @@ class Costs:
                 if used > space:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
-            rows.append((total, wait, load.turn, place, worker, prefill, price, decode, room, has))
+            cost = prefill, price, decode, room
+            rows.append((total, wait, load.turn, place, worker, *cost, has, first))
         return Ranking(rows)
 
     def _later(self, share: float, now: float) -> float:

@@ -9,7 +9,7 @@ from controller.memory import Memory
 from controller.source import Source
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 IDS = array("I", range(100, 228)).tobytes()
 
