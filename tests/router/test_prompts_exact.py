@@ -21,7 +21,7 @@ class Letters:
 
     dated = False
 
-    def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
         """Return the bytes of the prompt, or of all messages' contents."""
         asked = json.loads(body)
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
