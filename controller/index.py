@@ -83,7 +83,7 @@ class Index:
     def adopt(self, other: "Index") -> None:
         """Hold what another one holds, which is not to be used any more; only while empty."""
         self.tree, self.holders = other.tree, other.holders
-        self._places, self._by_bit = other._places, other._by_bit
+        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001 - of its own kind
         if self.bytes > self.limit:
             self._shrink()
 
@@ -182,7 +182,7 @@ class Index:
     def _add(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
-        """`place` holds these, which follow the block of `above` at `offset`; returns references."""
+        """`place` holds these, which follow one block of `above`; return references to them."""
         added: Sequence[int] = ()
         at, number = 0, len(keys)
         while at < number:

@@ -237,7 +237,10 @@ class Memories:
         if memory is None or self._subscriber is None or where in self._followed:
             return
         sources = []
+        known = {source.rank for source in memory.sources.get(worker.name, ())}
         for one in published:
+            if one.rank in known:  # a controller was told of it
+                continue
             source = memory.join(worker.name, one.rank, replays=one.replay is not None)
             names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
             self._subscriber.follow(source, one.endpoint, one.replay, one.topic, names)
