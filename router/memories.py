@@ -252,12 +252,13 @@ class Memories:
 
     async def _leave(self, where: tuple[str, Worker]) -> None:
         _, sources = self._followed.pop(where)
-        if self._subscriber is not None:
-            await self._subscriber.leave(sources)
-        for pool, memory in self.pools():
+        closing = self._subscriber.leave(sources) if self._subscriber is not None else None
+        for pool, memory in self.pools():  # before anything waits: it may be followed again then
             if pool.name == where[0]:
                 for source in sources:
                     memory.leave(source)
+        if closing is not None:
+            await closing
 
 
 def _by_name(settings: Settings) -> dict[str, WorkerSettings]:
