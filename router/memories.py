@@ -201,6 +201,8 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
+        if pool not in self._fleet.pools:  # the settings changed meanwhile: it is asked again
+            return
         where = (pool.name, worker)
         if where in self._followed and self._followed[where][0] != published:
             await self._leave(where)
