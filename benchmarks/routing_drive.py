@@ -210,6 +210,7 @@ class Drive:
             answer_tokens=answer_tokens,
             counted=True,
             stream=True,
+            blocks={BLOCK_TOKENS: job.keys},
         )
 
     def _arrive(self, asked: Asked) -> None:
