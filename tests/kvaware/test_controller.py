@@ -1,5 +1,6 @@
 """The controller alone: its API, its keys, its snapshots, and a router that asks it or does not."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from fastapi.testclient import TestClient
 from controller.memory import Memory
 from controller.server import serve
 from controller.source import Source
+from router.check_live import check_live
+from router.settings_file import load
 from strategies.blocks import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
@@ -269,6 +272,10 @@ def test_a_router_asks_it_and_does_without_it(
     until_known(router, "toy")
     text = "asked elsewhere " * 30
     until(lambda: all(one["connected"] for one in httpx.get(f"{url}/streams").json()))
+    settings.write_text(settings.read_text() + f"controller: {{url: '{url}', deadline: 5s}}\n")
+    lines, _ = asyncio.run(check_live(load(settings)))
+    assert f"pool default: controller {url}: answers" in lines
+    assert sum("KV events: trusted, says the controller" in line for line in lines) == 2
     first = ask(router, text)
     until(lambda: sum(one["events"] for one in httpx.get(f"{url}/streams").json()) > 0)
     again = ask(router, text)
