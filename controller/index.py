@@ -22,8 +22,8 @@ from controller.tree import Found, Tree, common, numbers, references
 
 #: Bytes of a block: its key in its run. Measured, with room to grow.
 BLOCK_BYTES = 10
-#: Bytes of a block for each holder: its name. As the arrays have it; new ones take more.
-HOLDER_BYTES = 2 * SETTLED_BYTES
+#: Bytes of a block for each holder: its name. The arrays have it in less, what is new takes more.
+HOLDER_BYTES = 3 * SETTLED_BYTES
 #: Bytes of a run beside its blocks.
 RUN_BYTES = 400
 #: Part of the bound that orphans of one engine may take.
