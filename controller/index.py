@@ -22,10 +22,14 @@ from controller.tree import Found, Tree, common, numbers, references
 
 #: Bytes of a block: its key in its run. Measured, with room to grow.
 BLOCK_BYTES = 10
-#: Bytes of a block for each holder: its name. As the arrays have it; new ones take more.
-HOLDER_BYTES = 2 * SETTLED_BYTES
+#: Bytes of a block for each holder: its name. The arrays have it in less, what is new takes more.
+HOLDER_BYTES = 3 * SETTLED_BYTES
 #: Bytes of a run beside its blocks.
 RUN_BYTES = 400
+#: Bytes of a block that a place holds after one that it lacks: it is remembered by itself.
+LOOSE_BYTES = 80
+#: Bytes of a block that a place has more than once.
+COPY_BYTES = 120
 #: Part of the bound that orphans of one engine may take.
 _ORPHANS = 64
 
@@ -44,6 +48,10 @@ class Index:
         self._orphans: dict[str, Orphans] = {}
         self.holders = 0
         """Blocks, counted once for each place that holds them."""
+        self.loose = 0
+        """Of these, those after one that the place lacks."""
+        self.copies = 0
+        """And those that it has more than once."""
         self.counts: Counter[str] = Counter()
         """What could not be used or kept, by reason, in blocks."""
 
@@ -83,7 +91,8 @@ class Index:
     def adopt(self, other: "Index") -> None:
         """Hold what another one holds, which is not to be used any more; only while empty."""
         self.tree, self.holders = other.tree, other.holders
-        self._places, self._by_bit = other._places, other._by_bit
+        self.loose, self.copies = other.loose, other.copies
+        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001 - of its own kind
         if self.bytes > self.limit:
             self._shrink()
 
@@ -182,7 +191,7 @@ class Index:
     def _add(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
-        """`place` holds these, which follow the block of `above` at `offset`; returns references."""
+        """`place` holds these, which follow one block of `above`; return references to them."""
         added: Sequence[int] = ()
         at, number = 0, len(keys)
         while at < number:
@@ -206,8 +215,11 @@ class Index:
         if run.places() & bit:
             for offset, reference in enumerate(references(run, start, number), start):
                 if run.holds(bit, offset):
+                    self.copies += reference not in place.copies
                     place.copies[reference] = place.copies.get(reference, 0) + 1
+        self.loose -= run.loose(bit)
         new = run.add(bit, start, start + number)
+        self.loose += run.loose(bit)
         place.blocks += new
         self.holders += new
 
@@ -220,7 +232,9 @@ class Index:
         self.holders += len(keys)
         added: Sequence[int] = ()
         if above is not None and offset + 1 == len(above.keys):
+            self.loose -= above.loose(bit)
             at = tree.lengthen(above, keys, bit)
+            self.loose += above.loose(bit)
             added = references(above, offset + 1, at)
         depth = above.depth + offset + 1 if above is not None else 0
         while at < len(keys):
@@ -241,6 +255,7 @@ class Index:
                     copies[known] = left
                 else:
                     del copies[known]
+                    self.copies -= 1
                 continue
             reference = place.names.pop(name)
             if reference is None:
@@ -253,7 +268,10 @@ class Index:
                 self._discard(place, *found)
 
     def _discard(self, place: Place, run: Run, offset: int) -> None:
-        if run.discard(place.bit, offset):
+        self.loose -= run.loose(place.bit)
+        gone = run.discard(place.bit, offset)
+        self.loose += run.loose(place.bit)
+        if gone:
             place.blocks -= 1
             self.holders -= 1
             if offset == len(run.keys) - 1:
@@ -266,14 +284,21 @@ class Index:
         if place.blocks:  # names that were given twice, by an engine at fault
             for run in list(self.tree.ring):
                 self._leave(place, run)
+        self.copies -= len(place.copies)
         place.empty()
 
     def _leave(self, place: Place, run: Run | None) -> None:
-        left = run.leave(place.bit) if run is not None else 0
+        left = self._left(place, run) if run is not None else 0
         if left:
-            place.blocks -= left
-            self.holders -= left
             self.tree.trim(run)
+
+    def _left(self, place: Place, run: Run) -> int:
+        """`place` holds nothing of a run any more; return how many blocks it held."""
+        self.loose -= run.loose(place.bit)
+        left = run.leave(place.bit)
+        place.blocks -= left
+        self.holders -= left
+        return left
 
     def _orphan(self, worker: str) -> Orphans:
         orphans = self._orphans.get(worker)
@@ -303,12 +328,9 @@ class Index:
         gone = references(run, 0, len(run.keys))
         for bit in list(bits(run.places())):
             place = self._by_bit[bit]
-            left = run.leave(bit)
-            place.blocks -= left
-            self.holders -= left
-            place.names.doubt(left, self.tree)
+            place.names.doubt(self._left(place, run), self.tree)
             for reference in gone if place.copies else ():
-                place.copies.pop(reference, None)
+                self.copies -= place.copies.pop(reference, None) is not None
         self.tree.trim(run)
 
     @property
@@ -316,6 +338,7 @@ class Index:
         """Estimated size in memory."""
         size = self.tree.blocks * BLOCK_BYTES + self.holders * HOLDER_BYTES
         size += len(self.tree) * RUN_BYTES
+        size += self.loose * LOOSE_BYTES + self.copies * COPY_BYTES
         if self._orphans:
             size += sum(orphans.bytes for orphans in self._orphans.values())
         return size

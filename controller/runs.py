@@ -54,6 +54,10 @@ class Run(Struct, gc=False, eq=False):
             self.beyond is not None and offset in self.beyond.get(place, ())
         )
 
+    def loose(self, place: int) -> int:
+        """How many blocks `place` holds after the first one that it lacks."""
+        return len(self.beyond.get(place, ())) if self.beyond else 0
+
     def grow(self, keys: Sequence[int], place: int) -> None:
         """Make it longer by blocks that `place` holds; others who held all hold a part now."""
         before = len(self.keys)

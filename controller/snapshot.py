@@ -134,8 +134,10 @@ def _fill(index: Index, found: _Snapshot) -> None:
             place.blocks += added
             place.sizes.add(given.size)
             index.holders += added
+            index.loose += run.loose(place.bit)
     for place, one in zip(places, found.places, strict=True):
         _call(place, one, runs)
+        index.copies += len(place.copies)
 
 
 def _call(place: Place, given: _Place, runs: list[Run]) -> None:

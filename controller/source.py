@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from controller.events import Refused, Removed, Stored, Tier, decode
 from controller.index import Index
-from controller.stream import Apply, Ask, Clear, State, Step, Stream
+from controller.stream import Apply, Ask, Clear, Step, Stream
 
 
 class Source:
@@ -70,14 +70,15 @@ class Source:
         else:
             self._take(self.stream.restarted("worker was down"))
 
-    def push(self, payload: bytes) -> None:
+    def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""
+        self.connected, self.last_event = True, now
         self._apply(payload)
 
     @property
     def doubt(self) -> str:
         """Why what the index knows of it may be wrong; empty if it is not."""
-        if self.stream.state is State.WAITING and not self.connected:
+        if not self.connected:
             return "not connected"
         if self.stream.blind:
             return "gap"

@@ -114,7 +114,8 @@ class Stream:
     @property
     def blind(self) -> bool:
         """What the index knows of this engine may be wrong or missing now."""
-        doubted = self._doubted and self.replays
+        # Without replay what follows will tell; but of a snapshot's nothing has been heard at all.
+        doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
         return self._replaying or bool(self._pending) or self.lost or doubted
 
     def opened(self, now: float) -> Iterator[Step]:

@@ -11,7 +11,7 @@ Source: vLLM `distributed/kv_events.py`; its replies may have three frames or fo
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from time import monotonic
 from typing import Any
 
@@ -72,8 +72,9 @@ class Subscriber:
         ticking = asyncio.create_task(self._tick(source, replay))
         self._followed[source] = place, ticking
 
-    async def leave(self, sources: Iterable[Source]) -> None:
-        """Listen to these no more: nothing of theirs is applied from then on."""
+    def leave(self, sources: Iterable[Source]) -> Coroutine[Any, Any, None]:
+        """Listen to these no more: nothing of theirs is applied from now on; to be awaited, for
+        their sockets are still to be closed."""
         sources = set(sources)
         ended = [task for task, source in self._asking.items() if source in sources]
         for source in sources:
@@ -84,7 +85,9 @@ class Subscriber:
                 if line.remove(source):
                     del self._lines[place]
                     ended.append(listening)
-        await _end(ended)
+        for task in ended:
+            task.cancel()
+        return _end(ended)
 
     async def close(self) -> None:
         """Listen to nobody any more."""

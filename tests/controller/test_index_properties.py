@@ -127,6 +127,9 @@ def test_any_history_leaves_the_index_as_the_model(
         where: blocks for where, blocks in held.items() if blocks
     }
     assert index.holders == sum(held.values())
+    assert index.copies == sum(len(place.copies) for place in index.places())
+    loose = (run.loose(place.bit) for run in index.tree.ring for place in index.places())
+    assert index.loose == sum(loose)
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,6 +169,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
         for salt in ("", "s"):
             assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
     assert (len(first), first.holders) == (len(second), second.holders)
+    assert (first.loose, first.copies) == (second.loose, second.copies)
 
 
 @given(st.binary(max_size=60))
