@@ -49,6 +49,15 @@ REQUESTS = st.lists(
 )
 
 
+Before = str | tuple[str, str] | None
+#: All are well, or something befalls a worker, or it is as it was.
+BEFORE: st.SearchStrategy[Before] = st.one_of(
+    st.just("calm"),
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(("dead", "full", "broken"))),
+    st.none(),
+)
+
+
 class Routers(RuleBasedStateMachine):
     """Routers that share sessions; each sees workers come and go for itself."""
 
@@ -84,11 +93,14 @@ class Routers(RuleBasedStateMachine):
             for one in router.pool.workers
         )
 
-    @rule(requests=REQUESTS, load=st.floats(0, 3), busy=st.integers(0, 2), calm=st.booleans())
-    def ask(self, requests: list[Asked], load: float, busy: int, calm: bool) -> None:
+    @rule(requests=REQUESTS, load=st.floats(0, 3), busy=st.integers(0, 2), before=BEFORE)
+    def ask(self, requests: list[Asked], load: float, busy: int, before: Before) -> None:
         """Requests come in at once; each router is busy with something else, elsewhere."""
-        if calm:
+        if before == "calm":
             self.mend()
+        elif before is not None:
+            for router in self.routers:
+                router.wires[before[0]].how = before[1]
         now, booked = monotonic(), []
         for number, router in enumerate(self.routers):
             other = router.worker(NAMES[(busy + number) % len(NAMES)]).load
@@ -136,6 +148,7 @@ class Routers(RuleBasedStateMachine):
             untold = sum(one.answered.status >= 400 or one.answered.state != "kept" for one in came)
             assert len(elsewhere) <= untold, "on another worker, in silence"
             return
+        assert all(one.answered.status in {200, 400} for one in came), "a failure without a reason"
         assert not elsewhere, "on another worker, in silence"
         assert len(begun - moved) <= (home is None) + closed, "begun on two workers at once"
         for one in sent:
