@@ -21,7 +21,8 @@ class Away:
         """Bound meanwhile, the last one at the end."""
         self.seen: OrderedDict[str, Session] = OrderedDict()
         """Where sessions were that cannot be anywhere else."""
-        self.closed: OrderedDict[str, None] = OrderedDict()
+        self.closed: OrderedDict[str, bool] = OrderedDict()
+        """Ended by this router, at any time; whether the store has still to be told."""
 
     def begin(self, key: str, session: Session) -> None:
         """It is bound, and nobody could note it."""
@@ -35,13 +36,13 @@ class Away:
         else:
             self._keep(self.seen, key, session)
 
-    def close(self, key: str) -> bool:
-        """End it; tell whether it may have been open."""
+    def close(self, key: str, *, told: bool = False) -> bool:
+        """End it; tell whether it may have been open. `told`: the store knows."""
         self.begun.pop(key, None)
         self.seen.pop(key, None)
         if key in self.closed:
             return False
-        self._keep(self.closed, key, None)
+        self._keep(self.closed, key, not told)
         return True
 
     def find(self, key: str) -> Session | None:
@@ -51,8 +52,10 @@ class Away:
     async def tell(self, store: "Store") -> None:
         """Note all of it where it belongs, the oldest first. Raises StoreDown; then the rest
         stays."""
-        for key in list(self.closed):
+        for key in [key for key, untold in self.closed.items() if untold]:
             await store.close(key)
+            if key in self.closed:
+                self.closed[key] = False
         while self.begun:
             key, session = next(iter(self.begun.items()))
             await store.bind(key, Binding.of(session), None)

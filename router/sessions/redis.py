@@ -60,12 +60,12 @@ class RedisStore:
     async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
         """As the seam has it."""
         end = "" if to.expires is None else repr(to.expires)
-        more = (to.worker, expected or "", to.own, to.call, CLEARED, end)
+        more = (to.worker, expected or "", to.own, to.call, CLEARED, end, int(to.unless_used))
         return _session(await self._do("bind", key, *more))
 
-    async def close(self, key: str) -> Session | None:
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("close", key))
+        return _session(await self._do("close", key, int(unless_used)))
 
     async def doubt(self, seconds: float) -> None:
         """As the seam has it."""

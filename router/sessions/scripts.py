@@ -53,6 +53,9 @@ end
 local function told()
   return {era, worker, created, expires, own or '', call or '', string.format('%.6f', now)}
 end
+local function was_used()
+  return tonumber(redis.call('ZSCORE', used, id) or '0') ~= tonumber(created)
+end
 local function nobody()
   local perhaps = redis.call('EXISTS', doubt) == 1 and not redis.call('ZSCORE', over, id)
   return perhaps and {era, ''} or {era}
@@ -80,9 +83,13 @@ _BIND = (
 local to, expected, clear, end_of_its_own = ARGV[8], ARGV[9], tonumber(ARGV[12]), ARGV[13]
 local stem = string.sub(key, 1, -string.len(id) - 1)
 if (worker or '') ~= expected then
-  if worker then return told() end
+  if worker then
+    redis.call('ZADD', used, now, id) -- whoever is told of it goes there
+    return told()
+  end
   return {era}
 end
+if worker and ARGV[14] == '1' and was_used() then return told() end
 if worker then
   worker, own = to, ARGV[10]
   redis.call('HSET', key, 'worker', worker, 'own', own)
@@ -94,14 +101,14 @@ while redis.call('ZCARD', ends) >= most do
   redis.call('DEL', stem .. oldest)
   finish(oldest, 'evicted')
 end
-worker, own, call, created = to, ARGV[10], ARGV[11], string.format('%.3f', now)
+worker, own, call, created = to, ARGV[10], ARGV[11], string.format('%.6f', now)
 redis.call('HSET', key, 'worker', worker, 'own', own, 'call', call, 'created', created)
 if end_of_its_own ~= '' then
   ending(tonumber(end_of_its_own))
 else
   ending(now + math.min(ttl, longest))
 end
-redis.call('ZADD', used, now, id)
+redis.call('ZADD', used, created, id)
 redis.call('ZREM', over, id)
 return told()
 """
@@ -110,6 +117,7 @@ _CLOSE = (
     _BEGIN
     + """
 local said = worker and told() or nobody()
+if worker and ARGV[8] == '1' and was_used() then return said end
 if #said > 1 then
   redis.call('DEL', key)
   finish(id)

@@ -103,8 +103,8 @@ class Sessions:
             else:
                 if session is PERHAPS:
                     return await self._again(key, pool, workers) if known else None
-                if pool.stateful and self.redis is not None:
-                    self.away.see(key, session)
+                if self.redis is not None:
+                    self._noted(key, session, pool)
                 return session
         if key in self.away.closed:
             return None
@@ -114,6 +114,13 @@ class Sessions:
                 raise NoWorker("The session store is down; please try again.")
             return session
         return self._hashed(key, workers)
+
+    def _noted(self, key: str, session: Session | None, pool: "Pool") -> None:
+        """The store has said so."""
+        if session is not None:
+            self.away.closed.pop(key, None)
+        if pool.stateful:
+            self.away.see(key, session)
 
     async def _again(self, key: str, pool: "Pool", workers: "Iterable[Worker]") -> Session | None:
         """Find a session that the store knows nothing of, and may be open."""
@@ -151,12 +158,24 @@ class Sessions:
             except StoreDown as down:
                 self._lost(down)
             else:
-                self.away.see(key, None)
+                if self.redis is not None:  # it may be away when the next use comes
+                    self.away.close(key, told=True)
                 self.counts["closed"] += session is not None
                 return session is not None
         was = self.away.close(key)
         self.counts["closed"] += was
         return was
+
+    async def undo(self, key: str) -> None:
+        """It has not begun, unless others use it already."""
+        if self.down:
+            self.away.close(key)
+            return
+        try:
+            await self._store.close(key, unless_used=True)
+        except StoreDown as down:
+            self._lost(down)
+            self.away.close(key)
 
     async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""
@@ -216,7 +235,6 @@ class Sessions:
         if self.down:
             log.warning("the session store is back")
             self.down = False
-            self.away.closed.clear()
 
     def _hashed(self, key: str, workers: "Iterable[Worker]") -> Session | None:
         names = [worker.name for worker in workers if worker.ready]

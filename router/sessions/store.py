@@ -42,8 +42,9 @@ class Store(Protocol):
         Of several who try at once one wins; all are told the session as it is then.
         """
 
-    async def close(self, key: str) -> Session | None:
-        """End a session; return it if it was open; or PERHAPS."""
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+        """End a session, or only if nobody has used it since it began; return it if it was open; or
+        PERHAPS."""
 
     async def doubt(self, seconds: float) -> None:
         """For so long, others may have begun sessions that it has not heard of yet."""
@@ -82,9 +83,9 @@ class MemoryStore:
         """As the seam has it."""
         return self._table.bind(key, to, expected, self._clock())
 
-    async def close(self, key: str) -> Session | None:
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
         """As the seam has it."""
-        return self._table.close(key, self._clock())
+        return self._table.close(key, self._clock(), unless_used=unless_used)
 
     async def doubt(self, seconds: float) -> None:
         """Nobody else begins any."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from math import inf
+from math import inf, nextafter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -66,6 +66,8 @@ class Binding(NamedTuple):
     """The end that the worker gave it."""
     call: str = ""
     """The client's call that begins it: sent again, it is no other one."""
+    unless_used: bool = False
+    """Only if nobody has used it since it began."""
 
     @classmethod
     def of(cls, session: Session) -> "Binding":
@@ -100,11 +102,14 @@ class Table:
         """Return an open session and count this as a use of it."""
         session = self.find(key, now)
         if session is not None:
-            session.used = now
+            self._touch(key, session, now)
             if self.lease.sliding:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
-            self._sessions.move_to_end(key)
         return session
+
+    def _touch(self, key: str, session: Session, now: float) -> None:
+        session.used = max(now, nextafter(session.created, inf))  # later, whatever the clock says
+        self._sessions.move_to_end(key)
 
     def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Session | None:
         """Bind a session if it is bound to `expected` now; None: if it is not there.
@@ -113,6 +118,10 @@ class Table:
         """
         session = self.find(key, now)
         if (session.worker if session else None) != expected:
+            if session is not None:
+                self._touch(key, session, now)  # whoever is told of it goes there
+            return session
+        if session is not None and to.unless_used and session.used != session.created:
             return session
         if session is None:
             self._make_room(now)
@@ -124,10 +133,10 @@ class Table:
             session.worker, session.own = to.worker, to.own
         return session
 
-    def close(self, key: str, now: float) -> Session | None:
-        """End a session; return it if it was open."""
+    def close(self, key: str, now: float, *, unless_used: bool = False) -> Session | None:
+        """End a session, or only if nobody has used it since it began; return it if it was open."""
         session = self.find(key, now)
-        if session is not None:
+        if session is not None and not (unless_used and session.used != session.created):
             del self._sessions[key]
         return session
 

@@ -94,12 +94,13 @@ class Visit:
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
         """Find out where the session is; `workers` could answer. Raises UnknownSession,
         SessionExists, NoWorker."""
+        if self._wanted is Wanted.NEW and self.bound:
+            return  # this request has begun it
         known = self._wanted is Wanted.OPEN
         session = await self._sessions.use(self.id, pool, workers, known=known)
-        begun = self._wanted is Wanted.NEW and bool(self.bound)
-        if session is None and (known or begun):
+        if session is None and known:
             raise UnknownSession
-        if session is not None and self._wanted is Wanted.NEW and not begun:
+        if session is not None and self._wanted is Wanted.NEW:
             there = session if session.noted else self._sessions.away.find(self.id)
             if there is not None and not (self.call and there.call == self.call):
                 raise SessionExists
@@ -154,7 +155,8 @@ class Visit:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
-            to = Binding(name, call=self.call)
+            # Others may have followed it to a worker that has refused us: then it is theirs too.
+            to = Binding(name, call=self.call, unless_used=state == "new")
             session = await self._sessions.bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:
@@ -164,6 +166,8 @@ class Visit:
                 self._moved(state)
                 self.take(session)
                 return choice
+            elif state == "new" and session.worker == self._expected:
+                self.state = "kept"
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
         raise NoWorker("Others move this session; please try again.")
@@ -203,6 +207,7 @@ class Visit:
     ) -> Candidate:
         """Somebody was first: go where the session is now, if one can."""
         if self._wanted is Wanted.NEW:
+            self.take(None)  # it is somebody else's
             raise SessionExists
         self.take(session)
         for one in candidates:
@@ -215,7 +220,7 @@ class Visit:
         """A request that was to begin the session was not answered: it has not begun."""
         if self._wanted is not Wanted.NEW or not self.bound:
             return
-        await self._sessions.close(self.id)
+        await self._sessions.undo(self.id)
         self.take(None)
         if self.undone is not None:
             await self.undone()

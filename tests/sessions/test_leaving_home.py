@@ -1,11 +1,13 @@
 """When a session's worker fails, is left out, drained or full: where the session is afterwards."""
 
+import asyncio
 import time
 from typing import Any
 
 import httpx
 import pytest
 
+from strategies.base import FREE, Candidate
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
@@ -154,3 +156,31 @@ class TestBeginningAgain:
         call["amz-sdk-invocation-id"] = "call-2"
         assert router.http.post("/invocations", json=opens, headers=call).status_code == 400
         assert router.http.post("/invocations", json=opens).status_code == 400
+
+
+def test_a_first_request_that_is_refused_after_others_have_followed(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """They were told that the session is there: that it moves on is told like any other move."""
+    _, listed = two(stub)
+    router = route(*listed, strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+    home, other = (Candidate(worker, FREE) for worker in pool.workers)
+    states: list[str] = []
+
+    async def meet() -> None:
+        first, second = sessions.named("k"), sessions.named("k")
+        for visit in (first, second):
+            await visit.look(pool, pool.workers)
+        for visit in (first, second):
+            chosen = await visit.settle(home, [home, other], pool, "m")
+            assert chosen is home
+        assert (await first.settle(other, [home, other], pool, "m")) is other
+        states.append(first.state)
+
+    loop = router._server._loop
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
+    assert states == ["spilled"]

@@ -195,3 +195,24 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
         await store.stop()
 
     asyncio.run(test())
+
+
+def test_what_others_use_is_not_one_s_own(play: Play) -> None:
+    """Whoever has begun a session may take it back or elsewhere, unless it was used since."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease())
+        elsewhere = Binding("v", unless_used=True)
+        for key, others in (("a", False), ("b", True)):
+            await store.bind(key, Binding("w"), None)
+            if others:  # looked for it, or wanted to bind it themselves
+                await store.bind(key, Binding("u"), None)
+            moved = await store.bind(key, elsewhere, "w")
+            assert moved is not None
+            assert moved.worker == ("w" if others else "v")
+            await store.close(key, unless_used=True)
+            assert (await store.use(key) is not None) == others
+            await store.close(key, unless_used=True)
+            assert (await store.use(key) is not None) == others
+
+    play(test)

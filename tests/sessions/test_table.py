@@ -123,6 +123,8 @@ def test_it_is_what_a_plain_dictionary_would_be(
                 if len(model) == 4:
                     del model[next(iter(model))]
                 model[key] = (now, now + 6)
+            else:  # whoever is told of it goes there
+                model[key] = model.pop(key)
         elif what == "close":
             assert (table.close(key, now) is not None) == (model.pop(key, None) is not None)
         table.sweep(now)
