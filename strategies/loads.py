@@ -41,6 +41,11 @@ class Held(NamedTuple):
             return "gpu"
         return "l1" if self.l1 >= self.l2 else "l2"
 
+    def stored(self, tokens: int) -> "Held":
+        """The same, a store having these first tokens at least."""
+        more = tokens - self.gpu - self.l1
+        return self if more <= self.l2 else Held(self.gpu, self.l1, more)
+
     def beyond(self, tokens: int) -> "Held":
         """The same, the GPU having these first tokens at least."""
         gpu = max(self.gpu, tokens)
