@@ -66,8 +66,8 @@ class SharedStore:
 
     def held(self, prompt: Prompt) -> int:
         """Tokens from the first on that lie there, as far as it was told in time."""
-        said = self._said.get(id(prompt))
-        return said[1] if said is not None and said[0] is prompt else 0
+        said = self._said.get(id(prompt))  # kept with it, so nobody else can have that number
+        return said[1] if said is not None else 0
 
     async def look(self) -> None:
         """See whether what lies there can be understood, and say so. Raises StoreDown."""
