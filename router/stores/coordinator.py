@@ -51,27 +51,27 @@ class Coordinator:
         fan_out = len(said.results) // said.chunks if said.chunks else 0
         if not fan_out:
             return 0
-        self._compare(len(tokens), said)
-        size, found = len(tokens) // said.chunks, 0
+        size, found = self._compared(len(tokens), said), 0
         for start in range(0, len(said.results), fan_out):
             parts = said.results[start : start + fan_out]
             if not all(any(map(_is_shared, part.placements)) for part in parts):
                 break
             found += 1
-        return found * (self._chunking.tokens if not self._wrong else size)
+        return found * size
 
-    def _compare(self, tokens: int, said: _Said) -> None:
-        """Chunks of another size than told would be counted wrong."""
+    def _compared(self, tokens: int, said: _Said) -> int:
+        """Return the size of its chunks: as told, or as it shows; 0 where it is another, unknown."""
         told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
         expected = self._chunking.tokens
         if said.chunks == tokens // expected and told in {0, expected}:
             self._wrong = ""
-            return
+            return expected
         size = told or f"about {tokens // said.chunks}"
         self._wrong = (
             f"{self._url} cuts prompts into chunks of {size} tokens; tiers.l2.lmcache.chunk is"
             f" {expected}"
         )
+        return told
 
     async def check(self) -> str:
         """As the seam has it."""
