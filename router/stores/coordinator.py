@@ -18,8 +18,8 @@ PATIENCE_S = 5.0
 
 
 class _Placement(msgspec.Struct):
-    tier: str = ""
     shared: bool = False
+    """All workers can load it from there."""
 
 
 class _Chunk(msgspec.Struct):
@@ -54,7 +54,7 @@ class Coordinator:
         size, found = self._compared(len(tokens), said), 0
         for start in range(0, len(said.results), fan_out):
             parts = said.results[start : start + fan_out]
-            if not all(any(map(_is_shared, part.placements)) for part in parts):
+            if not all(any(one.shared for one in part.placements) for part in parts):
                 break
             found += 1
         return found * size
@@ -110,7 +110,3 @@ class Coordinator:
 
 
 _encode = msgspec.json.Encoder().encode
-
-
-def _is_shared(placement: _Placement) -> bool:
-    return placement.shared and placement.tier.lower() == "l2"

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,11 +29,15 @@ class Directory:
         self.chunk, self.gpus = CHUNK, 1
         self.places: list[list[dict[str, Any]]] = []
         """Of each chunk; nothing is known of the others."""
+        self.lacking: tuple[int, int] | None = None
+        """The chunk and the GPU whose part is nowhere."""
         self.asked: list[dict[str, Any]] = []
         self.status, self.body = 200, b""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=partial(self._server.serve_forever, 0.01), daemon=True
+        )
         self._thread.start()
 
     def answer(self, question: dict[str, Any]) -> bytes:
@@ -43,13 +48,17 @@ class Directory:
         results = [
             {
                 "key": {"chunk_hash_hex": "ab", "model_name": "m", "kv_rank": gpu},
-                "placements": self.places[chunk] if chunk < len(self.places) else [],
+                "placements": self._places(chunk, gpu),
                 "token_ids": tokens[chunk * self.chunk : (chunk + 1) * self.chunk],
             }
             for chunk in range(chunks)
             for gpu in range(self.gpus)
         ]
         return self.body or msgspec.json.encode({"chunks": chunks, "results": results})
+
+    def _places(self, chunk: int, gpu: int) -> list[dict[str, Any]]:
+        known = chunk < len(self.places) and (chunk, gpu) != self.lacking
+        return self.places[chunk] if known else []
 
     def stop(self) -> None:
         """End it."""
@@ -68,7 +77,7 @@ def _handler(directory: Directory) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""
 
     return Handler
@@ -137,7 +146,8 @@ def test_it_is_asked_with_what_names_chunks(directory: Directory) -> None:
 def test_a_chunk_is_there_when_all_its_parts_are(directory: Directory) -> None:
     """Each GPU has one; here the second chunk lacks it on some."""
     directory.gpus = 2
-    directory.places = [[STORED], []]
+    directory.places = [[STORED], [STORED], [STORED]]
+    directory.lacking = (1, 1)
     assert held(directory, PROMPT, gpus=2) == 64
 
 
