@@ -60,7 +60,7 @@ class Coordinator:
         return found * size
 
     def _compared(self, tokens: int, said: _Said) -> int:
-        """Return the size of its chunks: as told, or as it shows; 0 where it is another, unknown."""
+        """Return the size of its chunks: as told, or as it shows; 0 where that is unknown."""
         told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
         expected = self._chunking.tokens
         if said.chunks == tokens // expected and told in {0, expected}:
