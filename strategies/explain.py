@@ -58,9 +58,9 @@ def words(prompt: Prompt, decision: Decision) -> str:
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
         return f"{name} holds most of it, {held}, and costs least.{_dearest(first)}"
     if reason in {"l1", "l2"}:
-        loading, held = first.loading, first.held_tokens
+        loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
-        return f"{name} need not compute {held} of {prompt.tokens} tokens: {come}.{_dearest(first)}"
+        return f"{name} need not compute {spared}: {come}.{_dearest(first)}"
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"

@@ -70,7 +70,12 @@ def test_a_redis_that_dies_costs_nobody_an_answer(
     assert router.metric("warmroute_kv_store_up", pool="default") == 0
     redis.start()
     numbers = count()
-    until(lambda: ask(router, f"again {next(numbers)}") and ready(router) == "ready")
+
+    def is_back() -> bool:
+        ask(router, f"again {next(numbers)}")
+        return ready(router) == "ready"
+
+    until(is_back)
     write(tokens_of(router), 64)
     assert ask(router, TEXT).headers["x-warmroute-decision"].startswith("l2;")
 
