@@ -219,8 +219,11 @@ class Proxy:
         retrying = vanished = False
         error: DoorError | None = None
         candidates = job.decision.candidates
+        left = list(range(len(candidates)))
         try:
-            for place, ranked in enumerate(candidates, start=1):
+            while left:
+                first = len(left) == len(candidates)
+                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
                 worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
@@ -229,8 +232,8 @@ class Proxy:
                     retrying = True
                 if not _still(job, worker, again=error is not None):  # the wait may have been long
                     continue
-                stays = place == 1 and job.decision.stays
-                last = asked + 1 >= self._attempts or place == len(candidates) or stays
+                stays = first and job.decision.stays
+                last = asked + 1 >= self._attempts or not left or stays
                 attempt = Attempt(job, worker, choice)
                 try:
                     if await self._attempt(attempt, is_last=last):
@@ -253,6 +256,15 @@ class Proxy:
             error = None  # its traceback leads to this frame, and so to itself
             if retrying:
                 self._budget.give_back()
+
+    def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
+        """Which of those left is next: the first that did not say meanwhile that it is full."""
+        rests = self._admission.rests
+        if not rests:
+            return 0
+        workers = [candidates[place].worker for place in left]
+        awake = rests.awake(workers, monotonic())
+        return next(place for place, worker in enumerate(workers) if worker in awake)
 
     async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""

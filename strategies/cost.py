@@ -9,8 +9,10 @@ Where a term comes from is said beside its constant.
 from collections.abc import Mapping, Sequence
 from math import exp
 
-from strategies.base import NO_LOADING, Candidate, Cost, Prompt, WorkerView
+from strategies.base import NO_LOADING, Prompt, WorkerView
 from strategies.loads import Loading
+from strategies.pace import GROWTH
+from strategies.ranking import Ranking, Row
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
 #: waiting, s being the share of workers with prefill to do (a queue's length at that load).
@@ -30,8 +32,6 @@ DECODE_S = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 
-_new = tuple.__new__  # twice as fast as `Cost(...)`; made for every worker of every decision
-
 
 class Costs:
     """Prices prompts on workers; remembers only how busy they have been."""
@@ -49,7 +49,7 @@ class Costs:
         shared: Mapping[str, float] | None = None,
         *,
         loading: Mapping[str, Loading] | None = None,
-    ) -> list[Candidate]:
+    ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
@@ -68,13 +68,20 @@ class Costs:
         later = self._later(busy / len(workers), now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         slowness = DECODE_S if answer else 0.0
-        ranked = []
+        rows: list[Row] = []
+        curve, computed = None, dict[int, float]()
         for place, worker in enumerate(workers):
-            name, load, wait = worker.name, worker.load, waits[place]
+            name, load, pace, wait = worker.name, worker.load, worker.pace, waits[place]
             has = held.get(name, 0) if held else 0
-            prefill = worker.pace.prefill(tokens - has, has)
-            load_first = loading.get(name, NO_LOADING) if loading else NO_LOADING
-            prefill += load_first.seconds
+            if pace.curve is not curve:  # the same all over a pool, and many hold equally much
+                curve, computed = pace.curve, {}
+            if has not in computed:
+                computed[has] = curve.seconds(tokens - has, (has + (tokens - has) / 2.0) / GROWTH)
+            prefill = pace.slower * computed[has]
+            loads = NO_LOADING
+            if loading and name in loading:
+                loads = loading[name]
+                prefill += loads.seconds
             price = (later + CROWD * load.decoding) * prefill
             decode = room = 0.0
             space = worker.room_tokens
@@ -86,10 +93,9 @@ class Costs:
                 if used > space:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
-            cost = _new(Cost, (wait, prefill, price, decode, room))
-            ranked.append((total, wait, load.turn, place, Candidate(worker, cost, has, load_first)))
-        ranked.sort()
-        return [entry[4] for entry in ranked]
+            row = (total, wait, load.turn, place, worker, prefill, price, decode, room, has, loads)
+            rows.append(row)
+        return Ranking(rows)
 
     def _later(self, share: float, now: float) -> float:
         """What a second of prefill costs those who come, `share` of the workers being busy."""
