@@ -1,11 +1,14 @@
 """What LMCache keeps in a real Redis counts for all workers; without it everything goes on."""
 
+import asyncio
 from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 
+from router.check_live import check_live
+from router.settings import Settings
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, predicted
@@ -119,3 +122,28 @@ def test_hits_are_counted_by_tier(fleet: MakeFleet, kvaware: MakeKvAware) -> Non
     assert sum(hits.values()) == router.metric("warmroute_cached_tokens_total", pool="default")
     rate = router.metric("warmroute_kv_load_tokens_per_second", pool="default", tier="l1")
     assert rate > 0
+
+
+def test_check_live_looks_at_the_store(
+    fleet: MakeFleet, folder: Path, redis: RedisServer, write: Write
+) -> None:
+    """What cannot be understood, and what cannot be asked, is said; else that it answers."""
+    simulated = fleet(workers=1)
+    settings = Settings.model_validate(
+        {
+            "strategy": "kvaware",
+            "tokenizer": str(folder),
+            "workers": simulated.urls,
+            "tiers": {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "model": "toy"}}},
+        }
+    )
+    lines, well = asyncio.run(check_live(settings))
+    assert (lines[-1], well) == ("pool default: L2: it answers", True)
+    write(range(64), 64, model="other")
+    lines, well = asyncio.run(check_live(settings))
+    assert "holds chunks of other with 1 GPUs" in lines[-1]
+    assert not well
+    redis.kill()
+    lines, well = asyncio.run(check_live(settings))
+    assert f"no Redis answers at {redis.url}" in lines[-1]
+    assert not well
