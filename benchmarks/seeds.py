@@ -55,7 +55,7 @@ def main(
         raise typer.BadParameter(f"no workload is called so; there are: {names}")
     told: list[str] = []
     for found in _found(picked, clients, span, number, jobs):
-        for line in (*lines(*found), *verdicts(found.seed, found.cells)):
+        for line in (*lines(*found), *verdicts(found.seed, found.bound, found.cells)):
             print(line, flush=True)
             told.append(line)
         print()

@@ -16,7 +16,7 @@ from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
-from strategies.loads import HARDLY
+from strategies.loads import HARDLY, Held
 
 log = logging.getLogger("warmroute.requests")
 
@@ -170,11 +170,14 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
+        loading = self.choice.loading
+        if cached is not None and hasattr(job.pool.chooser, "loads"):
+            on_gpu = expected - loading.l1 - loading.l2
+            job.metrics.hit(cached, Held(max(0, on_gpu), loading.l1, loading.l2))
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
-        loading = self.choice.loading.seconds
-        if loading > HARDLY * self.choice.cost.prefill:
+        if loading.seconds > HARDLY * self.choice.cost.prefill:
             return  # it tells of the tier that it was loaded from
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)

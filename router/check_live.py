@@ -10,6 +10,8 @@ from router.memory_status import kv_statuses
 from router.remote_memory import RemoteMemory
 from router.settings import Settings
 from strategies.base import Prompt
+from router.stores.lookup import StoreDown
+from router.stores.shared import SharedStore
 
 
 async def check_live(settings: Settings) -> tuple[list[str], bool]:
@@ -25,9 +27,21 @@ async def check_live(settings: Settings) -> tuple[list[str], bool]:
         well = all(worker.ready for worker in door.fleet.workers)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
+        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
+        lines += [line for line, _ in stores]
+        well = well and all(good for _, good in stores)
         return lines, well and not any(map(_is_wrong, cases))
     finally:
         await door.stop()
+
+
+async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
+    """Look at what lies on L2, where it is asked."""
+    try:
+        await store.look()
+    except StoreDown as error:
+        return f"pool {pool}: L2: {error}", False
+    return f"pool {pool}: L2: {store.wrong or 'it answers'}", not store.wrong
 
 
 def _workers(fleet: Fleet) -> Iterator[str]:

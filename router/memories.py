@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -10,10 +10,13 @@ import msgspec
 
 from controller.memory import Memory
 from controller.source import Source
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Consult, Fleet, Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.remote_memory import RemoteMemory
 from router.settings import Settings, TiersSettings, WorkerSettings
+from router.stores.made import lookup_of
+from router.stores.shared import SharedStore
+from strategies.base import Prompt
 from strategies.loads import Loads
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class Remembers(Protocol):
     memory: Memory | RemoteMemory | None
     memory_bytes: int
     loads: Loads
+    store: SharedStore | None
 
 
 class Published(NamedTuple):
@@ -64,9 +68,12 @@ class Memories:
         self._fleet = fleet
         self._settings = _by_name(settings)
         self._controller = settings.controller
-        self._tiers = settings.tiers
+        self._tiers = self._asked = settings.tiers
         self._loads: dict[str, tuple[TiersSettings, Loads]] = {}
         self._remotes: list[RemoteMemory] = []
+        self.stores: dict[str, SharedStore] = {}
+        """L2 of each pool, where it is asked."""
+        self._gone: list[SharedStore] = []
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
         self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
@@ -123,6 +130,7 @@ class Memories:
                 if hasattr(pool.chooser, "memory_bytes"):
                     cast("Remembers", pool.chooser).memory = None
         fresh = self._attach()
+        await self._let_go_of_stores()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
         for where in list(self._followed):
             if where not in wanted or where[0] in fresh:
@@ -163,6 +171,8 @@ class Memories:
             await self._subscriber.close()
         for remote in self._remotes:
             await remote.close()
+        for store in self.stores.values():
+            await store.close()
 
     def _attach(self) -> set[str]:
         """Give every strategy that asks for one a memory; return the pools whose is a new one."""
@@ -175,7 +185,9 @@ class Memories:
                     fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)
                 remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
-                pool.consult = remote.ask if remote else None
+                strategy.store = self._store_of(pool)
+                pool.prompts.keeps_ids = strategy.store is not None
+                pool.consult = _consulting(remote, strategy.store)
                 pool.prompts.sizes = strategy.memory.sizes
         return fresh
 
@@ -186,6 +198,27 @@ class Memories:
             loads = self._tiers.loads()
             self._loads[pool.name] = self._tiers, loads
         return loads
+
+    def _store_of(self, pool: Pool) -> SharedStore | None:
+        """What asks its L2; another one if the settings say something else of it now."""
+        store = self.stores.get(pool.name)
+        if store is None or self._asked != self._tiers:
+            if store is not None:
+                self._gone.append(store)
+                del self.stores[pool.name]
+            lookup, store = lookup_of(self._tiers), None
+            if lookup is not None and self._tiers.l2.lmcache is not None:
+                store = SharedStore(lookup, self._tiers.l2.lmcache.deadline)
+                self.stores[pool.name] = store
+        return store
+
+    async def _let_go_of_stores(self) -> None:
+        """Those of other settings, and of pools that are no more."""
+        self._asked = self._tiers
+        named = {pool.name for pool in self._fleet.pools}
+        self._gone += [self.stores.pop(name) for name in set(self.stores) - named]
+        while self._gone:
+            await self._gone.pop().close()
 
     def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
         told = self._controller
@@ -275,6 +308,20 @@ class Memories:
                     memory.leave(source)
         if closing is not None:
             await closing
+
+
+def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consult | None:
+    """Whoever is to be asked before a decision, at once if there are two."""
+    if store is None:
+        return remote.ask if remote else None
+
+    async def ask(prompt: Prompt, workers: Sequence[str]) -> None:
+        if remote is None:
+            await store.ask(prompt)
+        else:
+            await asyncio.gather(remote.ask(prompt, workers), store.ask(prompt))
+
+    return ask
 
 
 def _by_name(settings: Settings) -> dict[str, WorkerSettings]:

@@ -1,9 +1,14 @@
 """`tiers:` in the YAML: what engines keep behind their GPUs, and how fast it loads at first."""
 
-from pydantic import Field, StrictBool
+from typing import Annotated, Self
 
-from router.settings_types import Model
-from router.units import Size
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from router.settings_controller import ControllerUrl
+from router.settings_session import RedisUrl
+from router.settings_types import Model, Wait
+from router.stores.chunks import Chunking
+from router.units import Secret, Size
 from strategies.loads import Loads
 
 
@@ -16,6 +21,36 @@ class HostSettings(Model):
     """Bytes a second that a worker loads from it, until that is measured. Default: 25GiB."""
 
 
+class LmcacheSettings(Model):
+    """Where LMCache's server (0.5) keeps chunks for all workers; one of `redis`, `coordinator`."""
+
+    redis: RedisUrl | None = None
+    """Redis that holds the chunks: `redis://host:port`. Default: none."""
+    password: Secret | None = None
+    """Its password: `${NAME}` or `file:/path`. Default: none."""
+    coordinator: ControllerUrl | None = None
+    """LMCache's coordinator, whose directory is asked: `http://host:port`. Default: none."""
+    model: str | None = None
+    """The model as engines were given it. Default: the name that clients ask for."""
+    gpus: Annotated[StrictInt, Field(ge=1, le=255)] = 1
+    """GPUs of a worker, tensor times pipeline parallel. Default: 1."""
+    chunk: Annotated[StrictInt, Field(ge=16, le=65_536)] = 256
+    """Tokens of a chunk, as LMCache's `--chunk-size` says. Default: 256."""
+    deadline: Wait = 0.02
+    """How long a decision waits for it; then L2 does not count for it. Default: 20ms."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.redis is None) == (self.coordinator is None):
+            raise ValueError("needs redis or coordinator, one of them")
+        return self
+
+    @property
+    def chunking(self) -> Chunking:
+        """How chunks are cut and named."""
+        return Chunking(self.chunk, self.gpus, self.model)
+
+
 class SharedSettings(Model):
     """L2: blocks on a disk, or in a store that all workers share."""
 
@@ -23,6 +58,8 @@ class SharedSettings(Model):
     """What lies there counts, with the strategy kvaware. Default: true."""
     bandwidth: Size = Field(default=6 << 30, gt=0)
     """Bytes a second that a worker loads from it, until that is measured. Default: 6GiB."""
+    lmcache: LmcacheSettings | None = None
+    """Where LMCache keeps what no event tells of. Default: none, events alone tell."""
 
 
 class TiersSettings(Model):

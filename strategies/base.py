@@ -59,6 +59,10 @@ class Prompt(Struct, frozen=True, gc=False):
     blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
     """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
     the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
+    ids: bytes = b""
+    """Token ids, 32 bits each, where somebody asked for them."""
+    salt: str = ""
+    """What keeps its cache apart from others', where `ids` are given."""
     bound: str | None = None
     """Name of the worker that the request's session is bound to; empty while it is bound to
     nobody, None without a session."""

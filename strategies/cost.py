@@ -78,10 +78,10 @@ class Costs:
             if has not in computed:
                 computed[has] = curve.seconds(tokens - has, (has + (tokens - has) / 2.0) / GROWTH)
             prefill = pace.slower * computed[has]
-            first = NO_LOADING
+            loads = NO_LOADING
             if loading and name in loading:
-                first = loading[name]
-                prefill += first.seconds
+                loads = loading[name]
+                prefill += loads.seconds
             price = (later + CROWD * load.decoding) * prefill
             decode = room = 0.0
             space = worker.room_tokens
@@ -93,8 +93,8 @@ class Costs:
                 if used > space:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
-            cost = prefill, price, decode, room
-            rows.append((total, wait, load.turn, place, worker, *cost, has, first))
+            row = (total, wait, load.turn, place, worker, prefill, price, decode, room, has, loads)
+            rows.append(row)
         return Ranking(rows)
 
     def _later(self, share: float, now: float) -> float:

@@ -45,6 +45,13 @@ class Memory(Protocol):
         """That worker restarted or left."""
 
 
+class Store(Protocol):
+    """What all workers can load, whoever wrote it."""
+
+    def held(self, prompt: Prompt) -> int:
+        """How many of the prompt's first tokens are there, as far as is known."""
+
+
 @dataclass(frozen=True)
 class KvAwareOptions:
     """What an operator may set."""
@@ -89,12 +96,14 @@ class KvAware:
         self.memory_bytes: int = options.index
         """For whoever makes the memory."""
         self.memory: Memory | None = None
+        self.store: Store | None = None
+        """A store that is asked beside the events, if there is one."""
         # By prompt and worker: no more than there are requests in flight.
         self._placed: dict[tuple[int, str], _Placed] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with what it said it holds."""
-        told = self._told(prompt, workers)
+        told, stored = self._told(prompt, workers), self._stored(prompt)
         shadow = self._shadow.held(prompt.keys)
         recent = self._recent.held(prompt.keys, now)
         tokens: dict[str, int] = {}
@@ -104,11 +113,12 @@ class KvAware:
         for worker in workers:
             name = worker.name
             doubt = doubts[name] = self._doubt(prompt, name)
-            if doubt:
-                tokens[name] = held_tokens(prompt, shadow.get(name, 0))
-                continue
-            held = self.loads.counted(told.get(name, _NOTHING))
-            held = held.beyond(_sent(prompt, recent.get(name, 0)))
+            held = Held(held_tokens(prompt, shadow.get(name, 0)))
+            if not doubt:
+                held = told.get(name, _NOTHING)
+            held = self.loads.counted(held.stored(stored))
+            if not doubt:
+                held = held.beyond(_sent(prompt, recent.get(name, 0)))
             tokens[name], tiers[name] = held.total, held.tier
             if held.total > held.gpu:
                 loading[name] = self.loads.of(held, worker)
@@ -129,7 +139,7 @@ class KvAware:
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
             told = self.memory.held(prompt, [name]).get(name, _NOTHING)
-            predicted = self.loads.counted(told).total
+            predicted = self.loads.counted(told.stored(self._stored(prompt))).total
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
@@ -185,6 +195,9 @@ class KvAware:
         if self.memory is None or not prompt.blocks:
             return {}
         return self.memory.held(prompt, [worker.name for worker in workers])
+
+    def _stored(self, prompt: Prompt) -> int:
+        return 0 if self.store is None else self.store.held(prompt)
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:

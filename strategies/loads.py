@@ -41,6 +41,18 @@ class Held(NamedTuple):
             return "gpu"
         return "l1" if self.l1 >= self.l2 else "l2"
 
+    def found(self, tokens: int) -> "Held":
+        """Return where so many tokens came from: what lacks is missing at the end, and what nobody
+        knew of lay on the GPU, where most comes to."""
+        l1 = min(self.l1, max(0, tokens - self.gpu))
+        l2 = min(self.l2, max(0, tokens - self.gpu - self.l1))
+        return Held(tokens - l1 - l2, l1, l2)
+
+    def stored(self, tokens: int) -> "Held":
+        """The same, a store having these first tokens at least."""
+        more = tokens - self.gpu - self.l1
+        return self if more <= self.l2 else Held(self.gpu, self.l1, more)
+
     def beyond(self, tokens: int) -> "Held":
         """The same, the GPU having these first tokens at least."""
         gpu = max(self.gpu, tokens)

@@ -72,11 +72,12 @@ def busy(router: Router, name: str) -> Iterator[None]:
         worker.load.release(booking, monotonic())
 
 
-def forget_gpu(simulated: FleetThread) -> None:
-    """Drop what lies on the GPUs, and nothing else."""
+def forget_gpu(router: Router, simulated: FleetThread) -> None:
+    """Drop what lies on the GPUs, and nothing else, and wait until that is known."""
     for worker in simulated.workers:
         assert simulated.call(worker.engine.reset_prefix_cache)
         simulated.call(partial(_tell, worker))
+    until(lambda: level(router, simulated))
 
 
 def _tell(worker: Worker) -> None:
@@ -100,12 +101,12 @@ def test_k1_l1_l2_compute_and_promotion(
         assert (after[0] > before[0], after[1] > before[1]) == (l1, l2)
 
     once(TEXT, "cold", l1=False, l2=False)
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     once(TEXT, "l1", l1=True, l2=False)
     asked(other)
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     once(TEXT, "l2", l1=False, l2=True)
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     once(TEXT, "l1", l1=True, l2=False)
 
 
@@ -157,7 +158,7 @@ def test_a_store_that_dies_costs_time_alone(
     redis.kill()
     for number in range(6):
         ask(router, f"{number} " + TEXT)
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     assert cached(ask(router, TEXT)) == 0
     assert loaded(simulated) == (0, 0)
 
@@ -169,7 +170,7 @@ def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=off)
     ask(router, TEXT)
     until(lambda: level(router, simulated))
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     until(lambda: level(router, simulated))
     answer = ask(router, TEXT)
     assert (predicted(answer), cached(answer) > 300) == (0, True)
@@ -187,7 +188,7 @@ def test_k6_what_the_store_has_goes_to_the_least_loaded(
     slow = {"bytes_per_token": "1MiB", "l2": {"bandwidth": "64GiB"}}  # 65,536 tokens a second
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=slow)
     writer = ask(router, TEXT).headers["x-warmroute-worker"]
-    forget_gpu(simulated)
+    forget_gpu(router, simulated)
     until(lambda: level(router, simulated))
     until(lambda: blocks(router).get((writer, "GPU")) == 0)
     with busy(router, writer):

@@ -187,6 +187,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("tiers.l1.bandwidth", "25GiB", "default"),
         ("tiers.l2.enabled", "true", "default"),
         ("tiers.l2.bandwidth", "6GiB", "default"),
+        ("tiers.l2.lmcache", "none", "default"),
         ("auth", "everyone on this machine", "default"),
         ("tls", "none", "default"),
         ("cors", "none", "default"),
