@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks.routing_drive import Seat
 from strategies.base import Candidate, Outcome, Prompt, WorkerView
 from strategies.cost import held_tokens
-from strategies.kvaware import Held, KvAware, KvAwareOptions
+from strategies.kvaware import KvAware, KvAwareOptions
+from strategies.loads import Held
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions
 from strategies.prefixtree import PrefixTree
 

@@ -9,9 +9,9 @@ from router.identity.case import Case
 from router.memory_status import kv_statuses
 from router.remote_memory import RemoteMemory
 from router.settings import Settings
-from strategies.base import Prompt
 from router.stores.lookup import StoreDown
 from router.stores.shared import SharedStore
+from strategies.base import Prompt
 
 
 async def check_live(settings: Settings) -> tuple[list[str], bool]:
