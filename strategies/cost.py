@@ -90,7 +90,8 @@ class Costs:
                 decode = slowness * used / space
                 if shared:
                     used -= shared.get(name, 0.0)
-                if used > space:
+                # (One that has no room even where nothing runs is refused, and need not wait for that.)
+                if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
             row = (total, wait, load.turn, place, worker, prefill, price, decode, room, has, loads)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies.base import Candidate, Cost, NoOptions, Outcome, Prompt, Strategy
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.chbl import Chbl, ChblOptions
+from strategies.cost import Costs
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.poweroftwo import PowerOfTwo
@@ -283,6 +284,19 @@ def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
     first, second = run.strategy.rank(prompt("x" * 40_000), run.workers, 0.0).candidates
     assert (first.worker.name, first.cost.room) == ("w1", 0.0)
     assert second.cost.room > 1.0
+
+
+@pytest.mark.parametrize("running", [0, 3])
+def test_what_never_fits_does_not_wait_for_room(running: int) -> None:
+    """The worker refuses a prompt that is larger than its KV cache: sooner or later, so sooner."""
+    one = Stand("w0", room_tokens=8_000)
+    for _ in range(running):
+        one.load.book(0.0, 0.0, 2_000)
+    (choice,) = Costs().rank(Prompt("m", 8_100, answer_tokens=256), [one], 0.0)
+    assert choice.cost.room == 0.0
+    if not running:  # nobody leaves who could make room for its answer
+        (choice,) = Costs().rank(Prompt("m", 7_900, answer_tokens=256), [one], 0.0)
+        assert choice.cost.room == 0.0
 
 
 def test_what_requests_have_in_common_takes_room_once() -> None:
