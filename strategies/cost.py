@@ -90,7 +90,7 @@ class Costs:
                 decode = slowness * used / space
                 if shared:
                     used -= shared.get(name, 0.0)
-                # (One that has no room even where nothing runs is refused, and need not wait for that.)
+                # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
