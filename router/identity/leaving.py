@@ -1,7 +1,8 @@
 """Whether a worker leaves tools out of the prompt where none may be chosen (see `choice`).
 
 `/tokenize` knows no `tool_choice`, so it cannot tell: a chat is answered, by one token, and the
-tokens of its prompt are counted.
+tokens of its prompt are counted. As this is work for the worker, and stays in its cache, it is done
+only where somebody sends such chats.
 """
 
 from collections.abc import Mapping
