@@ -48,8 +48,6 @@ class Case:
     """By worker's name."""
     missing: Wanted | None = None
     """What was looked for and is not there, so that workers are asked: it may come yet."""
-    tools: bool = False
-    """Requests have come of which it has to be known whether engines leave their tools out."""
     trusted: bool = False
     told: str = ""
     """What was last said of it in the log."""
@@ -88,7 +86,7 @@ class Case:
             verdict = before.verdict
         if verdict.state is State.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
-            again = dated or (self.tools and verdict.left_out is None)
+            again = dated or verdict.left_out is None
             self.asked[worker] = Asked(verdict, now + DATED_S if again else inf)
             return
         times = before.times + 1 if before else 1

@@ -9,8 +9,6 @@ from router.identity.asked import Body
 from router.identity.unlike import Unlike
 
 NONE = "none"
-#: Why such a request is keyed by its text, while that is not known: a metric's label.
-UNKNOWN = "tools that engines may leave out"
 
 
 def chosen(asked: Body, *, left_out: bool | None) -> Body:
@@ -26,5 +24,5 @@ def chosen(asked: Body, *, left_out: bool | None) -> Body:
     if choice != NONE:
         return asked
     if left_out is None:
-        raise Unlike(UNKNOWN)
+        raise Unlike("tools that engines may leave out")
     return {name: value for name, value in asked.items() if name != "tools"}

@@ -14,7 +14,6 @@ from time import monotonic
 from router.fleet import Fleet, Worker
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
-from router.identity.choice import UNKNOWN
 from router.identity.finding import Finding
 from router.identity.publishing import Publishing
 from router.identity.recount import Recount
@@ -129,7 +128,6 @@ class Keeper:
         """Look at everything once; ask the workers that are to be asked."""
         self._sort()
         self._recount()
-        self._look_for_tools()
         self._publish()
         now = monotonic()
         async with asyncio.TaskGroup() as group:  # nothing goes on beside the next round
@@ -182,15 +180,6 @@ class Keeper:
                 for case in self._publishing.serving.of_pool(pool.name):
                     case.doubt()
 
-    def _look_for_tools(self) -> None:
-        """Have workers asked what becomes of tools, where a request came for which it counts."""
-        for pool in self._fleet.pools:
-            if pool.prompts.by_reason[UNKNOWN]:
-                for case in self._publishing.serving.of_pool(pool.name):
-                    if not case.tools:
-                        case.tools = True
-                        case.doubt()
-
     async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
@@ -215,9 +204,7 @@ class Keeper:
                 return  # it has changed meanwhile
             takes = False
             try:
-                verdict = await verified(
-                    reference, self._inquiries, worker, model, tools=case.tools
-                )
+                verdict = await verified(reference, self._inquiries, worker, model)
                 if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked

@@ -1,8 +1,7 @@
 """Whether a worker leaves tools out of the prompt where none may be chosen (see `choice`).
 
 `/tokenize` knows no `tool_choice`, so it cannot tell: a chat is answered, by one token, and the
-tokens of its prompt are counted. As this is work for the worker, and stays in its cache, it is done
-only where somebody sends such chats.
+tokens of its prompt are counted.
 """
 
 from collections.abc import Mapping

@@ -77,9 +77,9 @@ async def asked(
 
 
 async def verified(
-    reference: Reference, inquiries: Inquiries, worker: Worker, model: str, *, tools: bool = False
+    reference: Reference, inquiries: Inquiries, worker: Worker, model: str
 ) -> Verdict:
-    """Ask a worker, and compare; with `tools`, find out which of them it leaves out, too."""
+    """Ask a worker, and compare."""
     ours = reference.answers
     if not ours:
         return Verdict(State.UNVERIFIED, "there is nothing to compare with")
@@ -107,7 +107,7 @@ async def verified(
         return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
     media = await _same_head(reference.head, inquiries, worker, model)
     also = ", and before an image" if media else ""
-    left_out = await _left_out(theirs, inquiries, worker, model) if tools else None
+    left_out = await _left_out(theirs, inquiries, worker, model)
     why = f"the same tokens of {same} probes{also}"
     return Verdict(State.AGREES, why, media=media, left_out=left_out)
 

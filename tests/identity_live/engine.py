@@ -58,8 +58,6 @@ class Engine:
         self.takes_ids = True
         """It knows `prompt_token_ids`."""
         self.chats: list[dict[str, Any]] = []
-        self.tried: list[dict[str, Any]] = []
-        """Chats of the router's own, with tools."""
         self.tokenized: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         """What it was shown with each."""
@@ -115,7 +113,8 @@ class Engine:
                 return 400, b"{}"
             said = {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
             return 200, json.dumps(said).encode()
-        (self.tried if is_routers(asked) else self.chats).append(asked)
+        if not is_routers(asked):
+            self.chats.append(asked)
         given = asked.get("kv_transfer_params", {}).get("prompt_token_ids")
         if self.takes_ids and given == []:
             error = {"message": "none", "type": "BadRequestError", "code": 400}
