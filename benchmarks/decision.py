@@ -17,7 +17,7 @@ from rich.table import Table
 from strategies.base import Prompt, Strategy
 from strategies.blocks import TEXT_ENDS, chain, root_key
 from strategies.load import Load
-from strategies.pace import Pace
+from strategies.pace import Curve, Pace
 from strategies.registry import make
 
 SIZES = (400, 8_700, 35_000, 261_000)
@@ -58,7 +58,8 @@ def main() -> None:
 def measured(size: int, count: int) -> tuple[float, float, float]:
     """CPU microseconds for keys, rank and record: a prompt of `size` bytes, `count` workers."""
     chance = random.Random(size + count)
-    workers = [Stand(f"w{number}") for number in range(count)]
+    curve = Curve()  # a pool's workers share one
+    workers = [Stand(f"w{number}", pace=Pace(curve)) for number in range(count)]
     strategy: Strategy = make("prefixaware", {})
     head = chance.randbytes(size // 2)
     for number in range(KNOWN):

@@ -16,12 +16,15 @@ from msgspec import Struct
 from benchmarks.routing_work import Talk, Work
 from router.prompts import Prompts
 from simulator.profiles import Profile
+from simulator.store import SharedStore
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
+from simulator.tiers import USUAL, Rates, Tiers
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.load import Booking, Load
+from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
 
-#: Where the blocks of prompts end, in tokens.
+#: Where the blocks of prompts end, in tokens, if nothing else is said.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
 
 
@@ -83,6 +86,12 @@ class Fleet(NamedTuple):
     cache_tokens: int | None = None
     """Tokens of cached prefixes a worker keeps; None for no more than its room for running."""
     block_tokens: int = BLOCK_TOKENS
+    host_tokens: int = 0
+    """Tokens of each host's memory behind the GPU, which loads in its time."""
+    store_tokens: int = 0
+    """Tokens of a store that all of them share."""
+    rates: Rates = USUAL
+    """How fast they load."""
 
 
 class Held(Protocol):
@@ -121,11 +130,19 @@ class Drive:
         fleet: Fleet,
         strategy: Callable[[Sequence[Seat]], Strategy],
         hold: Hold | None = None,
+        until_s: float = inf,
     ) -> None:
-        """`strategy` makes it; it is shown the seats, which only exact knowledge may look into."""
+        """`strategy` makes it; it is shown the seats, which only exact knowledge may look into.
+
+        Nobody asks after `until_s`.
+        """
         self._hold = hold
+        self._until_s = until_s
         self._tick_at = inf
-        self.seats = [_seat(number, fleet) for number in range(fleet.workers)]
+        store = _store(fleet)
+        self.seats = [_seat(number, fleet, store) for number in range(fleet.workers)]
+        self._ends = range(0, 1 << 32, fleet.block_tokens)
+        self._size = fleet.block_tokens
         self._named = {seat.name: seat for seat in self.seats}
         curve = Curve()
         for seat in self.seats:  # as `Pool.change` does
@@ -195,6 +212,8 @@ class Drive:
         return self.done
 
     def _ask(self, talk: Talk, place: int, at_s: float) -> None:
+        if at_s > self._until_s:
+            return
         turn, number = talk.turns[place], next(self._numbers)
         job = Job(number, turn.keys, turn.prompt_tokens, turn.answer_tokens)
         heappush(self._events, (at_s, number, Asked(talk, place, _UNREAD, at_s, job)))
@@ -206,10 +225,11 @@ class Drive:
         """
         answer_tokens = int(self._prompts.answer_tokens)
         return Prompt(
-            *("model", job.prompt_tokens, job.keys, ENDS),
+            *("model", job.prompt_tokens, job.keys, self._ends),
             answer_tokens=answer_tokens,
             counted=True,
             stream=True,
+            blocks={self._size: job.keys},
         )
 
     def _arrive(self, asked: Asked) -> None:
@@ -290,9 +310,11 @@ class Drive:
             prompt_tokens=tokens,
             cached_tokens=told,
             answer_tokens=asked.job.answer_tokens,
+            computed_s=booking.computed_s,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        if booking.computed_s is not None:
+        loading = placed.choice.loading.seconds
+        if booking.computed_s is not None and loading <= HARDLY * placed.choice.cost.prefill:
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         self._prompts.learn_answer(asked.job.answer_tokens)
         seat.load.release(booking, self.now)
@@ -302,9 +324,18 @@ class Drive:
             self._ask(asked.talk, following, self.now + asked.talk.turns[following].think_s)
 
 
-def _seat(number: int, fleet: Fleet) -> Seat:
+def _store(fleet: Fleet) -> SharedStore[int] | None:
+    blocks = fleet.store_tokens // fleet.block_tokens
+    return SharedStore(blocks) if blocks else None
+
+
+def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
+    size = fleet.block_tokens
+    tiers = None
+    if fleet.host_tokens or store is not None:
+        tiers = Tiers(size, fleet.host_tokens // size, store, fleet.rates)
     engine = StrideEngine(
-        fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=fleet.block_tokens
+        fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=size, tiers=tiers
     )
     return Seat(f"w{number}", engine)
 

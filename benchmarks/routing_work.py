@@ -26,7 +26,7 @@ class Talk(msgspec.Struct, frozen=True):
     at_s: float
     session: int
     """Equal for what one user or agent asks; strategies with stickiness may know it."""
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
-from controller.index import Found, Index
+from controller.index import Index
 from controller.source import Source
+from controller.tree import Found
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 #: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
 USUAL = (16,)

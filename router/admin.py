@@ -37,6 +37,9 @@ class Readiness(BaseModel):
     blind: dict[str, int] | None = None
     """Ready workers whose KV events cannot be had or trusted, by pool; only where a strategy asks
     for them. Requests go on, by what was sent before: the router is `degraded`."""
+    stores: dict[str, str] | None = None
+    """Shared stores that are `down` or `wrong`, by pool: L2 does not count, the router is
+    `degraded`."""
 
 
 def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
@@ -65,13 +68,14 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool]) -> FastAPI:
         ready = {pool.name: sum(w.ready for w in pool.workers) for pool in fleet.pools}
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
         blind = view.blind()
-        if status == "ready" and any(blind.values()):
+        stores = view.stores()
+        if status == "ready" and (stores or any(blind.values())):
             status = "degraded"
         if stopping():
             status = "stopping"
         if status in {"down", "stopping"}:
             response.status_code = 503
-        return Readiness(status=status, pools=ready, blind=blind or None)
+        return Readiness(status=status, pools=ready, blind=blind or None, stores=stores or None)
 
     @app.get(MODELS)
     async def models() -> dict[str, Any]:

@@ -8,6 +8,7 @@ answering everybody too late.
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 
 from router.errors import Overrun, QueueFull
 from router.fleet import Fleet, Pool, Worker
@@ -57,10 +58,21 @@ class Admission:
                     pass
 
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
-        """Those that can take another request now."""
+        """Those that can take another request now.
+
+        None if all of them said that they are full, and others did not: it is better to wait for
+        one of those than to be refused.
+        """
         if self.in_flight > self._most or len(self.queue):  # else none could have too many
+            awake = self._awake(workers)
             workers = [worker for worker in workers if worker.load.in_flight < self._most]
+            if not any(worker in awake for worker in workers):
+                return ()
         return workers
+
+    def _awake(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """Those that did not say that they are full."""
+        return self.rests.awake(workers, monotonic()) if self.rests else workers
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Nobody has room, or others came first. `only` one worker will do, if it is named."""
@@ -95,6 +107,8 @@ class Admission:
             if worker in pool.workers and _fits(worker, line):
                 if worker.load.in_flight >= self._most:
                     return
+                if line[2] != worker.name and worker not in self._awake(pool.workers):
+                    continue
                 if self._call(line):
                     return
 
@@ -125,7 +139,7 @@ class Admission:
             _refuse(ticket, Overrun())
         for line, pool in list(self._pools.items()):
             able = [w for w in pool.workers if w.ready and _fits(w, line)]
-            free = sum(max(0, self._most - worker.load.in_flight) for worker in able)
+            free = sum(max(0, self._most - w.load.in_flight) for w in self._awake(able))
             for _ in range(free):
                 if not self._call(line):
                     break

@@ -16,6 +16,7 @@ from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
+from strategies.loads import HARDLY, Held
 
 log = logging.getLogger("warmroute.requests")
 
@@ -141,6 +142,7 @@ class Attempt:
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
             answer_tokens=usage.answer,
+            computed_s=self._booking.computed_s,
         )
         self._judge(now)
         try:
@@ -168,9 +170,15 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
+        loading = self.choice.loading
+        if cached is not None and hasattr(job.pool.chooser, "loads"):
+            on_gpu = expected - loading.l1 - loading.l2
+            job.metrics.hit(cached, Held(max(0, on_gpu), loading.l1, loading.l2))
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
+        if loading.seconds > HARDLY * self.choice.cost.prefill:
+            return  # it tells of the tier that it was loaded from
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)
         elif whole is not None:
@@ -185,7 +193,7 @@ class Attempt:
             self._explanation(),
         )
         if visit is not None:
-            lines += visit.fields()
+            lines += visit.fields(self.status)
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:

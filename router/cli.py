@@ -313,6 +313,9 @@ def simulate(
     store_tokens: Annotated[
         int, typer.Option(min=0, help="Tokens of a store that all workers share.")
     ] = 0,
+    store_url: Annotated[
+        str | None, typer.Option(help="The Redis that is that store. Default: in this process.")
+    ] = None,
     max_queued: Annotated[
         int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
@@ -343,6 +346,7 @@ def simulate(
             kv_tokens=kv_tokens,
             host_tokens=host_tokens,
             store_tokens=store_tokens,
+            store_url=store_url,
             max_queued=max_queued,
             kv_port=kv_port,
             kv_encoding=kv_encoding,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -10,10 +10,14 @@ import msgspec
 
 from controller.memory import Memory
 from controller.source import Source
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Consult, Fleet, Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.remote_memory import RemoteMemory
-from router.settings import Settings, WorkerSettings
+from router.settings import Settings, TiersSettings, WorkerSettings
+from router.stores.made import lookup_of
+from router.stores.shared import SharedStore
+from strategies.base import Prompt
+from strategies.loads import Loads
 
 if TYPE_CHECKING:
     from controller.subscriber import Subscriber
@@ -34,6 +38,8 @@ class Remembers(Protocol):
 
     memory: Memory | RemoteMemory | None
     memory_bytes: int
+    loads: Loads
+    store: SharedStore | None
 
 
 class Published(NamedTuple):
@@ -62,7 +68,12 @@ class Memories:
         self._fleet = fleet
         self._settings = _by_name(settings)
         self._controller = settings.controller
+        self._tiers = self._asked = settings.tiers
+        self._loads: dict[str, tuple[TiersSettings, Loads]] = {}
         self._remotes: list[RemoteMemory] = []
+        self.stores: dict[str, SharedStore] = {}
+        """L2 of each pool, where it is asked."""
+        self._gone: list[SharedStore] = []
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
         self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
@@ -112,12 +123,14 @@ class Memories:
     async def change(self, settings: Settings) -> None:
         """Other settings, and another fleet maybe."""
         self._settings = _by_name(settings)
+        self._tiers = settings.tiers
         if settings.controller != self._controller:
             self._controller = settings.controller
             for pool in self._fleet.pools:
                 if hasattr(pool.chooser, "memory_bytes"):
                     cast("Remembers", pool.chooser).memory = None
         fresh = self._attach()
+        await self._let_go_of_stores()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
         for where in list(self._followed):
             if where not in wanted or where[0] in fresh:
@@ -158,6 +171,8 @@ class Memories:
             await self._subscriber.close()
         for remote in self._remotes:
             await remote.close()
+        for store in self.stores.values():
+            await store.close()
 
     def _attach(self) -> set[str]:
         """Give every strategy that asks for one a memory; return the pools whose is a new one."""
@@ -165,13 +180,45 @@ class Memories:
         for pool in self._fleet.pools:
             if hasattr(pool.chooser, "memory_bytes"):
                 strategy = cast("Remembers", pool.chooser)
+                strategy.loads = self._loads_of(pool)
                 if strategy.memory is None:
                     fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)
                 remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
-                pool.consult = remote.ask if remote else None
+                strategy.store = self._store_of(pool)
+                pool.prompts.keeps_ids = strategy.store is not None
+                pool.consult = _consulting(remote, strategy.store)
                 pool.prompts.sizes = strategy.memory.sizes
         return fresh
+
+    def _loads_of(self, pool: Pool) -> Loads:
+        """How fast its tiers load: what was learned, unless something else is said of them now."""
+        told, loads = self._loads.get(pool.name, (None, Loads()))
+        if told != self._tiers:
+            loads = self._tiers.loads()
+            self._loads[pool.name] = self._tiers, loads
+        return loads
+
+    def _store_of(self, pool: Pool) -> SharedStore | None:
+        """What asks its L2; another one if the settings say something else of it now."""
+        store = self.stores.get(pool.name)
+        if store is None or self._asked != self._tiers:
+            if store is not None:
+                self._gone.append(store)
+                del self.stores[pool.name]
+            lookup, store = lookup_of(self._tiers), None
+            if lookup is not None and self._tiers.l2.lmcache is not None:
+                store = SharedStore(lookup, self._tiers.l2.lmcache.deadline)
+                self.stores[pool.name] = store
+        return store
+
+    async def _let_go_of_stores(self) -> None:
+        """Those of other settings, and of pools that are no more."""
+        self._asked = self._tiers
+        named = {pool.name for pool in self._fleet.pools}
+        self._gone += [self.stores.pop(name) for name in set(self.stores) - named]
+        while self._gone:
+            await self._gone.pop().close()
 
     def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
         told = self._controller
@@ -201,6 +248,8 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
+        if pool not in self._fleet.pools:  # the settings changed meanwhile: it is asked again
+            return
         where = (pool.name, worker)
         if where in self._followed and self._followed[where][0] != published:
             await self._leave(where)
@@ -237,9 +286,13 @@ class Memories:
         if memory is None or self._subscriber is None or where in self._followed:
             return
         sources = []
+        known = {source.rank for source in memory.sources.get(worker.name, ())}
         for one in published:
+            if one.rank in known:  # a controller was told of it
+                continue
             source = memory.join(worker.name, one.rank, replays=one.replay is not None)
-            self._subscriber.follow(source, one.endpoint, one.replay, one.topic)
+            names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
+            self._subscriber.follow(source, one.endpoint, one.replay, one.topic, names)
             sources.append(source)
         self._followed[where] = (published, sources)
         log.info(
@@ -248,12 +301,27 @@ class Memories:
 
     async def _leave(self, where: tuple[str, Worker]) -> None:
         _, sources = self._followed.pop(where)
-        if self._subscriber is not None:
-            await self._subscriber.leave(sources)
-        for pool, memory in self.pools():
+        closing = self._subscriber.leave(sources) if self._subscriber is not None else None
+        for pool, memory in self.pools():  # before anything waits: it may be followed again then
             if pool.name == where[0]:
                 for source in sources:
                     memory.leave(source)
+        if closing is not None:
+            await closing
+
+
+def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consult | None:
+    """Whoever is to be asked before a decision, at once if there are two."""
+    if store is None:
+        return remote.ask if remote else None
+
+    async def ask(prompt: Prompt, workers: Sequence[str]) -> None:
+        if remote is None:
+            await store.ask(prompt)
+        else:
+            await asyncio.gather(remote.ask(prompt, workers), store.ask(prompt))
+
+    return ask
 
 
 def _by_name(settings: Settings) -> dict[str, WorkerSettings]:

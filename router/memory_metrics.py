@@ -8,7 +8,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from controller.stream import State
 from controller.truth import ERRORS
+from router.fleet import Pool
 from router.memories import Memories
+from strategies.loads import Loads
 
 _WHERE = ("pool", "worker")
 
@@ -17,7 +19,10 @@ def memory_metrics(memories: Memories) -> Iterator[Metric]:
     """Every series of all memories; nothing where no strategy asks for one."""
     if any(memories.remotes()):
         yield _controller(memories)
+    if memories.stores:
+        yield from _stores(memories)
     if any(memories.pools()):
+        yield _loads(memories)
         yield from _index(memories)
         yield from _streams(memories)
         yield from _truth(memories)
@@ -34,6 +39,44 @@ def _controller(memories: Memories) -> Metric:
         asked.add_metric((pool.name, "slow"), remote.slow)
         asked.add_metric((pool.name, "failed"), remote.failed)
     return asked
+
+
+def _stores(memories: Memories) -> Iterator[Metric]:
+    """L2 where it is asked, beside what events tell of it."""
+    asked = CounterMetricFamily(
+        "warmroute_kv_store_questions",
+        "Questions to the shared store, by what came of them: found, missed, slow, failed.",
+        labels=("pool", "outcome"),
+    )
+    up = GaugeMetricFamily(
+        "warmroute_kv_store_up", "1 while the shared store answers in time.", labels=("pool",)
+    )
+    wrong = GaugeMetricFamily(
+        "warmroute_kv_store_wrong",
+        "1 while what lies in the shared store cannot be understood.",
+        labels=("pool",),
+    )
+    for name, store in memories.stores.items():
+        asked.add_metric((name, "found"), store.found)
+        asked.add_metric((name, "missed"), store.missed)
+        asked.add_metric((name, "slow"), store.slow)
+        asked.add_metric((name, "failed"), store.failed)
+        up.add_metric((name,), float(not store.down))
+        wrong.add_metric((name,), float(bool(store.wrong)))
+    yield from (asked, up, wrong)
+
+
+def _loads(memories: Memories) -> Metric:
+    rates = GaugeMetricFamily(
+        "warmroute_kv_load_tokens_per_second",
+        "Tokens a second that workers load from a tier, as learned.",
+        labels=("pool", "tier"),
+    )
+    for pool, _ in memories.pools():
+        loads: Loads = getattr(pool.chooser, "loads", None) or Loads()
+        for tier, rate in loads.rates.items():
+            rates.add_metric((pool.name, tier), rate)
+    return rates
 
 
 def _index(memories: Memories) -> Iterator[Metric]:
@@ -55,12 +98,21 @@ def _index(memories: Memories) -> Iterator[Metric]:
         for reason, count in memory.index.counts.items():
             unused.add_metric((pool.name, reason), count)
         totals: dict[tuple[str, str], int] = {}
+        counted = counted_tiers(pool)
         for place in memory.index.places():
+            if place.tier.name.lower() not in counted:
+                continue
             where = (place.worker.partition("\0")[0] or "shared", place.tier.name.lower())
             totals[where] = totals.get(where, 0) + place.blocks
         for (worker, tier), count in totals.items():
             held.add_metric((pool.name, worker, tier), count)
     yield from (blocks, size, waiting, unused, held)
+
+
+def counted_tiers(pool: Pool) -> frozenset[str]:
+    """The tiers that count in a pool: what is off has no series."""
+    loads: Loads | None = getattr(pool.chooser, "loads", None)
+    return frozenset(("gpu", *(loads.rates if loads else ())))
 
 
 def _streams(memories: Memories) -> Iterator[Metric]:

@@ -24,6 +24,7 @@ from router.memory_metrics import memory_metrics
 from router.retries import Budget
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
+from strategies.loads import Held
 
 log = logging.getLogger("warmroute.metrics")
 
@@ -47,6 +48,10 @@ _COUNTERS = {
         "Prompt tokens that the decision expected to be cached, where workers report them.",
         ("pool",),
     ),
+    "kv_hit_tokens": (
+        "Prompt tokens that workers reported as cached, by the tier where they were known to lie.",
+        ("pool", "tier"),
+    ),
 }
 
 
@@ -61,6 +66,7 @@ class PoolMetrics:
         self._prompt = counters["prompt_tokens"].inc
         self._cached = counters["cached_tokens"].inc
         self._predicted = counters["predicted_cached_tokens"].inc
+        self._hits = counters["kv_hit_tokens"].inc
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
 
@@ -82,6 +88,12 @@ class PoolMetrics:
         if cached is not None:
             self._cached(self._pool, by=cached)
             self._predicted(self._pool, by=expected)
+
+    def hit(self, cached: int, held: Held) -> None:
+        """A worker reported so many tokens as cached, which were believed to lie so."""
+        for tier, tokens in held.found(cached)._asdict().items():
+            if tokens:
+                self._hits(self._pool, tier, by=tokens)
 
 
 class Metrics(Collector):

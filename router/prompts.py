@@ -89,6 +89,8 @@ class Prompts:
         self.keyed = keyed
         self.sizes: Callable[[], Sequence[int]] | None = None
         """Tokens of the even blocks that somebody wants prompts to be cut into. Any thread's."""
+        self.keeps_ids = False
+        """Somebody wants the ids themselves too."""
         self.known: dict[str, Known] = {}
         """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
         self.asked: dict[str, Asked] = {}
@@ -172,7 +174,9 @@ class Prompts:
 
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
-        keys = chain(root_key("tokens", identity, _salt(request)), ids)
+        salt = _salt(request)
+        keys = chain(root_key("tokens", identity, salt), ids)
+        keeps = self.keeps_ids and not identity.partition("\0")[2]  # an adapter's are named apart
         return Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
@@ -182,7 +186,9 @@ class Prompts:
             answer_tokens=self._answer(endpoint, request),
             counted=not _several(endpoint, request),
             stream=request.stream is True,
-            blocks=self._even(identity, _salt(request), ids) if self.sizes else NO_BLOCKS,
+            blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
+            ids=ids if keeps else b"",
+            salt=salt if keeps else "",
         )
 
     def _even(self, identity: str, salt: str, ids: bytes) -> dict[int, list[int]]:

@@ -19,7 +19,7 @@ from router.connection import Patience
 from router.errors import Silent
 from router.upstream import Upstream
 from strategies.base import Outcome, Prompt
-from strategies.kvaware import Held
+from strategies.loads import Held
 
 #: Prompts whose answers are kept.
 KEPT = 4096
@@ -50,6 +50,7 @@ class RemoteMemory:
 
     def __init__(self, url: str, key: str, deadline: float) -> None:
         """`deadline` in seconds."""
+        self.url = url
         self.truths: dict[str, Truth] = {}
         self.answers = self.slow = self.failed = 0
         """Questions that were answered, that were not in time, that could not be."""

@@ -17,6 +17,7 @@ from router.server import bind
 from router.serving import Serving
 from router.settings import Settings
 from router.signals import obeying
+from router.stores.made import refuse_lost_stores
 from router.tls import Contexts
 from router.units import Address
 from router.watch import Watch
@@ -47,6 +48,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     logs.set_up(settings.logs)
     reload.say_what_is_lost()
     raise_descriptors(settings.clients.connections)
+    uvloop.run(refuse_lost_stores(settings))
     serving = Serving(settings)
 
     async def run() -> None:
@@ -82,6 +84,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         admin = stack.enter_context(_kept(apart)) if apart else None
         logs.set_up(settings.logs)
         reload.say_what_is_lost()
+        uvloop.run(refuse_lost_stores(settings))
         build(settings, Contexts())  # what cannot be made is said once, not by every process
         _refuse_split_sessions(settings)
         _say_what_is_lost(settings, count)

@@ -38,6 +38,7 @@ from router.settings_security import (
 )
 from router.settings_session import SessionSettings
 from router.settings_strategy import StrategySettings
+from router.settings_tiers import TiersSettings
 from router.settings_types import (
     Count,
     Endpoint,
@@ -68,6 +69,7 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "ShutdownSettings",
+    "TiersSettings",
     "TimeoutSettings",
     "TlsSettings",
     "TokenizerSettings",
@@ -173,6 +175,8 @@ class Settings(Model):
     controller: ControllerSettings | None = None
     """Where the strategy kvaware asks what workers hold: a URL or a mapping. Default: in the router
     itself."""
+    tiers: TiersSettings = TiersSettings()
+    """What engines keep behind their GPUs, for the strategy kvaware."""
     auth: AuthSettings | None = None
     """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
     can be reached from other machines. Default: everyone who reaches `listen`."""

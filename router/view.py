@@ -86,6 +86,12 @@ class View:
         """Return what is known of workers' KV events, by this process."""
         return kv_statuses(self._memories) if self._memories else []
 
+    def stores(self) -> dict[str, str]:
+        """Name the pools whose shared store is `down`, or holds what is `wrong`."""
+        kept = self._memories.stores if self._memories else {}
+        said = {name: "down" if s.down else "wrong" if s.wrong else "" for name, s in kept.items()}
+        return {name: word for name, word in said.items() if word}
+
     def blind(self) -> dict[str, int]:
         """Count ready workers whose KV events are missing, by the pools that want them."""
         if self._memories is None:

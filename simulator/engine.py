@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 
 from simulator.cache import BlockCache
 from simulator.changes import Change
-from simulator.hashing import Chain
+from simulator.hashing import Chain, root_of
+from simulator.offloading import Offloading
 from simulator.profiles import Profile
 from simulator.request import Request
-from simulator.tiers import Tiers
+from simulator.tiers import Loaded
 
 
 class QueueFullError(Exception):
@@ -55,6 +56,9 @@ class Totals:
     generation_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    #: Of `prefix_hits`, what came from the host's memory and from the store.
+    l1_hits: int = 0
+    l2_hits: int = 0
     preemptions: int = 0
     rejected: int = 0
 
@@ -69,8 +73,10 @@ class Engine:
         block_size: int = 16,
         kv_tokens: int | None = None,
         max_queued: int | None = None,
-        tiers: Tiers | None = None,
+        tiers: Offloading | None = None,
+        hash_seed: str = "",
     ) -> None:
+        self._root = root_of(hash_seed)
         self.tiers = tiers
         self.profile = profile
         self.cache = BlockCache((kv_tokens or profile.kv_tokens) // block_size, block_size)
@@ -115,7 +121,8 @@ class Engine:
             self.totals.rejected += 1
             raise QueueFullError(f"{self.waiting} requests wait already")
         request.arrived = now
-        request.chain = Chain(self.cache.block_size, request.lora_name, request.salt)
+        size = self.cache.block_size
+        request.chain = Chain(size, request.lora_name, request.salt, self._root)
         request.chain.extend(request.tokens)
         self._waiting.append(request)
 
@@ -140,6 +147,8 @@ class Engine:
         self._running.clear()
         self._waiting.clear()
         self.cache = BlockCache(self.cache.num_blocks, self.cache.block_size)
+        if self.tiers is not None:
+            self.tiers.tiers.clear()
         self.totals = Totals()
 
     def step(self) -> Step:
@@ -196,21 +205,28 @@ class Engine:
         table = self.cache.admit(matched, -(-length // size) - len(matched))
         if table is None:
             return None
-        loaded, loading_s = 0, 0.0
+        loaded = Loaded()
         if self.tiers is not None:
-            loaded, loading_s = self.tiers.find(request.chain.digests[len(matched) : limit])
-        found = len(matched) + loaded
+            # Other tiers may hold the prompt whole; its last token is computed all the same.
+            loaded = self.tiers.find(request.chain, request.tokens, len(matched), length // size)
+        found = len(matched) + loaded.l1 + loaded.l2
         self.cache.name(table, request.chain, request.tokens, len(matched), found)
         request.table = table
-        request.computed = found * size
+        request.computed = min(found * size, length - 1)
         if matched and request.report_reuse:
             self.cache.announce(request.chain, request.tokens, 0, len(matched))
         if request.cached_tokens is None:
-            request.cached_tokens = request.computed
-            self.totals.prefix_queries += length
-            self.totals.prefix_hits += request.computed
-            self.totals.prompt_tokens += length
-        return loading_s
+            request.cached_tokens = found * size
+            self._count(request, loaded)
+        return loaded.seconds
+
+    def _count(self, request: Request, loaded: Loaded) -> None:
+        totals, size = self.totals, self.cache.block_size
+        totals.prefix_queries += len(request.tokens)
+        totals.prompt_tokens += len(request.tokens)
+        totals.prefix_hits += request.cached_tokens or 0
+        totals.l1_hits += loaded.l1 * size
+        totals.l2_hits += loaded.l2 * size
 
     def _has_room(self, request: Request) -> bool:
         """Make sure there is a block for the request's last token; False when none is free."""

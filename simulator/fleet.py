@@ -11,7 +11,9 @@ from typing import Self
 import uvloop
 import zmq.asyncio
 
-from simulator.tiers import Store
+from simulator.redis_store import RedisStore
+from simulator.store import SharedStore, Store
+from simulator.tiers import USUAL, Rates
 from simulator.wire import Encoding
 from simulator.worker import Worker, WorkerSettings
 
@@ -44,6 +46,12 @@ class FleetSettings:
     bare_events: bool = False
     #: Tokens of a store that all workers share; 0: none.
     store_tokens: int = 0
+    #: The Redis that is that store; None: it is in this process.
+    store_url: str | None = None
+    #: How fast each worker loads from its host's memory and from the store.
+    rates: Rates = USUAL
+    #: What each worker's hashes of blocks begin with; one for all if there is but one.
+    hash_seeds: Sequence[str] = ("",)
     #: Whether workers publish KV events.
     kv_events: bool = True
     #: Port of the first worker's events, its replay and the others follow; 0: any free ports.
@@ -79,7 +87,9 @@ class FleetSettings:
             kv_tokens=self.kv_tokens,
             max_queued=self.max_queued,
             host_tokens=self.host_tokens,
+            rates=self.rates,
             bare_events=self.bare_events,
+            hash_seed=self.hash_seeds[index % len(self.hash_seeds)],
             kv_events=self.kv_events,
             kv_port=self.kv_port + 2 * index if self.kv_port else 0,
             kv_encoding=self.kv_encoding,
@@ -94,19 +104,19 @@ class Fleet:
         self.settings = settings
         self.workers: list[Worker] = []
         self._context: zmq.asyncio.Context | None = None
+        self._store: Store[bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Fleet of {len(self.workers)} workers>"
 
     async def start(self) -> None:
-        """Start every worker, or none: OSError when a port is taken."""
+        """Start every worker, or none: OSError when a port is taken or the store is not there."""
         if self.settings.kv_events:
             self._context = zmq.asyncio.Context()
-        blocks = self.settings.store_tokens // self.settings.block_size
-        store = Store(blocks) if blocks else None
         try:
+            self._store = self._made()
             for index in range(self.settings.workers):
-                worker = Worker(self.settings.worker(index), self._context, store)
+                worker = Worker(self.settings.worker(index), self._context, self._store)
                 await worker.start()
                 self.workers.append(worker)
         except BaseException:
@@ -121,6 +131,24 @@ class Fleet:
         if self._context is not None:
             self._context.term()
             self._context = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _made(self) -> Store[bytes] | None:
+        settings = self.settings
+        blocks = settings.store_tokens // settings.block_size
+        if not blocks:
+            return None
+        if settings.store_url is None:
+            return SharedStore(blocks)
+        store = RedisStore(settings.store_url, blocks)
+        try:
+            store.check()
+        except OSError:
+            store.close()
+            raise
+        return store
 
     async def __aenter__(self) -> Self:
         """Start."""

@@ -17,6 +17,11 @@ from simulator.changes import Hash
 ROOT = sha256(b"simulator: the block before the first").digest()
 
 
+def root_of(seed: str) -> bytes:
+    """The root of engines that were started with a seed (`PYTHONHASHSEED`): other names for all."""
+    return sha256(ROOT + seed.encode()).digest() if seed else ROOT
+
+
 def event_hash(digest: bytes) -> Hash:
     """The integer that events carry for a digest (vLLM's default representation)."""
     return int.from_bytes(digest[-8:], "big")
@@ -33,9 +38,12 @@ def extra_keys(index: int, lora_name: str | None, salt: str | None) -> list[str]
 class Chain:
     """The digests of one growing sequence's full blocks, in order."""
 
-    __slots__ = ("_block_size", "_lora", "_salt", "digests", "lora_name", "salt")
+    __slots__ = ("_block_size", "_lora", "_root", "_salt", "digests", "lora_name", "salt")
 
-    def __init__(self, block_size: int, lora_name: str | None, salt: str | None) -> None:
+    def __init__(
+        self, block_size: int, lora_name: str | None, salt: str | None, root: bytes = ROOT
+    ) -> None:
+        self._root = root
         self.lora_name = lora_name
         self.salt = salt
         self.digests: list[bytes] = []
@@ -52,7 +60,7 @@ class Chain:
         size = self._block_size
         width = size * tokens.itemsize
         packed = tokens[done * size : full * size].tobytes()
-        parent = digests[-1] if digests else ROOT
+        parent = digests[-1] if digests else self._root
         for index in range(done, full):
             start = (index - done) * width
             extra = self._lora if index else self._lora + self._salt

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from simulator.engine import Totals
 from simulator.pump import Pump
 
 # vLLM's own bounds, in seconds.
@@ -65,6 +66,8 @@ class WorkerCollector(Collector):
         yield self._gauge("kv_cache_usage_perc", "KV-cache usage, 0 to 1.", engine.kv_usage)
         yield self._counter("prefix_cache_queries", "Tokens queried.", totals.prefix_queries)
         yield self._counter("prefix_cache_hits", "Cached tokens.", totals.prefix_hits)
+        if engine.tiers is not None:
+            yield from self._tiers(totals)
         yield self._counter("prompt_tokens", "Prefill tokens.", totals.prompt_tokens)
         yield self._counter("generation_tokens", "Generated tokens.", totals.generation_tokens)
         yield self._counter("num_preemptions", "Preemptions.", totals.preemptions)
@@ -74,6 +77,20 @@ class WorkerCollector(Collector):
         yield self._cache_config()
         behind = "Real seconds by which the simulated clock is late."
         yield GaugeMetricFamily("simulator_behind_seconds", behind, value=self._pump.behind_s)
+
+    def _tiers(self, totals: Totals) -> Iterator[Metric]:
+        """What came from behind the GPU (`vllm/v1/metrics`, and its offloading connector's)."""
+        hits = {"0:primary": totals.l1_hits, "1:store": totals.l2_hits}
+        queries = totals.prefix_queries - totals.prefix_hits + sum(hits.values())
+        yield self._counter("external_prefix_cache_queries", "Tokens queried.", queries)
+        yield self._counter("external_prefix_cache_hits", "Tokens.", sum(hits.values()))
+        labels = ["model_name", "engine", "tier"]
+        name = "vllm:kv_offload_tiering_chunk_hits"
+        family = CounterMetricFamily(name, "Blocks found, by tier.", labels=labels)
+        for tier, tokens in hits.items():
+            blocks = tokens // self._pump.engine.cache.block_size
+            family.add_metric([*self._labels, tier], blocks)
+        yield family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name", "engine"])

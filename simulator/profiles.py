@@ -51,6 +51,8 @@ class Profile:
     tk_s: float
     #: Room of the KV cache, in tokens.
     kv_tokens: int
+    #: Bytes of one token in the KV cache.
+    kv_bytes: int = 131_072
     #: Longest prompt and answer together, in tokens.
     max_model_len: int = 131_072
     #: Tokens one step may compute (vLLM `--max-num-batched-tokens`).
@@ -88,6 +90,7 @@ PROFILES = {
             ts_s=3e-5,
             tk_s=2.5e-8,
             kv_tokens=1_300_000,
+            kv_bytes=327_680,
         ),
         # For tests: nothing real, everything quick, small enough to overflow.
         Profile(

@@ -10,6 +10,7 @@ Simpler than `engine.py` in three ways:
 1. A request is admitted when its prompt and its whole answer fit, so nothing is ever preempted.
 2. Where two compute the same block at once, the later one lets go of its copy for the named one.
 3. Cached blocks may outnumber the room for running ones: a host tier that loads in no time.
+   Tiers that take their time are those of `tiers.py`, as in `engine.py`.
 """
 
 from collections import OrderedDict, deque
@@ -18,6 +19,7 @@ from heapq import heappop, heappush
 from math import ceil, inf, sqrt
 
 from simulator.profiles import Profile
+from simulator.tiers import Tiers
 
 BLOCK_TOKENS = 512
 
@@ -31,6 +33,8 @@ class Job:
         "cached_tokens",
         "computed",
         "keys",
+        "l1_tokens",
+        "l2_tokens",
         "named",
         "number",
         "prompt_tokens",
@@ -47,6 +51,8 @@ class Job:
         self.answer_tokens = answer_tokens
         #: Prompt tokens found in the cache when admitted; None until then.
         self.cached_tokens: int | None = None
+        #: Of these, what was loaded from the host's memory and from the store.
+        self.l1_tokens = self.l2_tokens = 0
         self.computed = 0
         #: Blocks it needs, and how many of its keys it holds by name.
         self.blocks = self.named = 0
@@ -141,11 +147,14 @@ class StrideEngine:
         cache_tokens: int | None = None,
         block_tokens: int = BLOCK_TOKENS,
         cache: StrideCache | None = None,
+        tiers: Tiers[int] | None = None,
     ) -> None:
         room = (room_tokens or profile.kv_tokens) // block_tokens
         self.profile = profile
         self.block_tokens = block_tokens
         self.cache = cache or StrideCache(room, max(room, (cache_tokens or 0) // block_tokens))
+        self.tiers = tiers
+        self._loading_s = 0.0  # of those admitted in this step
         self.due = inf
         """When `advance` is to be called next; inf while nothing runs."""
         self.waiting: deque[Job] = deque()
@@ -214,6 +223,8 @@ class StrideEngine:
         self._context = self._stride = 0
         self.due = inf
         self.cache = StrideCache(self.cache.room, self.cache.capacity)
+        if self.tiers is not None:
+            self.tiers.clear()
         return lost
 
     def _plan(self, now: float) -> None:
@@ -245,12 +256,16 @@ class StrideEngine:
             full = min(job.computed // self.block_tokens, len(job.keys))
             if full > job.named:
                 self.cache.name(job.keys[job.named : full])
+                if self.tiers is not None:
+                    self.tiers.write(job.keys[job.named : full])
                 job.named = full
             if job.computed == job.prompt_tokens:
                 self._first.append(job)
                 self.prefilling = None
             else:
                 self.prefilling = job
+        seconds += self._loading_s
+        self._loading_s = 0.0
         return seconds
 
     def _admitted(self) -> Job | None:
@@ -260,9 +275,17 @@ class StrideEngine:
         job = self.waiting[0]
         size = self.block_tokens
         # The last token is always computed, so a prompt of n full blocks finds n - 1 at most.
-        matched = self.cache.held(job.keys, (job.prompt_tokens - 1) // size)
+        limit = (job.prompt_tokens - 1) // size
+        matched = self.cache.held(job.keys, limit)
         if not self.cache.admit(job.keys[:matched], job.blocks):
             return None
+        if self.tiers is not None:
+            loaded = self.tiers.find(job.keys[:limit], matched)
+            self._loading_s += loaded.seconds
+            job.l1_tokens, job.l2_tokens = loaded.l1 * size, loaded.l2 * size
+            found = matched + loaded.l1 + loaded.l2
+            self.cache.name(job.keys[matched:found])
+            matched = found
         job.named = matched
         job.computed = job.cached_tokens = matched * size
         return self.waiting.popleft()

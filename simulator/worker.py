@@ -16,11 +16,13 @@ from simulator.faults import Fault, FaultOrder
 from simulator.language import language_of
 from simulator.listener import Connection, Listener
 from simulator.metrics import registry
+from simulator.offloading import Offloading
 from simulator.profiles import profile_named
 from simulator.publisher import Publisher
 from simulator.pump import Pump
 from simulator.served import Served
-from simulator.tiers import Store, Tiers
+from simulator.store import Store
+from simulator.tiers import USUAL, Rates, Tiers
 from simulator.wire import Encoding
 
 #: Seconds for an answer to leave before the worker goes down.
@@ -51,8 +53,12 @@ class WorkerSettings:
     max_queued: int | None = None
     #: Tokens that its host's memory keeps beyond the GPU; 0: none.
     host_tokens: int = 0
+    #: How fast its tiers load.
+    rates: Rates = USUAL
     #: Whether what goes to the host is announced by names alone, without tokens.
     bare_events: bool = False
+    #: What its hashes of blocks begin with (`PYTHONHASHSEED`): only equal ones share a store.
+    hash_seed: str = ""
     #: Whether to publish KV events.
     kv_events: bool = False
     #: Port of the events, the one of their replay follows; 0: any free ports.
@@ -75,7 +81,7 @@ class Worker:
         self,
         settings: WorkerSettings,
         context: zmq.asyncio.Context | None,
-        store: Store | None = None,
+        store: Store[bytes] | None = None,
     ) -> None:
         """`store` is shared by all workers that get it."""
         self.settings = settings
@@ -192,6 +198,7 @@ class Worker:
             kv_tokens=settings.kv_tokens,
             max_queued=settings.max_queued,
             tiers=self._tiers(),
+            hash_seed=settings.hash_seed,
         )
         self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
         self.served = Served(
@@ -205,13 +212,14 @@ class Worker:
         if self.publisher is not None:
             await self.publisher.open()
 
-    def _tiers(self) -> Tiers | None:
+    def _tiers(self) -> Offloading | None:
         settings = self.settings
         if not settings.host_tokens and self._store is None:
             return None
         size = settings.block_size
         blocks = settings.host_tokens // size
-        return Tiers(size, blocks, self._store, bare=settings.bare_events)
+        tiers = Tiers(size, blocks, self._store, settings.rates)
+        return Offloading(tiers, size, bare=settings.bare_events)
 
     async def _shut_down(self) -> None:
         self.pump.stop()

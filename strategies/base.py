@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 from msgspec import Struct
 
 from strategies.load import Load
+from strategies.loads import Loading
 from strategies.pace import Pace
 
 #: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
@@ -58,6 +59,10 @@ class Prompt(Struct, frozen=True, gc=False):
     blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
     """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
     the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
+    ids: bytes = b""
+    """Token ids, 32 bits each, where somebody asked for them."""
+    salt: str = ""
+    """What keeps its cache apart from others', where `ids` are given."""
     bound: str | None = None
     """Name of the worker that the request's session is bound to; empty while it is bound to
     nobody, None without a session."""
@@ -109,6 +114,8 @@ class Cost(NamedTuple):
 
 #: Where nothing is compared.
 FREE = Cost()
+#: Where nothing is loaded.
+NO_LOADING = Loading()
 
 
 class Candidate(Struct, frozen=True, gc=False):
@@ -118,6 +125,8 @@ class Candidate(Struct, frozen=True, gc=False):
     cost: Cost
     held_tokens: int = 0
     """Tokens at the start of the prompt that the worker is believed to hold."""
+    loading: Loading = NO_LOADING
+    """Of these, what it has to load from slower tiers; the seconds are part of `cost.prefill`."""
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -145,6 +154,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
+    computed_s: float | None = None
+    """Seconds that its prefill took there with nothing else computed meanwhile; None if unknown."""
 
 
 @dataclass(frozen=True)

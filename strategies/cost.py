@@ -9,7 +9,10 @@ Where a term comes from is said beside its constant.
 from collections.abc import Mapping, Sequence
 from math import exp
 
-from strategies.base import Candidate, Cost, Prompt, WorkerView
+from strategies.base import NO_LOADING, Prompt, WorkerView
+from strategies.loads import Loading
+from strategies.pace import GROWTH
+from strategies.ranking import Ranking, Row
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
 #: waiting, s being the share of workers with prefill to do (a queue's length at that load).
@@ -29,8 +32,6 @@ DECODE_S = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 
-_new = tuple.__new__  # twice as fast as `Cost(...)`; made for every worker of every decision
-
 
 class Costs:
     """Prices prompts on workers; remembers only how busy they have been."""
@@ -47,14 +48,14 @@ class Costs:
         held: Mapping[str, int] | None = None,
         shared: Mapping[str, float] | None = None,
         *,
-        loading: Mapping[str, float] | None = None,
-    ) -> list[Candidate]:
+        loading: Mapping[str, Loading] | None = None,
+    ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
-        requests have in common, `loading` how many seconds it takes to load what it holds on slower
-        tiers, by its name. Ties go to the least booked, then to the least
-        recently chosen.
+        requests have in common, `loading` what of it lies on slower tiers, by its name; while it
+        is loaded nobody else is served, as while it is computed. Ties go to the least booked, then
+        to the least recently chosen.
         """
         waits, busy = [], 0
         for worker in workers:
@@ -67,14 +68,21 @@ class Costs:
         later = self._later(busy / len(workers), now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         slowness = DECODE_S if answer else 0.0
-        ranked = []
+        rows: list[Row] = []
+        curve, computed = None, dict[int, float]()
         for place, worker in enumerate(workers):
-            name, load, wait = worker.name, worker.load, waits[place]
+            name, load, pace, wait = worker.name, worker.load, worker.pace, waits[place]
             has = held.get(name, 0) if held else 0
-            prefill = worker.pace.prefill(tokens - has, has)
+            if pace.curve is not curve:  # the same all over a pool, and many hold equally much
+                curve, computed = pace.curve, {}
+            if has not in computed:
+                computed[has] = curve.seconds(tokens - has, (has + (tokens - has) / 2.0) / GROWTH)
+            prefill = pace.slower * computed[has]
+            loads = NO_LOADING
+            if loading and name in loading:
+                loads = loading[name]
+                prefill += loads.seconds
             price = (later + CROWD * load.decoding) * prefill
-            if loading:
-                prefill += loading.get(name, 0.0)
             decode = room = 0.0
             space = worker.room_tokens
             if space:
@@ -85,10 +93,9 @@ class Costs:
                 if used > space:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             total = wait + prefill + price + decode + room
-            cost = _new(Cost, (wait, prefill, price, decode, room))
-            ranked.append((total, wait, load.turn, place, Candidate(worker, cost, has)))
-        ranked.sort()
-        return [entry[4] for entry in ranked]
+            row = (total, wait, load.turn, place, worker, prefill, price, decode, room, has, loads)
+            rows.append(row)
+        return Ranking(rows)
 
     def _later(self, share: float, now: float) -> float:
         """What a second of prefill costs those who come, `share` of the workers being busy."""

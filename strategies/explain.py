@@ -49,14 +49,19 @@ def words(prompt: Prompt, decision: Decision) -> str:
     """Say in a sentence why the first is first."""
     first = decision.candidates[0]
     name = first.worker.name
+    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
     if first.cost is FREE:
-        return f"It is {name}'s turn." if decision.reason == "turn" else f"{name} was chosen."
-    if decision.reason == "cold":
+        return f"It is {name}'s turn." if reason == "turn" else f"{name} was chosen."
+    if reason == "cold":
         return f"Nobody holds any of it; {name} is cheapest.{_dearest(first)}"
-    if decision.reason == "prefix":
+    if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
         return f"{name} holds most of it, {held}, and costs least.{_dearest(first)}"
-    if decision.reason == "spill":
+    if reason in {"l1", "l2"}:
+        loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
+        come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
+        return f"{name} need not compute {spared}: {come}.{_dearest(first)}"
+    if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
         apart = other.cost.total - first.cost.total

@@ -19,27 +19,13 @@ from strategies.base import (
     WorkerView,
 )
 from strategies.cost import Costs, held_tokens
+from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import SLACK
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.recent import Recent, Sent
 
 #: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
 BY_TEXT = "text"
-
-
-class Held(NamedTuple):
-    """Tokens at the start of a prompt that a worker need not compute."""
-
-    gpu: int = 0
-    l1: int = 0
-    """In the host's memory, beyond those on the GPU."""
-    l2: int = 0
-    """On a disk or in a shared store, beyond both."""
-
-    @property
-    def total(self) -> int:
-        """On any tier."""
-        return self.gpu + self.l1 + self.l2
 
 
 class Memory(Protocol):
@@ -59,6 +45,13 @@ class Memory(Protocol):
         """That worker restarted or left."""
 
 
+class Store(Protocol):
+    """What all workers can load, whoever wrote it."""
+
+    def held(self, prompt: Prompt) -> int:
+        """How many of the prompt's first tokens are there, as far as is known."""
+
+
 @dataclass(frozen=True)
 class KvAwareOptions:
     """What an operator may set."""
@@ -75,20 +68,6 @@ class KvAwareOptions:
         default=Seconds(10.0),
         metadata={"doc": "How long a prompt counts where it was sent before its events are there."},
     )
-    l1_tokens_per_second: int = field(
-        default=200_000,
-        metadata={"doc": "Tokens a second that a worker loads from its host's memory."},
-    )
-    l2_tokens_per_second: int = field(
-        default=50_000,
-        metadata={"doc": "Tokens a second that a worker loads from a disk or a shared store."},
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse speeds that are none."""
-        for name in ("l1_tokens_per_second", "l2_tokens_per_second"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
 
 
 class _Placed(NamedTuple):
@@ -112,38 +91,44 @@ class KvAware:
         self._shadow = PrefixTree(options.shadow)
         self._costs = Costs()
         self._recent = Recent(options.shadow // 8, options.unconfirmed)
-        self._l1_s = 1.0 / options.l1_tokens_per_second
-        self._l2_s = 1.0 / options.l2_tokens_per_second
+        self.loads = Loads()
+        """Which tiers there are, and how fast they load; whoever knows better says so."""
         self.memory_bytes: int = options.index
         """For whoever makes the memory."""
         self.memory: Memory | None = None
+        self.store: Store | None = None
+        """A store that is asked beside the events, if there is one."""
         # By prompt and worker: no more than there are requests in flight.
         self._placed: dict[tuple[int, str], _Placed] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with what it said it holds."""
-        told = self._told(prompt, workers)
+        told, stored = self._told(prompt, workers), self._stored(prompt)
         shadow = self._shadow.held(prompt.keys)
         recent = self._recent.held(prompt.keys, now)
         tokens: dict[str, int] = {}
-        loading: dict[str, float] = {}
+        loading: dict[str, Loading] = {}
+        tiers: dict[str, str] = {}
         doubts: dict[str, str] = {}
         for worker in workers:
             name = worker.name
             doubt = doubts[name] = self._doubt(prompt, name)
-            if doubt:
-                tokens[name] = held_tokens(prompt, shadow.get(name, 0))
-                continue
-            held = told.get(name, _NOTHING)
-            sent = _sent(prompt, recent.get(name, 0))
-            tokens[name] = max(held.total, sent)
-            if held.total > max(held.gpu, sent):
-                loading[name] = self._loading(worker, held)
+            held = Held(held_tokens(prompt, shadow.get(name, 0)))
+            if not doubt:
+                held = told.get(name, _NOTHING)
+            held = self.loads.counted(held.stored(stored))
+            if not doubt:
+                held = held.beyond(_sent(prompt, recent.get(name, 0)))
+            tokens[name], tiers[name] = held.total, held.tier
+            if held.total > held.gpu:
+                loading[name] = self.loads.of(held, worker)
         shared = self._shadow.shared
         candidates = self._costs.rank(prompt, workers, now, tokens, shared, loading=loading)
         most = max(tokens.values())
         best = candidates[0]
         reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
+        if reason == "prefix" and tiers.get(best.worker.name, "gpu") != "gpu":
+            reason = tiers[best.worker.name]
         doubt = doubts[best.worker.name]
         return Decision(candidates, f"{reason} ({doubt})" if doubt else reason)
 
@@ -153,7 +138,8 @@ class KvAware:
         judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
-            predicted = self.memory.held(prompt, [name]).get(name, _NOTHING).total
+            told = self.memory.held(prompt, [name]).get(name, _NOTHING)
+            predicted = self.loads.counted(told.stored(self._stored(prompt))).total
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
@@ -174,6 +160,7 @@ class KvAware:
             tree.take_back(placed.placement)
             return
         cached = outcome.cached_tokens
+        self._learn(prompt, candidate, outcome)
         if placed.shadowed and cached is not None and prompt.keys:
             more = cached - candidate.held_tokens
             room = candidate.worker.kv_tokens
@@ -181,6 +168,13 @@ class KvAware:
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             self.memory.observe(name, predicted if placed.judged else None, outcome)
+
+    def _learn(self, prompt: Prompt, candidate: Candidate, outcome: Outcome) -> None:
+        """What was loaded as predicted tells how fast that is."""
+        seconds, held = outcome.computed_s, candidate.held_tokens
+        if seconds and candidate.loading.seconds and outcome.cached_tokens == held:
+            rest = max(0, prompt.tokens - held), held
+            self.loads.learn(candidate.loading, rest, candidate.worker.pace, seconds)
 
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""
@@ -202,15 +196,13 @@ class KvAware:
             return {}
         return self.memory.held(prompt, [worker.name for worker in workers])
 
+    def _stored(self, prompt: Prompt) -> int:
+        return 0 if self.store is None else self.store.held(prompt)
+
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:
             return "no memory"
         return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
-
-    def _loading(self, worker: WorkerView, held: Held) -> float:
-        """Seconds to load what is not on the GPU, or to compute it if that is less."""
-        load_s = held.l1 * self._l1_s + held.l2 * self._l2_s
-        return min(load_s, worker.pace.prefill(held.l1 + held.l2, held.gpu))
 
 
 _NOTHING = Held()

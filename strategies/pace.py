@@ -34,15 +34,19 @@ ALIKE = 0.25
 class Curve:
     """What a pool's workers have in common."""
 
-    __slots__ = ("factor", "growth", "seen")
+    __slots__ = ("apart", "factor", "growth", "seen", "timed")
 
     def __init__(self) -> None:
         self.factor = 1.0
         """Measured over guessed seconds a token; above one is slower than the guess."""
         self.growth = 1.0
         """The same for what context adds."""
+        self.apart = 0.0
+        """How far answers were from the prediction lately, as a logarithm."""
         self.seen = 0
         """Answers it was learned from."""
+        self.timed = 0
+        """Those of them that timed a prefill; the others only told that it was no slower."""
 
     def seconds(self, uncached: float, context: float) -> float:
         """Seconds for `uncached` tokens that attend to `context` times `GROWTH` tokens each."""
@@ -69,10 +73,11 @@ class Curve:
 class Pace:
     """The learned speed of one worker."""
 
-    __slots__ = ("_curve", "_own", "seen", "slower")
+    __slots__ = ("_own", "_timed", "curve", "seen", "slower")
 
     def __init__(self, curve: Curve | None = None) -> None:
         self._own = 0.0
+        self._timed = 0
         self.seen = 0
         """Answers it has learned from."""
         self.slower = MARGIN
@@ -81,41 +86,59 @@ class Pace:
 
     def follow(self, curve: Curve) -> None:
         """Share the curve of a pool."""
-        self._curve = curve
+        self.curve = curve
 
     @property
     def factor(self) -> float:
         """Measured over guessed seconds a token, without the margin."""
-        return self._curve.factor * self.slower / MARGIN
+        return self.curve.factor * self.slower / MARGIN
 
     def prefill(self, uncached: float, cached: float) -> float:
         """Seconds to compute `uncached` tokens that follow `cached` ones, as believed."""
-        curve = self._curve
-        context = (cached + uncached / 2.0) / GROWTH
-        return self.slower * uncached / RATE * (curve.factor + curve.growth * context)
+        return self.slower * self.curve.seconds(uncached, (cached + uncached / 2.0) / GROWTH)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker for itself and took so many seconds."""
         context = (cached + uncached / 2.0) / GROWTH
-        predicted = self._curve.seconds(uncached, context)
+        predicted = self.curve.seconds(uncached, context)
         # Overheads only ever make an answer late: one that is early tells, however short it is.
-        if seconds > 0.0 and (predicted >= SHORTEST_S or seconds < EARLY * predicted):
-            self._learn(context, predicted, seconds)
+        if predicted >= SHORTEST_S and seconds > 0.0:
+            self._compare(log(seconds / predicted))
+            self._learn(context, seconds / predicted)
+        elif 0.0 < seconds < EARLY * predicted:
+            self._learn(context, seconds / predicted)
 
     def bound(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that took no more than so many seconds, its answer included."""
         context = (cached + uncached / 2.0) / GROWTH
-        predicted = self._curve.seconds(uncached, context)
+        predicted = self.curve.seconds(uncached, context)
         if 0.0 < seconds < EARLY * predicted:
-            self._learn(context, predicted, seconds)
+            self._learn(context, seconds / predicted)
 
-    def _learn(self, context: float, predicted: float, seconds: float) -> None:
+    def _learn(self, context: float, step: float) -> None:
         self.seen += 1
-        apart = min(log(FIRST_STEP), max(-log(FIRST_STEP), log(seconds / predicted) - self._own))
-        self._own += max(OWN, 1.0 / (self.seen + 1)) * apart
-        surely = max(0.0, abs(self._own) - ALIKE)
-        self.slower = MARGIN * exp(surely if self._own > 0.0 else -surely)
-        self._curve.learn(context, seconds / predicted)
+        self.curve.learn(context, step)
+
+    def _compare(self, apart: float) -> None:
+        """Its prefill took this much more than predicted, as a logarithm: and the others'?
+
+        A curve that is still wrong is wrong for all. One that has shown little is like them.
+        """
+        curve = self.curve
+        if not self._timed:
+            self._own = curve.apart
+        self._timed += 1
+        curve.timed += 1
+        self._own += _moved(apart - self._own, self._timed)
+        curve.apart += _moved(apart - curve.apart, curve.timed)
+        differs = self._own - curve.apart
+        surely = max(0.0, abs(differs) - ALIKE)
+        self.slower = MARGIN * exp(surely if differs > 0.0 else -surely)
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"
+
+
+def _moved(by: float, seen: int) -> float:
+    """What the latest of so many answers moves an average by."""
+    return max(OWN, 1.0 / (seen + 1)) * min(log(FIRST_STEP), max(-log(FIRST_STEP), by))

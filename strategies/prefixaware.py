@@ -41,7 +41,7 @@ class PrefixAware:
         candidates = self._costs.rank(prompt, workers, now, held, self._tree.shared)
         if not held:
             return Decision(candidates, "cold")
-        most = max(candidate.held_tokens for candidate in candidates)
+        most = max(held.get(worker.name, 0) for worker in workers)
         return Decision(candidates, _reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:

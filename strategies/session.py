@@ -64,7 +64,7 @@ class Session:
             return Decision(ranked, "rebind")
         if self._spill is not None and home.cost.total - ranked[0].cost.total > self._spill:
             return Decision(ranked, "spill")
-        others = [one for one in ranked if one is not home]
+        others = [one for one in ranked if one.worker is not home.worker]
         return Decision([home, *others], "session", stays=self.stays)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:

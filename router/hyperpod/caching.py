@@ -33,6 +33,9 @@ def check_cache(reading: Reading, strategy: str) -> None:
     first = reading.truth(_L1, default=True)
     second = reading.truth(_L2, default=False)
     listens = strategy == "kvaware"
+    if listens and reading.get(_CACHE) is not None:
+        reading.set(("tiers", "l1", "enabled"), first, _L1)
+        reading.set(("tiers", "l2", "enabled"), second, _L2)
     away = _UNTOLD if listens else _ENGINE
     if first and listens:
         reading.mapped(_L1, _TOLD)
@@ -49,7 +52,8 @@ def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:
     if on:
         reading.lost(path, why)
     else:
-        reading.mapped(path, "off: nothing counts it")
+        tier = "l1" if path == _L1 else "l2"
+        reading.mapped(path, f"tiers.{tier}.enabled: false, and nothing counts it")
 
 
 def _check_store(reading: Reading, lacking: str, *, on: bool) -> None:

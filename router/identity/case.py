@@ -53,6 +53,8 @@ class Case:
     """What was last said of it in the log."""
     differences: dict[str, Difference] = field(default_factory=dict)
     """Those that the log has told, by worker's name."""
+    choosing: bool = False
+    """Clients send tools of which none may be chosen: what workers make of them is to be known."""
     taking: set[str] = field(default_factory=set)
     """Workers that agree, and take a chat's token ids along."""
 
@@ -86,7 +88,7 @@ class Case:
             verdict = before.verdict
         if verdict.state is State.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
-            again = dated or verdict.left_out is None
+            again = dated or (self.choosing and verdict.left_out is None)
             self.asked[worker] = Asked(verdict, now + DATED_S if again else inf)
             return
         times = before.times + 1 if before else 1
@@ -99,6 +101,12 @@ class Case:
             if name in self.asked:
                 self.asked[name].due = 0.0
                 self.asked[name].times = 0
+
+    def choose(self) -> None:
+        """Clients send such tools: ask those workers of which it is not known."""
+        if not self.choosing:
+            self.choosing = True
+            self.doubt([name for name, one in self.asked.items() if one.verdict.left_out is None])
 
     def decide(self, workers: Iterable[str], ready: Iterable[str]) -> None:
         """Trust it or not; `workers` are all that serve it, `ready` those of them that are."""

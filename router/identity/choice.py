@@ -9,6 +9,8 @@ from router.identity.asked import Body
 from router.identity.unlike import Unlike
 
 NONE = "none"
+#: Why a chat with such tools is keyed by its text, until the workers were asked.
+UNKNOWN = "tools that engines may leave out"
 
 
 def chosen(asked: Body, *, left_out: bool | None) -> Body:
@@ -24,5 +26,5 @@ def chosen(asked: Body, *, left_out: bool | None) -> Body:
     if choice != NONE:
         return asked
     if left_out is None:
-        raise Unlike("tools that engines may leave out")
+        raise Unlike(UNKNOWN)
     return {name: value for name, value in asked.items() if name != "tools"}

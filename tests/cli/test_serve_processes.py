@@ -55,7 +55,8 @@ def spread(running: Running) -> set[str]:
 
 def test_connections_are_spread_and_counts_add_up(stub: MakeStub, serve: Serve) -> None:
     """Whichever process is scraped, it knows of every request; and of every worker, once."""
-    workers = [stub(), stub()]
+    silent = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+    workers = [stub([silent]), stub([silent])]  # without usage, nothing is learned of their pace
     running = serve(*(w.url for w in workers), args=THREE, logs={"requests": True})
     url = running.url()
     ask(url, 60)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.events import Stored, Tier
 from tests.deploy.files import DEPLOY, documents
-from tests.support import MakeRouter, MakeStub, until
+from tests.support import MakeRouter, MakeStub, Router, Stub, until
 
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "warmroute.json").read_text())
 RULES: list[dict[str, Any]] = documents(DEPLOY / "prometheus" / "rules.yaml")[0]["groups"]
@@ -54,16 +55,32 @@ def exported(stub: MakeStub, route: MakeRouter) -> dict[str, set[str]]:
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
     until(router.idle)
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(router.http.get("/metrics").text):
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
+    for one in (router, remembering(stub([head % len(usage) + usage]), route)):
+        for family in text_string_to_metric_families(one.http.get("/metrics").text):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def remembering(worker: Stub, route: MakeRouter) -> Router:
+    """A router that keeps sessions, hears of blocks, and asks a store."""
+    store = {"l2": {"lmcache": {"redis": "redis://127.0.0.1:1"}}}
+    router = route(worker.url, strategy={"name": "session", "over": "kvaware"}, tiers=store)
+    named = {"x-session-id": "one"}
+    answer = router.http.post("/v1/chat/completions", json=CHAT, headers=named)
+    assert answer.status_code == 200
+    until(router.idle)
+    ((pool, memory),) = router.door.memories.pools()
+    source = memory.join(pool.workers[0].name)
+    block = Stored([1], None, bytes(64), 16, Tier.GPU, False, "", None, None, None)
+    memory.index.store(source.name, block)
+    return router
 
 
 def test_every_series_exists(exported: dict[str, set[str]]) -> None:
     """By its whole name, as Prometheus keeps it."""
     names = {name for expression in asked() for name in NAME.findall(expression)}
-    assert len(names) > 25
+    assert len(names) > 35
     assert names <= exported.keys() | ENGINES | RECORDED
 
 
@@ -79,7 +96,7 @@ def test_every_label_exists(exported: dict[str, set[str]]) -> None:
             for label in labels.split(","):
                 assert label.strip() in exported.get(name, {"pool"}), (name, label)
                 count += 1
-    assert count > 40
+    assert count > 55
 
 
 def test_every_panel_has_a_place_of_its_own() -> None:

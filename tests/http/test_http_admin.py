@@ -35,6 +35,7 @@ FAMILIES = {
     "warmroute_queue_length": "gauge",
     "warmroute_queued": "counter",
     "warmroute_held": "gauge",
+    "warmroute_kv_hit_tokens": "counter",
     "warmroute_held_requests": "counter",
     "warmroute_queue_refused": "counter",
     "warmroute_retries_denied": "counter",

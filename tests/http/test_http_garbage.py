@@ -4,7 +4,7 @@ import gc
 import json
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -59,21 +59,25 @@ SAID = {
 }
 
 
+#: Tells how many there are of each kind that were not there before.
+Alive = Callable[[], Counter[str]]
+
+
 @pytest.fixture
-def uncollected() -> Iterator[None]:
+def alive() -> Iterator[Alive]:
     """Nobody collects garbage."""
     gc.collect()
     gc.disable()
-    yield
+    before = {id(one): one for one in gc.get_objects() if isinstance(one, KINDS)}  # a failed test's
+    yield lambda: Counter(
+        type(one).__name__
+        for one in gc.get_objects()
+        if isinstance(one, KINDS) and id(one) not in before
+    )
     gc.enable()
 
 
-def alive() -> Counter[str]:
-    """How many there are of each kind."""
-    return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, KINDS))
-
-
-def freed(router: Router) -> bool:
+def freed(router: Router, alive: Alive) -> bool:
     """Nothing is left but connections that are kept for the next request."""
     ways = [worker.upstream for worker in router.door.fleet.workers]
     kept = sum(way.idle + way.aside().idle for way in ways)
@@ -82,30 +86,28 @@ def freed(router: Router) -> bool:
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_after_an_answer(stub: MakeStub, route: MakeRouter, uncollected: None, said: str) -> None:
+def test_after_an_answer(stub: MakeStub, route: MakeRouter, alive: Alive, said: str) -> None:
     """Whatever the client said."""
     router = route(stub().url, health={"interval": "1h"})
     for _ in range(3):
         with send(router.port, SAID[said]) as client:
             read_all(client)
-    until(lambda: freed(router))
+    until(lambda: freed(router, alive))
 
 
 @pytest.mark.parametrize("at", [0, 5, 60, -10])
-def test_after_a_client_has_left(
-    stub: MakeStub, route: MakeRouter, uncollected: None, at: int
-) -> None:
+def test_after_a_client_has_left(stub: MakeStub, route: MakeRouter, alive: Alive, at: int) -> None:
     """In the middle of its request."""
     router = route(stub().url, health={"interval": "1h"})
     for _ in range(3):
         send(router.port, SAID["good"][:at]).close()
-    until(lambda: freed(router))
+    until(lambda: freed(router, alive))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("body", [BODY, STREAM], ids=["json", "stream"])
 def test_after_a_worker_has(
-    stub: MakeStub, route: MakeRouter, uncollected: None, body: bytes, script: str
+    stub: MakeStub, route: MakeRouter, alive: Alive, body: bytes, script: str
 ) -> None:
     """Answered, failed, or kept a client waiting that leaves."""
     worker = stub(SCRIPTS[script])
@@ -118,7 +120,7 @@ def test_after_a_worker_has(
             else:
                 _read(client)
         until(lambda: bool(router.worker().ready))
-    until(lambda: freed(router))
+    until(lambda: freed(router, alive))
 
 
 def _asked(worker: Stub, times: int) -> bool:

@@ -124,6 +124,11 @@ def test_kvaware_needs_what_engines_publish(tmp_path: Path) -> None:
         assert said.fate is fate
         assert ("--kv-events-config" in said.became) is (fate is Fate.LOST)
     assert note(found, "spec.kvCacheSpec.enableL1Cache").fate is Fate.MAPPED
+    assert (found.settings.tiers.l1.enabled, found.settings.tiers.l2.enabled) == (True, True)
+    cache = {"enableL1Cache": False, "enableL2Cache": False}
+    off = taken(tmp_path, intelligentRoutingSpec=routed("kvaware"), kvCacheSpec=cache)
+    assert (off.settings.tiers.l1.enabled, off.settings.tiers.l2.enabled) == (False, False)
     assert note(found, "spec.kvCacheSpec.enableL2Cache").fate is Fate.LOST
+    cache = {"enableL1Cache": True}
     found = taken(tmp_path, intelligentRoutingSpec=routed("prefixaware"), kvCacheSpec=cache)
     assert note(found, "spec.kvCacheSpec.enableL1Cache").fate is Fate.LOST

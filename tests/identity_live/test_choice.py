@@ -39,12 +39,16 @@ def test_all_workers_do_the_same(
         worker.left_out = left_out
     router = start(*workers)
     until_known(router)
+    assert router.http.post(CHAT, json={"model": "m", **AUTO}).status_code == 200
+    assert router.door.fleet.pools[0].prompts.known["m"].left_out is None, "nobody needs to know"
+    assert router.http.post(CHAT, json={"model": "m", **NONE}).status_code == 200
+    until(lambda: router.door.fleet.pools[0].prompts.known["m"].left_out is left_out)
     like = HELLO if left_out else AUTO
     assert prompt(router, **NONE).keys == prompt(router, **like).keys
     assert prompt(router, **AUTO).keys != prompt(router, **HELLO).keys
     assert router.http.post(CHAT, json={"model": "m", **NONE}).status_code == 200
     assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0
-    assert keyed(router, "text") == 0
+    assert keyed(router, "text") == 1
 
 
 @pytest.mark.parametrize("how", ["left_out", "mute"])
@@ -68,6 +72,8 @@ def test_workers_that_are_asked_for_tokens(engine: MakeEngine, start: Start, fol
     worker.left_out = True
     router = start(worker, tokenizer="worker")
     until(lambda: "m" in router.door.fleet.pools[0].prompts.asked)
+    assert router.http.post(CHAT, json={"model": "m", **NONE}).status_code == 200
+    until(lambda: router.door.keeper.cases[0].left_out)
     for asked, tools in ((NONE, False), (AUTO, True)):
         assert router.http.post(CHAT, json={"model": "m", **asked}).status_code == 200
         assert ("tools" in worker.tokenized[-1]) is tools

@@ -9,6 +9,7 @@ from functools import partial
 import httpx
 import pytest
 
+from router import rests
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
 
@@ -258,3 +259,44 @@ def test_when_all_are_full_they_say_so_themselves(stub: MakeStub, route: MakeRou
         reply = router.http.post(PATH, json=CHAT)
         assert (reply.status_code, reply.content) == (503, said)
     assert len(worker.requests) == 3
+
+
+def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that did not say so have as many as they may: one of them will be free."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    gate = Gate()
+    full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
+    good = stub(gate.script())
+    router = route(full.url, good.url, limits={"in_flight": 1}, health=QUIET)
+    gate.opened.set()
+    while not full.requests:
+        assert router.http.post(PATH, json=CHAT).status_code == 200
+    gate.opened.clear()
+    replies = ask(router, crowd, 4)
+    until(lambda: waiting(router) == 3)
+    time.sleep(0.3)  # the line is looked at three times, and nobody is called
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 4
+    assert len(full.requests) == 1
+
+
+def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have heard it since the decision: no attempt is wasted on hearing it again."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    gate = Gate()
+    said = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
+    late = stub([gate.opened.is_set, said])
+    full, good = stub([said]), stub()
+    urls = [late.url, full.url, good.url]
+    router = route(*urls, strategy="roundrobin", limits={"attempts": 2}, health=QUIET)
+    (reply,) = ask(router, crowd)
+    until(lambda: late.requests)
+    assert router.http.post(PATH, json=CHAT).status_code == 200
+    assert len(full.requests) == 1
+    gate.opened.set()
+    assert reply.result().status_code == 200
+    assert len(full.requests) == 1

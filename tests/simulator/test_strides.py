@@ -11,7 +11,9 @@ import pytest
 from simulator.engine import Engine
 from simulator.profiles import PROFILES
 from simulator.request import Request
+from simulator.store import SharedStore
 from simulator.strides import Job, StrideCache, StrideEngine
+from simulator.tiers import Rates, Tiers
 
 BLOCK = 16
 TOY = replace(PROFILES["toy"], kv_tokens=1 << 20, max_model_len=1 << 20)
@@ -162,3 +164,35 @@ def test_more_can_be_remembered_than_runs() -> None:
         assert not cache.admit((), 1)
         cache.release(path, 0)
     assert [cache.held(tuple(range(start, start + 4))) for start in (0, 10, 20)] == [4, 4, 4]
+
+
+def test_tiers_load_in_their_time_here_too() -> None:
+    """What the GPU lost comes from L1, what another wrote from L2, as in `engine.py`."""
+    store = SharedStore[int](1000)
+    rates = Rates(l1=10_000.0, l2=1_000.0)
+
+    def first_s(engine: StrideEngine, keys: range, now: float) -> tuple[float, Job]:
+        job = Job(int(now), list(keys), 64 * len(keys) + 10, 1)
+        engine.add(job, now)
+        due = engine.due
+        engine.advance(due)
+        return due - now, job
+
+    def made() -> StrideEngine:
+        tiers = Tiers[int](64, 100, store, rates)
+        return StrideEngine(TOY, room_tokens=20 * 64, block_tokens=64, tiers=tiers)
+
+    one, other = made(), made()
+    cold, _ = first_s(one, range(10), 0.0)
+    hot, _ = first_s(one, range(10), 1.0)
+    first_s(one, range(100, 118), 2.0)
+    again, job = first_s(one, range(10), 3.0)
+    assert (job.cached_tokens, job.l1_tokens + job.l2_tokens) == (640, job.l1_tokens)
+    assert again == pytest.approx(hot + job.l1_tokens / 10_000)
+    far, job = first_s(other, range(10), 4.0)
+    assert (job.cached_tokens, job.l2_tokens) == (640, 640)
+    assert far == pytest.approx(hot + 0.64)
+    assert cold > hot
+    one.clear()
+    _, job = first_s(one, range(10), 5.0)
+    assert job.l2_tokens == 640

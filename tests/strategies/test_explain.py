@@ -5,6 +5,7 @@ import pytest
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.explain import explain, terms, words
 from strategies.load import Load
+from strategies.loads import Loading
 from strategies.pace import Pace
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
@@ -21,6 +22,7 @@ class Stand:
 
 HOLDER = Candidate(Stand("a"), Cost(wait=2.0, prefill=0.1), 7500)
 IDLE = Candidate(Stand("b"), Cost(prefill=0.8))
+LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,8 @@ IDLE = Candidate(Stand("b"), Cost(prefill=0.8))
         ((HOLDER, IDLE), "prefix", ("a holds most of it, 7500 of 8000", "wait, 2.000 s")),
         ((IDLE, HOLDER), "spill", ("a holds more, 7500 of 8000", "costs 1.300 s more", "wait")),
         ((IDLE,), "cold", ("Nobody holds any of it; b is cheapest", "prefill, 0.800 s")),
+        ((LOADS,), "l2", ("b need not compute 7500 of 8000 tokens: 500 come from L1 and 7000",)),
+        ((IDLE, HOLDER), "spill (gap)", ("a holds more, 7500 of 8000",)),
         ((IDLE,), "load", ("b has least to do",)),
         ((Candidate(Stand("c"), FREE),), "turn", ("It is c's turn.",)),
         ((Candidate(Stand("c"), FREE),), "other", ("c was chosen.",)),

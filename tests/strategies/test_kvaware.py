@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from strategies.base import Candidate, Outcome, Prompt, Seconds
-from strategies.kvaware import Held, KvAware, KvAwareOptions
+from strategies.kvaware import KvAware, KvAwareOptions
 from strategies.load import Load
-from strategies.pace import Pace
+from strategies.loads import Held, Loads
+from strategies.pace import MARGIN, Pace
 
 KEYS = list(range(1, 65))
 PROMPT = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS}, counted=True)
@@ -73,9 +74,10 @@ def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
     decision = strategy(memory).rank(PROMPT, workers, 0.0)
     assert [one.worker.name for one in decision.candidates] == ["d", "c", "b", "a"]
     costs = {one.worker.name: one.cost.prefill for one in decision.candidates}
-    assert costs["c"] - costs["d"] == pytest.approx(4096 / 200_000)
-    assert costs["b"] - costs["d"] == pytest.approx(4096 / 50_000)
-    slow = KvAware(KvAwareOptions(l2_tokens_per_second=1))
+    assert costs["c"] - costs["d"] == pytest.approx(MARGIN * 4096 / 200_000)
+    assert costs["b"] - costs["d"] == pytest.approx(MARGIN * 4096 / 50_000)
+    slow = KvAware(KvAwareOptions())
+    slow.loads = Loads(l2_rate=1.0)
     slow.memory = memory
     costs = {one.worker.name: one.cost.prefill for one in slow.rank(PROMPT, workers, 0).candidates}
     assert costs["b"] == pytest.approx(costs["a"])
@@ -134,7 +136,61 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
     assert memory.forgotten == ["a"]
 
 
-def test_speeds_above_zero() -> None:
-    """Anything else is refused by name."""
-    with pytest.raises(ValueError, match="l1_tokens_per_second must be at least 1"):
-        KvAwareOptions(l1_tokens_per_second=0)
+def test_the_reason_names_the_tier() -> None:
+    """Where most of what counts lies: row K6."""
+    workers = [View("a"), View("b")]
+    for held, reason in (
+        ({"a": Held(64, 4032)}, "l1"),
+        ({"a": Held(64, 0, 4032), "b": Held(0, 0, 4096)}, "l2"),
+        ({"a": Held(2112, 0, 1984)}, "prefix"),
+    ):
+        assert strategy(Told(**held), 0.0).rank(PROMPT, workers, 0.0).reason == reason
+
+
+def test_what_all_can_load_attracts_nobody() -> None:
+    """The least loaded is taken, and charged with loading it: row K6."""
+    store = Held(0, 0, 4096)
+    kvaware, workers = strategy(Told(a=store, b=store), 0.0), [View("a"), View("b")]
+    workers[0].load.book(0.0, 1.0, 4096, stream=True)
+    best = kvaware.rank(PROMPT, workers, 0.0).candidates[0]
+    assert best.worker.name == "b"
+    rest = workers[1].pace.prefill(64, 4096)
+    assert best.cost.prefill == pytest.approx(MARGIN * 4096 / 50_000 + rest)
+    assert best.loading == pytest.approx((MARGIN * 4096 / 50_000, 0, 4096))
+
+
+def test_tiers_that_are_off_do_not_count() -> None:
+    """Row K5: whatever the memory says of them; behind a gap nothing counts."""
+    for loads, tokens in (
+        (Loads(l1_rate=None), 64),
+        (Loads(l2_rate=None), 96),
+        (Loads(None, None), 64),
+    ):
+        kvaware = strategy(Told(a=Held(64, 32, 4000)), 0.0)
+        kvaware.loads = loads
+        best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
+        assert best.held_tokens == tokens
+
+
+def test_what_was_sent_is_on_the_gpu_by_now() -> None:
+    """It is not loaded once more."""
+    memory = Told(a=Held(0, 0, 4096))
+    kvaware, workers = strategy(memory, 10.0), [View("a")]
+    kvaware.placed(PROMPT, workers[0], 0.0)
+    best = kvaware.rank(PROMPT, workers, 1.0).candidates[0]
+    assert (best.held_tokens, best.loading.seconds) == (4096, 0.0)
+
+
+def test_loading_is_learned_from_what_was_loaded() -> None:
+    """Ten times slower than guessed is found out in some answers; less found teaches nothing."""
+    kvaware, worker = strategy(Told(a=Held(0, 0, 4096)), 0.0), View("a")
+    took = 4096 / 5_000 + worker.pace.prefill(64, 4096) / MARGIN
+    for cached, number in ((100, 3), (4096, 12)):
+        for _ in range(number):
+            best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
+            kvaware.placed(PROMPT, worker, 0.0)
+            done = Outcome(True, prompt_tokens=4160, cached_tokens=cached, computed_s=took)
+            kvaware.settled(PROMPT, best, done, 100.0)
+        assert (kvaware.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
+    assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
+    assert kvaware.loads.rates["l1"] == pytest.approx(200_000)

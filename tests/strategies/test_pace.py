@@ -85,7 +85,7 @@ def test_a_slow_worker_among_fast_ones_is_found() -> None:
     for _ in range(40):
         for pace in paces:
             pace.observe(4000, 0, 2.0 if pace is paces[0] else 0.5)
-    assert paces[0].prefill(4000, 0) > 2.5 * paces[1].prefill(4000, 0)
+    assert paces[0].prefill(4000, 0) > 2.4 * paces[1].prefill(4000, 0)
 
 
 def test_workers_that_are_alike_are_believed_to_be() -> None:
@@ -121,3 +121,16 @@ def test_a_bound_teaches_only_that_a_worker_is_faster() -> None:
     for _ in range(200):
         pace.bound(1000, 0, 0.001)
     assert pace.prefill(1000, 0) < 0.01
+
+
+@pytest.mark.parametrize("took", [0.001, 0.02, 30.0])
+def test_what_one_worker_shows_first_is_believed_of_all(took: float) -> None:
+    """However wrong the guess was: or the others would not be asked again, or nobody but them."""
+    curve = Curve()
+    asked, other = Pace(curve), Pace(curve)
+    for _ in range(20):
+        asked.observe(4000, 0, took)
+        asked.bound(4000, 0, took)
+        assert asked.prefill(4000, 0) == other.prefill(4000, 0)
+    other.observe(4000, 0, took)
+    assert asked.prefill(4000, 0) == pytest.approx(other.prefill(4000, 0), rel=0.01)

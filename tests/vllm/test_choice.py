@@ -34,11 +34,13 @@ def test_prompts_are_the_engines(
     engine = vllm(folder, *flags)
     router = route(engine.url)
     until(lambda: knows(router, MODEL), 60)
-    known = router.door.fleet.pools[0].prompts.known[MODEL]
-    assert known.left_out is bool(flags)
+    prompts = router.door.fleet.pools[0].prompts
     chat: dict[str, Any] = {
         "model": MODEL, "messages": HELLO, "tools": [TOOL], "tool_choice": "none", "max_tokens": 1
     }  # fmt: skip
+    assert router.http.post(CHAT, json=chat, timeout=60).status_code == 200
+    until(lambda: prompts.known[MODEL].left_out is bool(flags), 60)
+    known = prompts.known[MODEL]
     answer = router.http.post(CHAT, json={**chat, "return_token_ids": True}, timeout=60).json()
     ids = known.exact.ids(ENDPOINTS[CHAT], json.dumps(chat).encode(), left_out=known.left_out)
     assert array("I", ids).tolist() == answer["prompt_token_ids"]

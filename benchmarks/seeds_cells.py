@@ -1,0 +1,139 @@
+"""One cell of the table of seeds: a router on a workload over tiers, and what came of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import sqrt
+from time import process_time
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.seeds_fleet import BARE, BASELINE, REPLICAS, Router, Setup
+from benchmarks.seeds_work import Seed
+
+#: What the baseline is to find cached, as AWS's better specified report has it.
+LEAST, MOST = 0.25, 0.30
+#: Seconds of simulated time by which a population is judged.
+TRIAL_S = 600.0
+HALVINGS = 12
+
+
+class Cell(Struct, frozen=True):
+    """Times in seconds of the simulated fleet; shares of one."""
+
+    seed: str
+    router: str
+    setup: str
+    requests: int
+    p50_s: float
+    p90_s: float
+    throughput: float
+    """Answered tokens a second, of the whole fleet."""
+    gpu: float
+    """Prompt tokens found on the GPU, over all of them."""
+    l1: float
+    l2: float
+    least_share: float
+    """Of the requests, that replica with the fewest."""
+    most_share: float
+    cpu_s: float = 0.0
+
+    @property
+    def hit(self) -> float:
+        """Prompt tokens found on any tier."""
+        return self.gpu + self.l1 + self.l2
+
+    @property
+    def cost(self) -> float:
+        """Hours of one replica for a million tokens answered."""
+        return REPLICAS * 1e6 / self.throughput / 3600.0
+
+
+class Task(NamedTuple):
+    """A cell to be computed."""
+
+    seed: Seed
+    router: Router
+    setup: Setup
+    population: int
+    clients: int
+    number: int
+    """Of the draw: the same task gives the same cell on any machine, but for `cpu_s`."""
+    span_s: float
+
+
+def cell(task: Task) -> Cell:
+    """Run it for its span; what has not ended by then does not count."""
+    seed, router, span = task.seed, task.router, task.span_s
+    began = process_time()
+    hold = None if router.hold is None else router.hold()
+    fleet = task.setup.fleet(seed.block_tokens)
+    drive = Drive(fleet, lambda seats: router.make(seats, task.number), hold, until_s=span)
+    done = [
+        placed
+        for placed in drive.run(seed.work(task.number, task.clients, task.population))
+        if placed.asked.at_s + placed.ended_s <= span
+    ]
+    return _summed(task, done, process_time() - began)
+
+
+def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
+    firsts = sorted(placed.first_s for placed in done)
+    jobs = [placed.asked.job for placed in done]
+    tokens = sum(job.prompt_tokens for job in jobs)
+    l1, l2 = sum(job.l1_tokens for job in jobs), sum(job.l2_tokens for job in jobs)
+    found = sum(job.cached_tokens or 0 for job in jobs)
+    shares = Counter(placed.seat.name for placed in done).values()
+    return Cell(
+        *(task.seed.name, task.router.name, task.setup.name, len(done)),
+        firsts[len(firsts) // 2],
+        firsts[int(0.9 * (len(firsts) - 1))],
+        sum(job.answer_tokens for job in jobs) / task.span_s,
+        *((found - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
+        *(min(shares) / len(done), max(shares) / len(done)),
+        cpu_s,
+    )
+
+
+def bound(seed: Seed, population: int, clients: int, number: int, turns: int) -> float:
+    """Return what one infinite cache would hit, had each client asked so many times."""
+    seen: set[int] = set()
+    held = tokens = 0
+    talks = seed.work(number, clients, population).talks
+    for place in range(turns):
+        for talk in talks:
+            turn = talk.turns[place]
+            for key in turn.keys[: (turn.prompt_tokens - 1) // seed.block_tokens]:
+                if key not in seen:
+                    break
+                held += seed.block_tokens
+            seen.update(turn.keys)
+            tokens += turn.prompt_tokens
+    return held / tokens
+
+
+def calibrated(seed: Seed, clients: int, number: int) -> int:
+    """Return the population of contexts with which the baseline hits as published.
+
+    Or `seed.most` where even without any repetition it hits no less than that. Nothing else is
+    calibrated, and nothing after it is looked at.
+    """
+    low, high = 1, seed.most
+
+    def hit(population: int) -> float:
+        return cell(Task(seed, BASELINE, BARE, population, clients, number, TRIAL_S)).hit
+
+    if hit(high) >= LEAST:
+        return high
+    high = min(high, 4096)
+    for _ in range(HALVINGS):
+        middle = round(sqrt(low * high))
+        found = hit(middle)
+        if LEAST <= found <= MOST:
+            return middle
+        if found > MOST:
+            low = middle
+        else:
+            high = middle
+    raise ValueError(f"{seed.name}: no population makes the baseline hit {LEAST:.0%}")

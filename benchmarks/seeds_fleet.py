@@ -1,0 +1,126 @@
+"""The fleet of the table of seeds, and who routes on it: constants are published ones, or say not.
+
+Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator.profiles`). Behind their GPUs:
+
+====================  ===================================================================
+L1, 1.25 M tokens     a fifth of the 2 TiB of a p5.48xlarge, HyperPod's default share
+L1, 610,000 tokens/s  200 GB/s: 40 % of eight PCIe 5.0 x16 links of 64 GB/s
+L2, 8.7 M tokens      the same share of all seven, as tiered storage pools it
+L2, 47,600 tokens/s   15.6 GB/s: eight ranks of 1.95 GB/s each, as AWS measured reading from
+                      tiered storage (56 ms for 1,900 tokens of Qwen2-7B, 57,344 bytes each)
+Redis, 9,500          3.1 GB/s: the 25 Gb/s of one cache node; what readers take from one
+tokens/s              another is left out, to Redis's advantage
+====================  ===================================================================
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.routing_drive import Fleet, Hold, Seat
+from benchmarks.routing_peers import AtRandom
+from benchmarks.routing_work import Talk
+from benchmarks.seeds_memory import Exact
+from simulator.profiles import PROFILES
+from simulator.tiers import Rates
+from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
+from strategies.kvaware import KvAware
+from strategies.latebinding import LateBinding
+from strategies.registry import make
+
+PROFILE = PROFILES["llama-3.1-70b-8xh100"]
+REPLICAS = 7
+HOST_TOKENS = int(0.2 * 2 * 2**40) // PROFILE.kv_bytes
+STORE_TOKENS = REPLICAS * HOST_TOKENS
+_HOST, _POOL, _REDIS = 200e9, 15.6e9, 3.1e9
+TIERED = Rates(_HOST / PROFILE.kv_bytes, _POOL / PROFILE.kv_bytes)
+REDIS = Rates(_HOST / PROFILE.kv_bytes, _REDIS / PROFILE.kv_bytes)
+
+
+class Setup(NamedTuple):
+    """Which tiers there are."""
+
+    name: str
+    rates: Rates | None
+
+    def fleet(self, block_tokens: int) -> Fleet:
+        """With blocks of so many tokens."""
+        if self.rates is None:
+            return Fleet(PROFILE, REPLICAS, block_tokens=block_tokens)
+        return Fleet(
+            *(PROFILE, REPLICAS, None, block_tokens, HOST_TOKENS, STORE_TOKENS, self.rates)
+        )
+
+
+BARE = Setup("GPU", None)
+SETUPS = [BARE, Setup("L1+L2", TIERED), Setup("L1+L2, Redis", REDIS)]
+
+
+class Router(NamedTuple):
+    """A strategy, made for these seats with this seed; all of them with stock settings."""
+
+    name: str
+    make: Callable[[Sequence[Seat], int], Any]
+    hold: Callable[[], Hold] | None = None
+    redis: bool = False
+    """Whether it is shown over Redis too."""
+
+
+class Bound:
+    """`session`, with the table of sessions that the router keeps beside it."""
+
+    def __init__(self) -> None:
+        self._under: Strategy = make("session", {})
+        self._session = 0
+        self._homes: dict[int, str] = {}
+        self.forget, self.gauges = self._under.forget, self._under.gauges
+
+    def about(self, talk: Talk) -> None:
+        """Whose request comes next."""
+        self._session = talk.session
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Say where the session is; then it is where the first choice is."""
+        bound = msgspec.structs.replace(prompt, bound=self._homes.get(self._session, ""))
+        decision = self._under.rank(bound, workers, now)
+        self._homes[self._session] = decision.candidates[0].worker.name
+        return decision
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """As told."""
+        self._under.placed(prompt, worker, now)
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """As told."""
+        self._under.settled(prompt, candidate, outcome, now)
+
+
+def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
+    del seed
+    strategy = make("kvaware", {})
+    assert isinstance(strategy, KvAware)  # noqa: S101 - by name
+    strategy.memory = Exact(seats)
+    return strategy
+
+
+def _stock(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
+    """One that knows workers as the product does."""
+    del seats, seed
+    return make(name, {})
+
+
+def _session(seats: Sequence[Seat], seed: int) -> Bound:
+    del seats, seed
+    return Bound()
+
+
+BASELINE = Router("random", AtRandom)
+ROUTERS = [
+    BASELINE,
+    Router("roundrobin", partial(_stock, "roundrobin")),
+    Router("session", _session),
+    Router("prefixaware", partial(_stock, "prefixaware"), LateBinding),
+    Router("kvaware", _kvaware, LateBinding, redis=True),
+]

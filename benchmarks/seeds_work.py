@@ -1,0 +1,201 @@
+"""What is asked in the table of seeds: so many clients, each with one request after another.
+
+A closed loop, as load generators with a fixed concurrency are: whoever has an answer asks the next
+at once, so a fleet that answers sooner also answers more. What a client asks hangs on the seed, the
+client and the number of the request alone; so every strategy is asked the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import count
+from math import log
+from random import Random
+from sys import maxsize
+from typing import NamedTuple, cast, overload
+
+from benchmarks.routing_work import Talk, Turn, Work, chained, follows
+
+#: Tokens of an answer, on average, where nothing is published: what vLLM's own benchmarks ask for.
+ANSWER = 256
+#: Mean tokens of a user's message and of an answer in ShareGPT (Kwon et al., arXiv 2309.06180,
+#: figure 11), and turns of a conversation (Gao et al., arXiv 2403.19708).
+SAID, TOLD, TURNS = 161, 338, 5.75
+#: Prompts of chats end here, as data sets are cut.
+LONGEST = 8_192
+#: Seconds over which clients begin.
+BEGIN_S = 5.0
+
+
+class Endless(Sequence[Turn]):
+    """Turns made when they are come to, one after another; only the last is kept."""
+
+    def __init__(self, turns: Iterator[Turn]) -> None:
+        self._turns = turns
+        self._last, self._place = next(turns), 0
+
+    def __len__(self) -> int:
+        return maxsize
+
+    @overload
+    def __getitem__(self, place: int) -> Turn: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
+
+    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+        """Return the turn at hand, or the next one."""
+        if isinstance(place, slice) or place - self._place not in {0, 1}:
+            raise IndexError(f"turn {place} after turn {self._place}")
+        if place > self._place:
+            self._last, self._place = next(self._turns), place
+        return self._last
+
+
+class Client:
+    """A talk whose session changes with the conversation that it is in."""
+
+    def __init__(
+        self, at_s: float, number: int, turns: Callable[["Client"], Iterator[Turn]]
+    ) -> None:
+        self.at_s = at_s
+        self.session = number
+        self.turns = Endless(turns(self))
+
+
+class Seed(NamedTuple):
+    """A published workload, and what was published of it: changes as shares of the baseline."""
+
+    name: str
+    said: str
+    """What it is, in words."""
+    block_tokens: int
+    span_s: float
+    turns: Callable[[Client, Random, int, int], Iterator[Turn]]
+    """Of a client, by chance, population and tokens of a block."""
+    p50: float
+    p90: float
+    most: int = 20_000
+    """Population beyond which it is as if everything were new."""
+    throughput: float | None = None
+    cost: float | None = None
+    hit: float | None = None
+
+    def work(self, seed: int, clients: int, population: int) -> Work:
+        """So many clients drawing from a population of contexts or conversations."""
+        chance = Random(f"{self.name} {seed}")
+
+        def turns(client: Client) -> Iterator[Turn]:
+            own = Random(f"{self.name} {seed} {client.session}")
+            return self.turns(client, own, population, self.block_tokens)
+
+        talks = [Client(BEGIN_S * chance.random(), number, turns) for number in range(clients)]
+        return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
+
+
+def contexts(tokens: int, question: int) -> Callable[[Client, Random, int, int], Iterator[Turn]]:
+    """Make requests of a context, any of the population, and a question of their own."""
+
+    def turns(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:
+        for number in count():
+            context = chance.randrange(population)
+            own, answer = _around(question, chance), _around(ANSWER, chance)
+            keys = _context(context, tokens, size)
+            mine = (client.session << 32) + number
+            key, some = keys[-1], []
+            for _ in range(own // size):
+                key = follows(key, mine)
+                some.append(key)
+            yield Turn((*keys, *some), tokens + own, answer)
+
+    return turns
+
+
+@lru_cache(maxsize=8192)
+def _context(number: int, tokens: int, size: int) -> tuple[int, ...]:
+    """Keys of a context whose end is that of a block."""
+    return chained([(number, tokens)], size)
+
+
+def chats(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:
+    """Conversations of the population, whole, one after another."""
+    sessions = count(client.session, 1 << 20)
+    while True:
+        number = chance.randrange(population)
+        client.session = next(sessions)
+        yield from _conversation(number, size)
+
+
+def _conversation(number: int, size: int) -> Iterator[Turn]:
+    """One conversation: what is said and told is always the same."""
+    chance, parts = Random(f"conversation {number}"), count(number << 20)
+    history: list[tuple[int, int]] = []
+    # A geometric number of turns, one at least.
+    turns = 1 + int(log(1.0 - chance.random()) / log(1.0 - 1.0 / TURNS))
+    for _ in range(turns):
+        history.append((next(parts), _skewed(SAID, chance)))
+        tokens, answer = sum(part[1] for part in history), _skewed(TOLD, chance)
+        if tokens > LONGEST:
+            return
+        yield Turn(chained(history, size), tokens, answer)
+        history.append((next(parts), answer))
+
+
+def _around(mean: int, chance: Random) -> int:
+    return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
+
+
+def _skewed(mean: int, chance: Random) -> int:
+    """Draw lengths as people's are: a long tail, cut at eight times the mean."""
+    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of the first
+    return max(4, min(8 * mean, round(drawn)))
+
+
+#: The tables of AWS's two reports: "Managed tiered KV cache and intelligent routing for SageMaker
+#: HyperPod" (the first two) and "Prefix-aware routing" (the others).
+SEEDS = [
+    Seed(
+        name="8k contexts",
+        said="8,192 tokens of context and a question of 100",
+        block_tokens=64,
+        span_s=1_800.0,
+        turns=contexts(8_192, 100),
+        p50=-0.72,
+        p90=-0.40,
+        throughput=0.24,
+        cost=-0.21,
+    ),
+    Seed(
+        name="64k contexts",
+        said="65,536 tokens of context and a question of 100",
+        block_tokens=256,
+        span_s=1_800.0,
+        turns=contexts(65_536, 100),
+        p50=-0.94,
+        p90=-0.35,
+        throughput=0.38,
+        cost=-0.28,
+    ),
+    Seed(
+        name="shared prefixes",
+        said="8,000 shared tokens and 500 of one's own",
+        block_tokens=64,
+        span_s=3_600.0,
+        turns=contexts(8_000, 500),
+        p50=-0.77,
+        p90=-0.37,
+        throughput=0.16,
+        hit=0.82,
+    ),
+    Seed(
+        name="chats",
+        said="conversations with the lengths of ShareGPT",
+        block_tokens=16,
+        span_s=1_800.0,
+        turns=chats,
+        most=1 << 30,
+        p50=-0.16,
+        p90=-0.37,
+        throughput=0.02,
+        hit=0.80,
+    ),
+]

@@ -1,0 +1,80 @@
+"""`tiers:` in the YAML: what engines keep behind their GPUs, and how fast it loads at first."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from router.settings_controller import ControllerUrl
+from router.settings_session import RedisUrl
+from router.settings_types import Model, Wait
+from router.stores.chunks import Chunking
+from router.units import Secret, Size
+from strategies.loads import Loads
+
+
+class HostSettings(Model):
+    """L1: blocks in the memory of the worker's host."""
+
+    enabled: StrictBool = True
+    """What lies there counts, with the strategy kvaware. Default: true."""
+    bandwidth: Size = Field(default=25 << 30, gt=0)
+    """Bytes a second that a worker loads from it, until that is measured. Default: 25GiB."""
+
+
+class LmcacheSettings(Model):
+    """Where LMCache's server (0.5) keeps chunks for all workers; one of `redis`, `coordinator`."""
+
+    redis: RedisUrl | None = None
+    """Redis that holds the chunks: `redis://host:port`. Default: none."""
+    password: Secret | None = None
+    """Its password: `${NAME}` or `file:/path`. Default: none."""
+    coordinator: ControllerUrl | None = None
+    """LMCache's coordinator, whose directory is asked: `http://host:port`. Default: none."""
+    model: str | None = None
+    """The model as engines were given it. Default: the name that clients ask for."""
+    gpus: Annotated[StrictInt, Field(ge=1, le=255)] = 1
+    """GPUs of a worker, tensor times pipeline parallel. Default: 1."""
+    chunk: Annotated[StrictInt, Field(ge=16, le=65_536)] = 256
+    """Tokens of a chunk, as LMCache's `--chunk-size` says. Default: 256."""
+    deadline: Wait = 0.02
+    """How long a decision waits for it; then L2 does not count for it. Default: 20ms."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.redis is None) == (self.coordinator is None):
+            raise ValueError("needs redis or coordinator, one of them")
+        return self
+
+    @property
+    def chunking(self) -> Chunking:
+        """How chunks are cut and named."""
+        return Chunking(self.chunk, self.gpus, self.model)
+
+
+class SharedSettings(Model):
+    """L2: blocks on a disk, or in a store that all workers share."""
+
+    enabled: StrictBool = True
+    """What lies there counts, with the strategy kvaware. Default: true."""
+    bandwidth: Size = Field(default=6 << 30, gt=0)
+    """Bytes a second that a worker loads from it, until that is measured. Default: 6GiB."""
+    lmcache: LmcacheSettings | None = None
+    """Where LMCache keeps what no event tells of. Default: none, events alone tell."""
+
+
+class TiersSettings(Model):
+    """What engines keep behind their GPUs, for the strategy kvaware."""
+
+    bytes_per_token: Size = Field(default=128 << 10, gt=0)
+    """Bytes of one token in the KV cache, all layers and GPUs together. Default: 128KiB."""
+    l1: HostSettings = HostSettings()
+    """L1: blocks in the memory of the worker's host."""
+    l2: SharedSettings = SharedSettings()
+    """L2: blocks on a disk, or in a store that all workers share."""
+
+    def loads(self) -> Loads:
+        """How fast they load, before anything was learned."""
+        size = self.bytes_per_token
+        l1 = self.l1.bandwidth / size if self.l1.enabled else None
+        l2 = self.l2.bandwidth / size if self.l2.enabled else None
+        return Loads(l1, l2)

@@ -1,0 +1,1 @@
+"""Stores of KV blocks that all workers share: what lies in them, asked before a decision."""

@@ -1,0 +1,112 @@
+"""LMCache's coordinator: its directory says where the chunks of a prompt lie, over HTTP.
+
+`POST /directory/lookup` with the whole token sequence gives, chunk by chunk and GPU by GPU, where
+each lies (`lmcache/v1/mp_coordinator/schemas.py`). It is eventually consistent by its own word.
+"""
+
+from array import array
+
+import httpx
+import msgspec
+
+from router.stores.chunks import Chunking
+from router.stores.lookup import StoreDown
+
+#: Bytes of an answer, and tokens of a prompt, that are taken.
+LARGEST, MOST_TOKENS = 16 << 20, 1 << 20
+PATIENCE_S = 5.0
+
+
+class _Placement(msgspec.Struct):
+    shared: bool = False
+    """All workers can load it from there."""
+
+
+class _Chunk(msgspec.Struct):
+    placements: list[_Placement] = []
+    token_ids: list[int] = []
+
+
+class _Said(msgspec.Struct):
+    chunks: int = 0
+    results: list[_Chunk] = []
+
+
+class Coordinator:
+    """Asks with whole prompts, as it wants them."""
+
+    def __init__(self, url: str, chunking: Chunking) -> None:
+        """`url` is where it listens, without a path."""
+        self._url = url
+        self._chunking = chunking
+        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        self._wrong = ""
+
+    async def held(self, ids: bytes, model: str, salt: str) -> int:
+        """As the seam has it."""
+        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        if len(tokens) < self._chunking.tokens:
+            return 0
+        said = await self._ask(tokens, model, salt)
+        fan_out = len(said.results) // said.chunks if said.chunks else 0
+        if not fan_out:
+            return 0
+        size, found = self._compared(len(tokens), said), 0
+        for start in range(0, len(said.results), fan_out):
+            parts = said.results[start : start + fan_out]
+            if not all(any(one.shared for one in part.placements) for part in parts):
+                break
+            found += 1
+        return found * size
+
+    def _compared(self, tokens: int, said: _Said) -> int:
+        """Return the size of its chunks: as told, or as it shows; 0 where that is unknown."""
+        told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
+        expected = self._chunking.tokens
+        if said.chunks == tokens // expected and told in {0, expected}:
+            self._wrong = ""
+            return expected
+        size = told or f"about {tokens // said.chunks}"
+        self._wrong = (
+            f"{self._url} cuts prompts into chunks of {size} tokens; tiers.l2.lmcache.chunk is"
+            f" {expected}"
+        )
+        return told
+
+    async def check(self) -> str:
+        """As the seam has it."""
+        expected = self._chunking.tokens
+        said = await self._ask(list(range(expected)), self._chunking.model or "model", "")
+        if said.chunks != 1:
+            return (
+                f"{self._url} makes {said.chunks} chunks of {expected} tokens, which is what"
+                " tiers.l2.lmcache.chunk says that one has"
+            )
+        return self._wrong
+
+    async def _ask(self, tokens: list[int], model: str, salt: str) -> _Said:
+        question = {
+            "token_ids": tokens,
+            "model_name": self._chunking.model or model,
+            "world_size": self._chunking.gpus,
+            "cache_salt": salt,
+        }
+        try:
+            answer = await self._client.post("/directory/lookup", content=_encode(question))
+        except (TimeoutError, httpx.HTTPError, OSError) as error:
+            raise StoreDown(
+                f"no coordinator answers at {self._url}: {type(error).__name__}"
+            ) from None
+        if answer.status_code != 200 or len(answer.content) > LARGEST:
+            raise StoreDown(f"{self._url} answers {answer.status_code} to /directory/lookup")
+        try:
+            return msgspec.json.decode(answer.content, type=_Said)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            raise StoreDown(f"{self._url} answers something else than a directory") from None
+
+    async def close(self) -> None:
+        """As the seam has it."""
+        await self._client.aclose()
+
+
+_encode = msgspec.json.Encoder().encode

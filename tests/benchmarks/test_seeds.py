@@ -1,0 +1,106 @@
+"""The table of seeds: what is asked, what is counted, and what it says of itself."""
+
+import msgspec
+import pytest
+
+from benchmarks.routing_work import Turn
+from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
+from benchmarks.seeds_fleet import BARE, BASELINE, HOST_TOKENS, ROUTERS, SETUPS, STORE_TOKENS
+from benchmarks.seeds_table import lines, verdicts
+from benchmarks.seeds_work import SEEDS, Endless, Seed
+
+NAMED = {seed.name: seed for seed in SEEDS}
+BY_NAME = {router.name: router for router in ROUTERS}
+
+
+def run(router: str, setup: int = 0, seed: str = "8k contexts", span: float = 60.0) -> Cell:
+    """A minute of it."""
+    return cell(Task(NAMED[seed], BY_NAME[router], SETUPS[setup], 60, 30, 1, span))
+
+
+def first_ones(seed: Seed) -> list[Turn]:
+    """What three clients ask first."""
+    return [talk.turns[0] for talk in seed.work(1, 3, 50).talks]
+
+
+def test_everyone_is_asked_the_same() -> None:
+    """By seed, client and number alone, however often and however late it is asked."""
+    for seed in SEEDS:
+        one, other = (seed.work(1, 3, 50).talks for _ in range(2))
+        for first, second in zip(one, other, strict=True):
+            turns = [first.turns[place] for place in range(5)]
+            assert turns == [second.turns[place] for place in range(5)]
+            assert len({turn.keys for turn in turns}) > 1
+        assert seed.work(2, 3, 50).talks[0].turns[0] not in first_ones(seed)
+
+
+def test_turns_come_one_after_another() -> None:
+    """The last can be had again, and no other one."""
+    talk = NAMED["chats"].work(1, 1, 1000).talks[0]
+    first = talk.turns[0]
+    assert (talk.turns[0], isinstance(talk.turns, Endless)) == (first, True)
+    talk.turns[1]
+    with pytest.raises(IndexError, match="turn 0 after turn 1"):
+        talk.turns[0]
+
+
+def test_a_conversation_grows_by_what_was_said_and_told() -> None:
+    """So each turn begins with the one before it; the next conversation with something else."""
+    client = NAMED["chats"].work(1, 1, 1 << 30).talks[0]
+    session, before = client.session, client.turns[0]
+    for place in range(1, 20):
+        turn = client.turns[place]
+        shared = turn.keys[: len(before.keys)] == before.keys
+        assert shared == (client.session == session) or not before.keys
+        session, before = client.session, turn
+    assert session != NAMED["chats"].work(1, 1, 1 << 30).talks[0].session
+
+
+def test_caches_that_are_looked_at_pay() -> None:
+    """A minute shows it; the same task gives the same cell."""
+    base, ours = run("random"), run("kvaware")
+    assert (base.requests, base.gpu) == (run("random").requests, run("random").gpu)
+    assert ours.hit > 2 * base.hit
+    assert ours.p50_s < 0.5 * base.p50_s
+    assert ours.throughput > base.throughput
+    assert ours.cost < base.cost
+    assert ours.least_share <= 1 / 7 <= ours.most_share
+
+
+def test_tiers_are_counted_by_tier() -> None:
+    """What the GPUs of others hold comes from L2, what the own lost from L1."""
+    base, tiered = run("random"), run("random", 1)
+    assert (base.l1, base.l2) == (0.0, 0.0)
+    assert tiered.l2 > 0.2
+    assert tiered.hit > 2 * base.hit
+    assert HOST_TOKENS * 7 == STORE_TOKENS
+
+
+def test_the_baseline_is_calibrated_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hits come to lie where the published ones do."""
+    monkeypatch.setattr("benchmarks.seeds_cells.TRIAL_S", 120.0)
+    seed = NAMED["8k contexts"]
+    population = calibrated(seed, 30, 1)
+    found = cell(Task(seed, BASELINE, BARE, population, 30, 1, 120.0))
+    assert 0.25 <= found.hit <= 0.30
+
+
+def test_nothing_hits_more_than_can_be_had() -> None:
+    """One infinite cache that was asked as often."""
+    seed = NAMED["8k contexts"]
+    ours = run("kvaware")
+    assert ours.hit <= bound(seed, 60, 30, 1, ours.requests // 30 + 1) + 0.02
+
+
+def test_every_line_says_that_it_is_simulated() -> None:
+    """But for those that say what was published, and the frame of the table."""
+    base = Cell("8k contexts", "random", "GPU", 9, 1.0, 2.0, 100.0, 0.2, 0.0, 0.0, 0.14, 0.15)
+    ours = Cell("8k contexts", "kvaware", "GPU", 9, 0.1, 0.2, 200.0, 0.9, 0.0, 0.0, 0.14, 0.15)
+    seed: Seed = NAMED["8k contexts"]
+    told = [*lines(seed, 60, 0.97, [base, ours]), *verdicts(seed, 0.97, [base, ours])]
+    for line in filter(None, told):
+        assert "simulated" in line or line.startswith(("|---", "|  |", "| published"))
+    assert "0.100 s (-90%)" in told[-3]
+    assert told[-1].endswith("meets or beats all that is published")
+    (missed,) = verdicts(NAMED["chats"], 0.795, [base, msgspec.structs.replace(ours, gpu=0.3)])
+    assert "misses hit rate (30.0% of 79.5% that can be had)" in missed

@@ -1,0 +1,149 @@
+"""What LMCache keeps in a real Redis counts for all workers; without it everything goes on."""
+
+import asyncio
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from router.check_live import check_live
+from router.settings import Settings
+from tests.commands import run
+from tests.kvaware.conftest import MakeFleet, MakeKvAware
+from tests.kvaware.test_kvaware_live import ask, predicted
+from tests.kvaware.test_tiers_live import EXACT, level
+from tests.kvaware.test_tiers_rows import TEXT
+from tests.sessions.redis_server import RedisServer
+from tests.stores.conftest import Write, redis, write
+from tests.support import Router, until
+
+__all__ = ["redis", "write"]
+CHAT = [{"role": "user", "content": TEXT}]
+
+
+def stored(redis: RedisServer) -> dict[str, object]:
+    """The settings of tiers with that store."""
+    return {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "deadline": "5s"}}}
+
+
+def tokens_of(router: Router) -> list[int]:
+    """The prompt's ids, as the worker says them."""
+    worker = router.worker()
+    asked = {"model": "toy", "messages": CHAT}
+    answer = httpx.post(f"{worker.url}/tokenize", json=asked)
+    return list(answer.json()["tokens"])
+
+
+def ready(router: Router) -> str:
+    """What readiness says."""
+    return str(router.http.get("/health/ready").json()["status"])
+
+
+def test_what_lmcache_wrote_counts_for_all(
+    fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, write: Write
+) -> None:
+    """Of whole chunks, by the reason `l2`; nobody is preferred for it."""
+    simulated = fleet(workers=2)
+    router = kvaware(*simulated.urls, strategy=EXACT, tiers=stored(redis))
+    assert ask(router, "before it").headers["x-warmroute-decision"].startswith("cold")
+    ids = tokens_of(router)
+    write(ids, 64)
+    answer = ask(router, TEXT)
+    assert answer.headers["x-warmroute-decision"].startswith("l2;")
+    assert predicted(answer) == len(ids) // 64 * 64 > 300
+    assert router.metric("warmroute_kv_store_questions_total", pool="default", outcome="found") == 1
+    assert router.metric("warmroute_kv_store_up", pool="default") == 1
+
+
+def test_a_redis_that_dies_costs_nobody_an_answer(
+    fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, write: Write
+) -> None:
+    """Degraded, and zero errors; what lies on L2 does not count until it is back."""
+    simulated = fleet(workers=2)
+    router = kvaware(*simulated.urls, strategy=EXACT, tiers=stored(redis))
+    write(tokens_of(router), 64)
+    redis.kill()
+    for number in range(8):
+        answer = ask(router, f"{number} {TEXT}")
+        assert not answer.headers["x-warmroute-decision"].startswith("l2")
+    said = router.http.get("/health/ready")
+    assert (said.status_code, ready(router)) == (200, "degraded")
+    assert said.json()["stores"] == {"default": "down"}
+    assert router.metric("warmroute_kv_store_up", pool="default") == 0
+    redis.start()
+    numbers = count()
+
+    def is_back() -> bool:
+        ask(router, f"again {next(numbers)}")
+        return ready(router) == "ready"
+
+    until(is_back)
+    write(tokens_of(router), 64)
+    assert ask(router, TEXT).headers["x-warmroute-decision"].startswith("l2;")
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("redis://127.0.0.1:1", 1, "no Redis answers at redis://127.0.0.1:1"),
+        ("http://127.0.0.1:1", 2, "is not a Redis URL: write redis://host:port"),
+    ],
+)
+def test_k4_a_wrong_url_ends_the_start(tmp_path: Path, url: str, code: int, said: str) -> None:
+    """Row K4: with a sentence, whether it is none or nobody is there."""
+    file = tmp_path / "warmroute.yaml"
+    file.write_text(
+        f"""listen: 127.0.0.1:0
+strategy: kvaware
+tiers: {{l2: {{lmcache: {{redis: "{url}"}}}}}}
+workers: ["http://127.0.0.1:9"]
+"""
+    )
+    done = run("serve", "--config", file)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+    assert "listens on" not in done.stderr
+
+
+def test_hits_are_counted_by_tier(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """As the worker reported them, where they were known to lie; and how fast tiers load."""
+    simulated = fleet(workers=1, kv_tokens=1024, host_tokens=8192)
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    for text in (TEXT, TEXT, "something else " * 40, TEXT):
+        ask(router, text)
+        until(lambda: level(router, simulated))
+    hits = {
+        tier: router.metric("warmroute_kv_hit_tokens_total", pool="default", tier=tier)
+        for tier in ("gpu", "l1", "l2")
+    }
+    assert hits["gpu"] > 0 < hits["l1"]
+    assert hits["l2"] == 0
+    assert sum(hits.values()) == router.metric("warmroute_cached_tokens_total", pool="default")
+    rate = router.metric("warmroute_kv_load_tokens_per_second", pool="default", tier="l1")
+    assert rate > 0
+
+
+def test_check_live_looks_at_the_store(
+    fleet: MakeFleet, folder: Path, redis: RedisServer, write: Write
+) -> None:
+    """What cannot be understood, and what cannot be asked, is said; else that it answers."""
+    simulated = fleet(workers=1)
+    settings = Settings.model_validate(
+        {
+            "strategy": "kvaware",
+            "tokenizer": str(folder),
+            "workers": simulated.urls,
+            "tiers": {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "model": "toy"}}},
+        }
+    )
+    lines, well = asyncio.run(check_live(settings))
+    assert (lines[-1], well) == ("pool default: L2: it answers", True)
+    write(range(64), 64, model="other")
+    lines, well = asyncio.run(check_live(settings))
+    assert "holds chunks of other with 1 GPUs" in lines[-1]
+    assert not well
+    redis.kill()
+    lines, well = asyncio.run(check_live(settings))
+    assert f"no Redis answers at {redis.url}" in lines[-1]
+    assert not well

@@ -1,0 +1,104 @@
+"""Stores that workers share: one contract, held by all of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from hashlib import sha256
+
+import pytest
+
+from simulator.redis_store import RedisStore
+from simulator.store import SharedStore, Store
+from tests.sessions.redis_server import RedisServer
+
+Make = Callable[[int], Store[bytes]]
+KEYS = [sha256(bytes([number])).digest() for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """One for all tests here."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["in process", "redis"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Make stores of so many blocks, each empty."""
+    with ExitStack() as stack:
+
+        def made(blocks: int) -> Store[bytes]:
+            if request.param == "in process":
+                return SharedStore(blocks)
+            server = request.getfixturevalue("redis")
+            store = RedisStore(server.url, blocks, stem=f"{request.node.name} {blocks}:")
+            stack.callback(store.close)
+            return store
+
+        yield made
+
+
+def test_what_was_written_is_found(make: Make) -> None:
+    """From the first on without a gap."""
+    store = make(10)
+    assert store.held(KEYS) == 0
+    assert store.write(KEYS[:3]) == [True, True, True]
+    assert store.write(KEYS[4:6]) == [True, True]
+    assert store.held(KEYS) == 3
+    assert store.held(KEYS[4:]) == 2
+    assert store.held([]) == 0
+
+
+def test_a_block_is_new_once(make: Make) -> None:
+    """Whoever writes it first tells of it."""
+    store = make(10)
+    store.write(KEYS[:2])
+    assert store.write(KEYS[:3]) == [False, False, True]
+
+
+def test_what_was_used_last_stays(make: Make) -> None:
+    """Looked up is used, and so is written again."""
+    store = make(3)
+    store.write(KEYS[:3])
+    assert store.held(KEYS[:1]) == 1
+    store.write(KEYS[1:2])
+    store.write(KEYS[3:4])
+    assert [store.held([key]) for key in KEYS[:4]] == [1, 1, 0, 1]
+
+
+def test_leaves_go_before_what_they_hang_on(make: Make) -> None:
+    """A prompt that was looked up loses its end first."""
+    store = make(4)
+    store.write(KEYS[:4])
+    assert store.held(KEYS[:4]) == 4
+    store.write(KEYS[5:7])
+    assert store.held(KEYS[:4]) == 2
+
+
+def test_no_room_is_no_store(make: Make) -> None:
+    """Said at once."""
+    with pytest.raises(ValueError, match="at least one block"):
+        make(0)
+
+
+def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
+    """By the keys' stem."""
+    one, other, else_ = (RedisStore(redis.url, 10, stem=stem) for stem in ("s:", "s:", "t:"))
+    one.write(KEYS)
+    assert (other.held(KEYS), else_.held(KEYS)) == (8, 0)
+    for store in (one, other, else_):
+        store.close()
+
+
+def test_without_redis_nothing_is_found_and_nothing_fails() -> None:
+    """Until it is back; who asks first is told."""
+    with RedisServer() as server:
+        store = RedisStore(server.url, 10)
+        store.write(KEYS)
+        server.kill()
+        assert (store.held(KEYS), store.write(KEYS[:2]), store.failures) == (0, [False, False], 1)
+        with pytest.raises(ConnectionError, match="no Redis answers"):
+            store.check()
+        server.start()
+        store._away_until = 0.0
+        assert store.write(KEYS[:2]) == [True, True]
+        store.close()
