@@ -265,6 +265,9 @@ def test_what_no_prompt_needs(template: str) -> None:
          "[1, 3][('a', 1)]3-40.5"),
         ("{{ (1, 2) | tojson(indent='  ') }}", "[\n  1,\n  2\n]"),
         ("{{ nothing | default('d') | first }}{{ [1, 2] | last }}{{ 'a' is string }}", "d2True"),
+        ("{{ [[1], [2]] | sum(start=[]) }}", "[1, 2]"),
+        ("{{ [{'a': 1}, {'a': 2}] | sum('a') }}", "3"),
+        ("{{ [1, 2] | sum(start=3) }}", "6"),
     ],
 )  # fmt: skip
 def test_what_prompts_need(template: str, text: str) -> None:
