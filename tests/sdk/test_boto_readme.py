@@ -1,6 +1,6 @@
 """The script in the README does what the README says."""
 
-import json
+import ast
 import re
 import subprocess
 import sys
@@ -50,6 +50,6 @@ def test_three_turns_on_one_worker(boto: Boto, demo: str) -> None:
     turns = [line.split(" ", 1) for line in done.stdout.splitlines()]
     assert len(turns) == 3
     assert len({worker for worker, _ in turns}) == 1
-    told = [json.loads(usage.replace("'", '"')) for _, usage in turns]
+    told = [ast.literal_eval(usage) for _, usage in turns]
     first, second, third = (one["prompt_tokens_details"]["cached_tokens"] for one in told)
     assert first < second < third

@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, MakeStub, Router, until
@@ -101,3 +102,20 @@ def test_all_that_are_open_are_listed(
         key = opened(router)
         assert [one["id"] for one in router.http.get("/sessions").json()] == [key]
         assert direct.zcard(f"{stem}ends") == 1
+
+
+def test_whoever_looks_at_stores_goes_on_looking(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fault of the router's own too, or nobody would notice that a store is back."""
+    [router] = routers(stub, route, redis, 1)
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    looked: list[int] = []
+
+    async def fault() -> None:
+        looked.append(1)
+        raise ValueError("for a test")
+
+    monkeypatch.setattr(sessions, "look", fault)
+    until(lambda: len(looked) == 2)
