@@ -115,7 +115,7 @@ def main(
             sweeps.add_row(f"{told.open:,}", f"{expired:,}", f"{told.milliseconds:.3f}", each)
     out.print(sweeps)
     with stage(redis) as running:
-        cost = path_cost(running, requests, ROUNDS)
+        cost = path_cost(running, requests, 2 * ROUNDS)
     path = Shown("a request of the router's, CPU µs", "without", "in a session", "ratio")
     path.add_row("", f"{cost.without:.0f}", f"{cost.within:.0f}", f"{cost.ratio:.2f}")
     out.print(path)

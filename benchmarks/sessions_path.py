@@ -1,7 +1,7 @@
 """What a session costs a request: CPU time of the router with one and without, in turns.
 
 The same requests to the same router, in front of a worker that costs next to nothing; those of one
-kind name a session, of which there are many, each in its turn.
+kind name a session, and every client goes through one after the other.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from benchmarks.guarded import Router, router
 from benchmarks.processes import cpu_seconds
 from benchmarks.stub import MODEL, StubSettings, serve
 
-#: Kept connections, and sessions that requests name in turn.
-AT_ONCE, SESSIONS = 16, 1000
+#: Kept connections, and requests that each sends in one session before it takes the next.
+AT_ONCE, TURNS = 16, 10
 _WORDS = "Why is the sky blue, and the sea, and what of the land? " * 5
 _BODY = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": _WORDS}]}).encode()
 
@@ -53,10 +53,10 @@ def stage(redis: str | None = None) -> Iterator[Router]:
 
 
 def path_cost(running: Router, requests: int, rounds: int) -> PathCost:
-    """Send so many of each kind in every round, one kind after the other."""
+    """Send so many of each kind in every round, one kind after the other, each first in turn."""
     took: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds + 1):
-        for named in (False, True):
+        for named in (False, True) if number % 2 else (True, False):
             before = sum(map(cpu_seconds, running.pids))
             asyncio.run(_load(running.port, requests, named=named))
             spent = sum(map(cpu_seconds, running.pids)) - before
@@ -67,14 +67,15 @@ def path_cost(running: Router, requests: int, rounds: int) -> PathCost:
 
 async def _load(port: int, requests: int, *, named: bool) -> None:
     numbers = iter(range(requests))
-    await asyncio.gather(*(_ask(port, numbers, named=named) for _ in range(AT_ONCE)))
+    clients = range(AT_ONCE)
+    await asyncio.gather(*(_ask(port, client, numbers, named=named) for client in clients))
 
 
-async def _ask(port: int, numbers: Iterator[int], *, named: bool) -> None:
+async def _ask(port: int, client: int, numbers: Iterator[int], *, named: bool) -> None:
     """Send one after the other on a connection of its own. Raises RuntimeError at an error."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for number in numbers:
-        field = b"x-session-id: s-%d\r\n" % (number % SESSIONS) if named else b""
+    for turn, _ in enumerate(numbers):
+        field = b"x-session-id: s-%d-%d\r\n" % (client, turn // TURNS) if named else b""
         writer.write(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"%bcontent-length: %d\r\n\r\n%b" % (field, len(_BODY), _BODY)

@@ -70,4 +70,5 @@ class SageMakerSettings(Model):
     body: Capacity = BODY
     """Longest body of an invocation. Default: 6MiB."""
     sigv4: Some[SigningKeySettings] = ()
-    """Keys of which one must have signed every request. Default: none, signatures are ignored."""
+    """Keys of which one must have signed every request to these paths; `auth` must say who may use
+    the others. Default: none, signatures are ignored."""

@@ -88,7 +88,7 @@ class SessionSettings(Model):
     """An id that OpenAI clients name and nobody knows begins a session. Default: true."""
     on_worker_lost: Literal["rebind", "error"] = "rebind"
     """What happens when a session's worker is gone: another one takes it, or the session ends with
-    an error. Default: rebind."""
+    an error; then no strategy may `spill`. Default: rebind."""
     redis: RedisSettings | None = None
     """Where several routers keep their sessions together. Default: none, in memory."""
 

@@ -21,12 +21,15 @@ class Away:
         """Bound meanwhile, the last one at the end."""
         self.seen: OrderedDict[str, Session] = OrderedDict()
         """Where sessions were that cannot be anywhere else."""
-        self.closed: OrderedDict[str, bool] = OrderedDict()
-        """Ended by this router, at any time; whether the store has still to be told."""
+        self.closed: OrderedDict[str, None] = OrderedDict()
+        """Ended by this router, at any time."""
+        self._untold: OrderedDict[str, None] = OrderedDict()
+        """Those of them that the store has not been told of."""
 
     def begin(self, key: str, session: Session) -> None:
         """It is bound, and nobody could note it."""
         self.closed.pop(key, None)
+        self._untold.pop(key, None)
         self._keep(self.begun, key, session)
 
     def see(self, key: str, session: Session | None) -> None:
@@ -42,7 +45,9 @@ class Away:
         self.seen.pop(key, None)
         if key in self.closed:
             return False
-        self._keep(self.closed, key, not told)
+        self._keep(self.closed, key, None)
+        if not told:
+            self._keep(self._untold, key, None)
         return True
 
     def find(self, key: str) -> Session | None:
@@ -52,10 +57,10 @@ class Away:
     async def tell(self, store: "Store") -> None:
         """Note all of it where it belongs, the oldest first. Raises StoreDown; then the rest
         stays."""
-        for key in [key for key, untold in self.closed.items() if untold]:
+        while self._untold:
+            key = next(iter(self._untold))
             await store.close(key)
-            if key in self.closed:
-                self.closed[key] = False
+            self._untold.pop(key, None)
         while self.begun:
             key, session = next(iter(self.begun.items()))
             await store.bind(key, Binding.of(session), None)

@@ -211,10 +211,10 @@ class Sessions:
     async def look(self) -> None:
         """Ask the store how many there are. Told so often, it also finds out that it is back."""
         try:
-            if self.down:
-                await self.away.tell(self._store)
-                await self._store.doubt(DOUBT_S)  # others may have something to tell yet
             self._kept = await self._store.look()
+            await self.away.tell(self._store)
+            if self.down:
+                await self._store.doubt(DOUBT_S)  # others may have something to tell yet
         except StoreDown as down:
             self._lost(down)
         else:

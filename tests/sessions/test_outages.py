@@ -1,10 +1,17 @@
 """A Redis that hangs for a moment, or comes back without its memory: what is believed, and when."""
 
+import asyncio
+import time
 import uuid
 from typing import Any
 
 import httpx
+import pytest
 
+from router.sessions.sessions import Sessions
+from router.sessions.store import Kept, MemoryStore
+from router.sessions.table import Binding
+from router.settings_session import SessionSettings
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, MakeStub, Router, until
 
@@ -32,7 +39,8 @@ def routers(stub: MakeStub, route: MakeRouter, redis: RedisServer, count: int = 
     workers = [stub().url for _ in range(3)]
     name = f"p{uuid.uuid4().hex[:8]}"
     pools = [{"name": name, "workers": workers, "strategy": "session"}]
-    rules = {"ttl": "20m", "redis": {"url": redis.url}}
+    # Longer than a busy machine may take: an outage that is not meant would be one all the same.
+    rules = {"ttl": "20m", "redis": {"url": redis.url, "timeout": "1500ms"}}
     made = [route(pools=pools, session=rules) for _ in range(count)]
     redis.found_again(*made)
     return made
@@ -101,3 +109,37 @@ def test_all_that_are_open_are_listed(
         key = opened(router)
         assert [one["id"] for one in router.http.get("/sessions").json()] == [key]
         assert direct.zcard(f"{stem}ends") == 1
+
+
+def test_whoever_looks_at_stores_goes_on_looking(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fault of the router's own too, or nobody would notice that a store is back."""
+    [router] = routers(stub, route, redis, 1)
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    looked: list[int] = []
+
+    async def fault() -> None:
+        looked.append(1)
+        raise ValueError("for a test")
+
+    monkeypatch.setattr(sessions, "look", fault)
+    until(lambda: len(looked) == 2)
+
+
+def test_what_befell_during_a_look_is_told_too() -> None:
+    """The store seemed lost to a request while it was being looked at, and answered after all."""
+    sessions = Sessions(SessionSettings(), stays=True)
+
+    class Slow(MemoryStore):
+        async def look(self) -> Kept:
+            sessions.down = True
+            await sessions.bind("a", Binding("w"), None)
+            return await super().look()
+
+    slow = Slow(sessions._store.lease, time.time)
+    sessions.keep_in(slow)
+    asyncio.run(sessions.look())
+    assert not sessions.down
+    assert [key for key, _ in asyncio.run(slow.listed(9))] == ["a"]

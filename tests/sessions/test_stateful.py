@@ -151,7 +151,7 @@ class TestThroughRedis:
     ) -> None:
         """What a router has seen goes on; what it has not is for later; what has begun is noted."""
         workers = pair(stub)
-        rules = {"redis": {"url": redis.url}}
+        rules = {"redis": {"url": redis.url, "timeout": "1500ms"}}
         one, other = (route(*listed(workers), strategy="session", session=rules) for _ in range(2))
         keys = [opened(invoke(one, {**OPEN, "extSessionID": f"k{n}"})) for n in range(4)]
         homes = {key: invoke(one, CHAT, key).headers["x-warmroute-worker"] for key in keys}

@@ -69,7 +69,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 def _serve(stack: ExitStack, folder: Path, name: str, workers: list[str], redis: str) -> str:
     file = folder / f"{name}.yaml"
-    session = {"ttl": "60s", "redis": {"url": redis}}
+    session = {"ttl": "60s", "redis": {"url": redis, "timeout": "1500ms"}}
     told = {"listen": "127.0.0.1:0", "workers": workers, "strategy": "session", "session": session}
     file.write_text(json.dumps(told))
     running = stack.enter_context(started(folder, "serve", "--config", file))
