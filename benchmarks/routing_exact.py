@@ -2,13 +2,19 @@
 
 What was placed and is still to be computed counts as held, as `kvaware` counts it until its events
 arrive. Everything else is `prefixaware`: so their difference is what not knowing costs.
+
+`served` is the strategy `kvaware` itself, asking a memory that knows every cache at once: so its
+placements of the last seconds, which outlive what is evicted meanwhile, are part of it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.routing_drive import Seat
 from strategies.base import Candidate, Outcome, Prompt, WorkerView
+from strategies.cost import held_tokens
+from strategies.kvaware import KvAware, KvAwareOptions
+from strategies.loads import Held
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions
 from strategies.prefixtree import PrefixTree
 
@@ -62,3 +68,33 @@ class ExactTree(PrefixTree):
         """How many of the first blocks each worker holds, if any."""
         depths = {name: known.held(keys) for name, known in self._known.items()}
         return {name: blocks for name, blocks in depths.items() if blocks}
+
+
+def served(seats: Sequence[Seat]) -> KvAware:
+    """Make the strategy, with stock settings and this memory."""
+    made = KvAware(KvAwareOptions())
+    made.memory = Caches(seats)
+    return made
+
+
+class Caches:
+    """What every worker holds, as its events would have it; a `strategies.kvaware.Memory`."""
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self._seats = {seat.name: seat for seat in seats}
+
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """Look into the caches."""
+        found = {name: self._seats[name].engine.cache.held(prompt.keys) for name in workers}
+        return {name: Held(held_tokens(prompt, blocks)) for name, blocks in found.items() if blocks}
+
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """Never any."""
+        del worker, prompt
+        return ""
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+        """Nothing can be learned."""
+
+    def forget(self, worker: str) -> None:
+        """Its cache tells."""

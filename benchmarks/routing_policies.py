@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_drive import Hold, Seat
-from benchmarks.routing_exact import Exact
+from benchmarks.routing_exact import Exact, served
 from benchmarks.routing_peers import (
     AtRandom,
     BoundedLoad,
@@ -45,6 +45,11 @@ def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
     return make(name, {})
 
 
+def _served(seats: Sequence[Seat], seed: int) -> Strategy:
+    del seed
+    return served(seats)
+
+
 def _exact(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     return Exact(seats)
@@ -54,6 +59,7 @@ POLICIES = [
     Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
     Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
     Policy("kvaware", "ours", _exact, LateBinding),
+    Policy("kvaware, as served", "ours", _served, LateBinding),
     Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),

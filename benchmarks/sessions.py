@@ -2,7 +2,7 @@
 
 Fills a table, and prints the memory it takes, how long it takes to find one session among them, and
 how long it takes to sweep out those that have expired: that must follow how many have expired, and
-not how many there are.
+not how many there are. Then what a session costs a request on its way (`sessions_path.py`).
 """
 
 import tracemalloc
@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table as Shown
 
+from benchmarks.sessions_path import path_cost, stage
 from router.sessions.ids import new_id
-from router.sessions.table import Lease, Table
+from router.sessions.table import Binding, Lease, Table
 
 TTL_S = 1200.0
 #: Sessions that are looked up, and rounds of each sweep.
@@ -36,7 +37,7 @@ def filled(sessions: int, expiring: int = 0) -> tuple[Table, list[str]]:
     table = Table(Lease(ttl=TTL_S, most=sessions))
     names = [new_id() for _ in range(sessions)]
     for place, name in enumerate(names):
-        table.bind(name, "worker-1", None, 0.0 if place < expiring else 1.0)
+        table.bind(name, Binding("worker-1"), None, 0.0 if place < expiring else 1.0)
     return table, names
 
 
@@ -47,7 +48,7 @@ def bytes_of(sessions: int) -> tuple[float, float]:
     tracemalloc.start()
     table = Table(Lease(ttl=TTL_S, most=sessions))
     for name in names:
-        table.bind(name, "worker-1", None, 0.0)
+        table.bind(name, Binding("worker-1"), None, 0.0)
     alone = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     of_ids = sum(49 + len(name) for name in names)  # CPython's ASCII text
@@ -72,7 +73,7 @@ def evictions(sessions: int) -> float:
     names = [new_id() for _ in range(LOOKED_UP // 5)]
     began = perf_counter_ns()
     for name in names:
-        table.bind(name, "worker-1", None, 2.0)
+        table.bind(name, Binding("worker-1"), None, 2.0)
     return (perf_counter_ns() - began) / 1000 / len(names)
 
 
@@ -92,6 +93,10 @@ def sweep(sessions: int, expiring: int) -> Sweep:
 
 def main(
     sessions: Annotated[int, typer.Option(min=1000, help="Sessions open at once.")] = 100_000,
+    requests: Annotated[int, typer.Option(min=100, help="Requests of each kind a round.")] = 4000,
+    redis: Annotated[
+        str | None, typer.Option(help="redis://HOST:PORT: sessions on the way are kept there.")
+    ] = None,
 ) -> None:
     """Print the tables."""
     out = Console(highlight=False)
@@ -109,6 +114,11 @@ def main(
             each = f"{told.milliseconds * 1000 / expired:.2f}" if expired else "-"
             sweeps.add_row(f"{told.open:,}", f"{expired:,}", f"{told.milliseconds:.3f}", each)
     out.print(sweeps)
+    with stage(redis) as running:
+        cost = path_cost(running, requests, ROUNDS)
+    path = Shown("a request of the router's, CPU µs", "without", "in a session", "ratio")
+    path.add_row("", f"{cost.without:.0f}", f"{cost.within:.0f}", f"{cost.ratio:.2f}")
+    out.print(path)
 
 
 if __name__ == "__main__":

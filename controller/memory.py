@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
-from controller.index import Found, Index
+from controller.index import Index
 from controller.source import Source
+from controller.tree import Found
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held

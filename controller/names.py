@@ -1,4 +1,4 @@
-"""The engine's names of blocks → our keys, 16 bytes each once they have settled.
+"""The engine's names of blocks → references to them, 16 bytes each once they have settled.
 
 New names stand in a dictionary; when there are many they are merged into two sorted arrays, where
 a name is found by halving. A block that leaves is struck out, and gone with the next merge.
@@ -21,12 +21,12 @@ FEW = 256
 FRESH_BYTES = 112
 #: Bytes of a name in the arrays.
 SETTLED_BYTES = 16
-#: Our keys are never 0: what is struck out.
+#: No reference is 0: what is struck out.
 _GONE = 0
 
 
 class Names:
-    """A map from 64-bit numbers to keys, which are 1 to 2**60."""
+    """A map from 64-bit numbers to references, which are 1 to 2**63."""
 
     __slots__ = ("_doubted", "_fresh", "_hashes", "_keys", "_known", "_settled", "_struck", "_view")
 
@@ -51,7 +51,7 @@ class Names:
             self._merge()
 
     def get(self, name: int) -> int | None:
-        """Return the key of the block of that name, if there is one."""
+        """Return the reference to the block of that name, if there is one."""
         key = self._fresh.get(name)
         if key is None and self._settled:
             place = bisect_left(self._hashes, name)
@@ -60,7 +60,7 @@ class Names:
         return key
 
     def pop(self, name: int) -> int | None:
-        """Take a name away; return the key that it stood for."""
+        """Take a name away; return what it stood for."""
         key = self._fresh.pop(name, None)
         if self._settled:
             place = bisect_left(self._hashes, name)
@@ -78,14 +78,14 @@ class Names:
         return [*self._fresh.values(), *settled[settled != _GONE].tolist()]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Every name and its key."""
+        """Every name and its reference."""
         yield from self._fresh.items()
         for name, key in zip(self._hashes, self._keys, strict=True):
             if key and name not in self._fresh:
                 yield name, key
 
     def doubt(self, number: int, known: Container[int]) -> None:
-        """So many names stand for keys that are not among the known ones any more."""
+        """So many names stand for blocks that are not among the known ones any more."""
         self._doubted += number
         self._known = known
         if self._doubted > FEW + self._settled // 2:
@@ -94,23 +94,27 @@ class Names:
     def _merge(self) -> None:
         import numpy as np  # noqa: PLC0415
 
-        fresh = self._fresh
-        hashes, keys = self._view
-        alive = keys != _GONE
-        if self._doubted:
+        fresh, (hashes, keys) = self._fresh, self._view
+        if self._doubted > FEW + self._settled // 2:
             known = self._known
             fresh = {name: key for name, key in fresh.items() if key in known}
-            alive &= np.fromiter((key in known for key in keys.tolist()), np.bool_, len(keys))
-        new = len(fresh)
-        hashes = np.concatenate((hashes[alive], np.fromiter(fresh.keys(), np.uint64, new)))
-        keys = np.concatenate((keys[alive], np.fromiter(fresh.values(), np.uint64, new)))
-        order = np.argsort(hashes, kind="stable")
-        hashes, keys = hashes[order], keys[order]
-        last = np.ones(len(hashes), np.bool_)  # of equal names the newest
-        last[:-1] = hashes[1:] != hashes[:-1]
-        self._fresh = {}
-        self._struck = self._doubted = 0
-        self._settle(hashes[last], keys[last])
+            for place in [place for place, key in enumerate(keys.tolist()) if key not in known]:
+                self._keys[place] = _GONE
+            self._doubted, self._struck = 0, 1
+        if self._struck:
+            alive = keys != _GONE
+            hashes, keys = hashes[alive], keys[alive]
+        new = np.fromiter(fresh.keys(), np.uint64, len(fresh))
+        values = np.fromiter(fresh.values(), np.uint64, len(fresh))
+        order = np.argsort(new)
+        new, values = new[order], values[order]
+        where = np.searchsorted(hashes, new)
+        had = where < len(hashes)
+        had[had] = hashes[where[had]] == new[had]
+        keys[where[had]] = values[had]
+        where, new, values = where[~had], new[~had], values[~had]
+        self._fresh, self._struck = {}, 0
+        self._settle(np.insert(hashes, where, new), np.insert(keys, where, values))
 
     @property
     def bytes(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-#: Blocks of a run: finding one in the middle takes a look at each before it.
+#: Blocks of a run.
 LONGEST = 512
 
 
@@ -27,6 +27,8 @@ class Run(Struct, gc=False, eq=False):
     """Tokens a block."""
     parent: "Run | None"
     """Where the block before the first was when the run began."""
+    number: int
+    """Its own, by which it can be found."""
     full: int = 0
     """The places that hold all of it."""
     part: dict[int, int] | None = None
@@ -37,11 +39,8 @@ class Run(Struct, gc=False, eq=False):
     """Runs that follow a block of this one."""
     used: bool = False
     """A prompt has passed since the sweep came by last."""
-
-    def offset(self, key: int) -> int:
-        """Where in the run a key stands; most often at the end. Raises ValueError."""
-        keys = self.keys
-        return len(keys) - 1 if keys[-1] == key else keys.index(key)
+    shut: bool = False
+    """It was cut, and grows no more: an offset means one block, or none."""
 
     def held(self, place: int) -> int:
         """How many of the first blocks `place` holds."""
@@ -54,6 +53,10 @@ class Run(Struct, gc=False, eq=False):
         return offset < self.held(place) or (
             self.beyond is not None and offset in self.beyond.get(place, ())
         )
+
+    def loose(self, place: int) -> int:
+        """How many blocks `place` holds after the first one that it lacks."""
+        return len(self.beyond.get(place, ())) if self.beyond else 0
 
     def grow(self, keys: Sequence[int], place: int) -> None:
         """Make it longer by blocks that `place` holds; others who held all hold a part now."""
@@ -128,6 +131,7 @@ class Run(Struct, gc=False, eq=False):
 
     def cut(self, length: int) -> None:
         """Drop the blocks from there on, which nobody holds."""
+        self.shut = True
         del self.keys[length:]
         if self.part:
             for place in [place for place, held in self.part.items() if held == length]:

@@ -7,14 +7,17 @@ controller serves one fleet, so `tenant_id` is echoed and nothing else.
 
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
-from hmac import compare_digest
-from typing import Annotated, Any
+from time import monotonic
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from pydantic import BaseModel, Field
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+from pydantic import AliasChoices, BaseModel, Field
 
+from controller.door import Door
 from controller.events import LARGEST
 from controller.memory import Memory
 from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
@@ -25,8 +28,16 @@ from strategies.blocks import even_chain, even_root
 
 #: Tokens of the longest prompt that is asked about, and keys of it.
 LONGEST = 4 << 20
+#: Bytes of a question, in which a token takes up to 12.
+LARGEST_QUESTION = 48 << 20
+#: Engines that may be registered.
+MOST = 4096
 MSGPACK = "application/msgpack"
 
+InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Rank = Annotated[int, Field(ge=0, lt=1024)]
+#: Clients of Mooncake's send an empty text for none.
+Endpoint = Annotated[str, Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]+|ipc://.+)$")]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 Key = Annotated[int, Field(ge=0, lt=1 << 64)]
 
@@ -34,12 +45,12 @@ Key = Annotated[int, Field(ge=0, lt=1 << 64)]
 class Publisher(BaseModel):
     """One engine that publishes KV events."""
 
-    instance_id: str = Field(min_length=1, max_length=256)
+    instance_id: InstanceId
     """The worker, as its events are attributed and as answers name it."""
-    endpoint: str | None = None
+    endpoint: Endpoint | Literal[""] | None = None
     """ZeroMQ address of its events; without one they come by `/events`."""
-    replay_endpoint: str | None = None
-    dp_rank: int = Field(default=0, ge=0, lt=1024)
+    replay_endpoint: Endpoint | Literal[""] | None = None
+    dp_rank: Rank = 0
     tenant_id: str = "default"
 
 
@@ -64,7 +75,9 @@ class ByTokens(Question):
 class ByKeys(Question):
     """By its chained keys, as `strategies.blocks.even_chain` makes them."""
 
-    seq_hashes: list[Key] = Field(max_length=LONGEST)
+    seq_hashes: list[Key] = Field(
+        max_length=LONGEST, validation_alias=AliasChoices("seq_hashes", "block_hash")
+    )
 
 
 class StreamState(BaseModel):
@@ -77,6 +90,7 @@ class StreamState(BaseModel):
     sequence: int
     epoch: int
     doubt: str
+    seconds_since_event: float | None
     events: int
     counts: dict[str, int]
     refused: dict[str, int]
@@ -96,27 +110,27 @@ Leave = Callable[[Source], Awaitable[None]]
 
 def serve(memory: Memory, follow: Follow, leave: Leave, keys: Mapping[str, str]) -> FastAPI:
     """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in."""
-    guard = [Depends(_guard(keys))] if keys else []
-    app = FastAPI(title="Warmroute controller", docs_url=None, redoc_url=None, dependencies=guard)
+    documented = [Depends(HTTPBearer(auto_error=False))] if keys else []
+    app = FastAPI(
+        title="Warmroute controller", docs_url=None, redoc_url=None, dependencies=documented
+    )
+    app.add_middleware(
+        Door, keys=keys, limits={"/restore": LARGEST_SNAPSHOT}, limit=LARGEST_QUESTION
+    )
+    app.add_exception_handler(RequestValidationError, _refuse)
     _sources(app, memory, follow, leave)
     _questions(app, memory)
     _snapshots(app, memory)
     return app
 
 
-def _guard(keys: Mapping[str, str]) -> Callable[[Request], None]:
-    digests = [sha256(key.encode()).digest() for key in keys.values()]
-
-    def guard(request: Request) -> None:
-        if request.url.path == "/health/live":
-            return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        brought = sha256(key.strip().encode()).digest()
-        found = [compare_digest(brought, digest) for digest in digests]
-        if scheme.lower() != "bearer" or not any(found):
-            raise HTTPException(401, "a key is needed: Authorization: Bearer …")
-
-    return guard
+async def _refuse(_: Request, error: Exception) -> Response:
+    """Say which field was wrong and why, without what it was: that may be no JSON, or a prompt."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - for no other it is asked
+    found = error.errors()[:10]
+    return JSONResponse(
+        {"detail": [{name: one[name] for name in ("type", "loc", "msg")} for one in found]}, 422
+    )
 
 
 def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None:
@@ -135,9 +149,12 @@ def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None
         """Listen to an engine, or be ready to have its events pushed."""
         if _find(memory, publisher) is not None:
             raise HTTPException(409, f"{publisher.instance_id} is registered already")
-        replays = publisher.endpoint is not None and publisher.replay_endpoint is not None
+        if sum(map(len, memory.sources.values())) >= MOST:
+            raise HTTPException(429, f"{MOST} engines are registered already")
+        endpoint, replay = publisher.endpoint or None, publisher.replay_endpoint or None
+        replays = endpoint is not None and replay is not None
         source = memory.join(publisher.instance_id, publisher.dp_rank, replays=replays)
-        await follow(source, publisher.endpoint, publisher.replay_endpoint)
+        await follow(source, endpoint, replay)
         return {"status": "registered successfully", "instance_id": publisher.instance_id}
 
     @app.post("/unregister")
@@ -150,13 +167,17 @@ def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None
         return {"status": "unregistered successfully", "removed_instances": [name]}
 
     @app.post("/events/{instance_id}")
-    async def push(instance_id: str, request: Request, dp_rank: int = 0) -> dict[str, int]:
+    async def push(
+        instance_id: Annotated[InstanceId, Path()],
+        request: Request,
+        dp_rank: Annotated[Rank, Query()] = 0,
+    ) -> dict[str, int]:
         """Take one msgpack batch, as engines publish them, of an engine without ZeroMQ."""
+        body = await _body(request, LARGEST)
         source = _wanted(memory, Publisher(instance_id=instance_id, dp_rank=dp_rank))
-        source.connected = True
-        before = source.events
-        source.push(await _body(request, LARGEST))
-        return {"events": source.events - before}
+        before, refused = source.events, source.refused.total()
+        source.push(body, monotonic())
+        return {"events": source.events - before, "refused": source.refused.total() - refused}
 
 
 def _questions(app: FastAPI, memory: Memory) -> None:
@@ -196,13 +217,12 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
     @app.post("/restore")
     async def put_back(request: Request) -> dict[str, int]:
         """Take over a snapshot, before anything else was heard; streams go on where it ends."""
-        if len(memory.index):
+        body = await _body(request, LARGEST_SNAPSHOT)
+        if len(memory.index):  # not before: engines go on talking while it comes
             raise HTTPException(409, "there are blocks already: restore into a fresh controller")
         try:
-            marks = restore(memory.index, await _body(request, LARGEST_SNAPSHOT))
+            marks = restore(memory.index, body)
         except BadSnapshot as error:
-            for place in list(memory.index.places()):
-                memory.index.forget(place.worker)
             raise HTTPException(400, str(error)) from None
         memory.marks = marks
         for source in memory.all_sources():
@@ -212,13 +232,10 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    pieces, size = [], 0
-    async for piece in request.stream():
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise HTTPException(413, f"more than {limit} bytes")
-    return b"".join(pieces)
+    body = await request.body()
+    if len(body) > limit:
+        raise HTTPException(413, f"more than {limit} bytes")
+    return body
 
 
 def _find(memory: Memory, publisher: Publisher) -> Source | None:
@@ -253,7 +270,7 @@ def _answer(memory: Memory, question: Question, keys: list[int]) -> dict[str, di
 
 
 def _state(source: Source, memory: Memory) -> StreamState:
-    stream = source.stream
+    stream, last = source.stream, source.last_event
     return StreamState(
         instance_id=source.worker,
         dp_rank=source.rank,
@@ -262,6 +279,7 @@ def _state(source: Source, memory: Memory) -> StreamState:
         sequence=stream.applied,
         epoch=stream.epoch,
         doubt=memory.doubt(source.worker),
+        seconds_since_event=None if last is None else monotonic() - last,
         events=source.events,
         counts=dict(stream.counts),
         refused=dict(source.refused),

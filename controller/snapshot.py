@@ -5,20 +5,23 @@ add how far each was, so that a replay can tell whether it is still the same eng
 """
 
 from array import array
-from itertools import repeat
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from controller.events import Tier
+from controller.events import WIDEST, Tier
 from controller.index import Index
-from controller.runs import Run, bits
+from controller.place import Place
+from controller.runs import LONGEST, Run, bits
+from controller.tree import references
 from strategies.base import Bytes
 
 #: Changes with the form.
-VERSION = 1
+VERSION = 2
 #: Bytes of a snapshot that is taken in.
 LARGEST = Bytes(4 << 30)
+#: More than any offset in a run; and a block that is gone.
+_WIDEST, _NOWHERE = 1 << 10, (1 << 64) - 1
 
 
 class BadSnapshot(ValueError):
@@ -38,7 +41,8 @@ class _Place(msgspec.Struct, array_like=True):
     worker: str
     tier: int
     names: bytes
-    keys: bytes
+    blocks: bytes
+    """What each name stands for: the run's number in `runs`, times `_WIDEST`, and the offset."""
     copies: dict[int, int]
 
 
@@ -53,23 +57,29 @@ def dump(index: Index, marks: dict[str, tuple[int, int, int]]) -> bytes:
     """Write down an index, and how far each engine's stream is, by the engine's name."""
     places = list(index.places())
     numbers = {place.bit: number for number, place in enumerate(places)}
-    runs = sorted((run for run in index.ring if run.keys), key=lambda run: run.depth)
+    runs = sorted((run for run in index.tree.ring if run.keys), key=lambda run: run.depth)
     where = {run: number for number, run in enumerate(runs)}
     return msgspec.msgpack.encode(
         _Snapshot(
             VERSION,
-            [_place(place) for place in places],
+            [_place(place, index, where) for place in places],
             [_run(run, where, numbers) for run in runs],
             marks,
         )
     )
 
 
-def _place(place: Any) -> _Place:  # noqa: ANN401 - a Place
-    pairs = list(place.names)
-    names = array("Q", (name for name, _ in pairs)).tobytes()
-    keys = array("Q", (key for _, key in pairs)).tobytes()
-    return _Place(place.worker, int(place.tier), names, keys, place.copies)
+def _place(place: Place, index: Index, where: dict[Run, int]) -> _Place:
+    def written(references: Iterable[int]) -> Iterator[int]:
+        for reference in references:
+            found = index.tree.at(reference)
+            yield where[found[0]] * _WIDEST + found[1] if found else _NOWHERE
+
+    names = list(place.names)
+    blocks = array("Q", written(reference for _, reference in names))
+    copies = dict(zip(written(place.copies), place.copies.values(), strict=True))
+    called = array("Q", (name for name, _ in names))
+    return _Place(place.worker, int(place.tier), called.tobytes(), blocks.tobytes(), copies)
 
 
 def _run(run: Run, where: dict[Run, int], numbers: dict[int, int]) -> _Run:
@@ -82,37 +92,41 @@ def _run(run: Run, where: dict[Run, int], numbers: dict[int, int]) -> _Run:
 
 
 def restore(index: Index, data: bytes) -> dict[str, tuple[int, int, int]]:
-    """Fill an empty index; return how far each stream was. Raises BadSnapshot, half done maybe."""
+    """Fill an empty index; return how far each stream was. Raises BadSnapshot, and fills nothing
+    then."""
     try:
         found = msgspec.msgpack.decode(data, type=_Snapshot)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
     if found.version != VERSION:
         raise BadSnapshot(f"a snapshot of version {found.version}, not {VERSION}")
+    fresh = Index(index.limit)
     try:
-        _fill(index, found)
-    except (ValueError, IndexError) as error:
+        _fill(fresh, found)
+    except (ValueError, IndexError, OverflowError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
+    index.adopt(fresh)
     return found.marks
 
 
 def _fill(index: Index, found: _Snapshot) -> None:
-    places = []
-    for one in found.places:
-        place = index.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
-        place.names.add(_words(one.names), _words(one.keys))
-        place.copies.update(one.copies)
-        places.append(place)
+    """Put it into a fresh index. Raises ValueError, IndexError, OverflowError."""
+    places = [
+        index.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
+        for one in found.places
+    ]
     runs: list[Run] = []
     for given in found.runs:
         parent = runs[given.parent] if given.parent >= 0 else None
-        run = Run(_words(given.keys), given.depth, given.size, parent)
-        if not run.keys or given.depth < 0 or given.size < 1:
-            raise ValueError("a run without blocks")
-        if parent is not None:
-            parent.children += 1
+        keys = _words(given.keys)
+        if not 0 < len(keys) <= LONGEST or given.depth < 0 or not 0 < given.size <= WIDEST:
+            raise ValueError("a run without blocks, or of odd ones")
+        if index.tree.after(None, 0, keys[0]) is not None:
+            raise ValueError("a run that is there twice")
+        run = index.tree.add(keys, given.depth, given.size, parent, 0)
+        runs.append(run)
         for number, held, beyond in given.held:
-            place, last = places[number], len(run.keys)
+            place, last = places[number], len(keys)
             if not 0 <= held <= last or any(not held < one < last for one in beyond):
                 raise ValueError("blocks outside of their run")
             added = run.add(place.bit, 0, held) if held else 0
@@ -120,10 +134,27 @@ def _fill(index: Index, found: _Snapshot) -> None:
             place.blocks += added
             place.sizes.add(given.size)
             index.holders += added
-        runs.append(run)
-        index.runs += 1
-        index.ring.append(run)
-        index.blocks.update(zip(run.keys, repeat(run)))
+            index.loose += run.loose(place.bit)
+    for place, one in zip(places, found.places, strict=True):
+        _call(place, one, runs)
+        index.copies += len(place.copies)
+
+
+def _call(place: Place, given: _Place, runs: list[Run]) -> None:
+    """Put in what an engine calls its blocks, and which of them it has more than once."""
+
+    def read(blocks: Iterable[int]) -> Iterator[int]:
+        for block in blocks:
+            yield references(runs[block // _WIDEST], block % _WIDEST, 1)[0]
+
+    known = [
+        (name, block)
+        for name, block in zip(_words(given.names), _words(given.blocks), strict=True)
+        if block != _NOWHERE
+    ]
+    place.names.add([name for name, _ in known], read(block for _, block in known))
+    more = {block: count for block, count in given.copies.items() if block != _NOWHERE}
+    place.copies.update(zip(read(more), more.values(), strict=True))
 
 
 def _words(data: bytes) -> "array[int]":

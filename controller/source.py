@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from controller.events import Refused, Removed, Stored, Tier, decode
 from controller.index import Index
-from controller.stream import Apply, Ask, Clear, State, Step, Stream
+from controller.stream import Apply, Ask, Clear, Step, Stream
 
 
 class Source:
@@ -38,6 +38,10 @@ class Source:
         self.connected = False
         self.stream.disconnected()
 
+    def doubted(self) -> None:
+        """Its connection may have broken, or another engine's."""
+        self.stream.disconnected()
+
     def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
         """A live message; returns what must be asked for."""
         self.last_event = now
@@ -62,18 +66,19 @@ class Source:
     def restarted(self) -> None:
         """The engine was most likely restarted, so its health says: a replay will tell, or not."""
         if self.stream.replays:
-            self.stream.disconnected()
+            self.doubted()
         else:
             self._take(self.stream.restarted("worker was down"))
 
-    def push(self, payload: bytes) -> None:
+    def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""
+        self.connected, self.last_event = True, now
         self._apply(payload)
 
     @property
     def doubt(self) -> str:
         """Why what the index knows of it may be wrong; empty if it is not."""
-        if self.stream.state is State.WAITING and not self.connected:
+        if not self.connected:
             return "not connected"
         if self.stream.blind:
             return "gap"

@@ -114,7 +114,8 @@ class Stream:
     @property
     def blind(self) -> bool:
         """What the index knows of this engine may be wrong or missing now."""
-        doubted = self._doubted and self.replays
+        # Without replay what follows will tell; but of a snapshot's nothing has been heard at all.
+        doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
         return self._replaying or bool(self._pending) or self.lost or doubted
 
     def opened(self, now: float) -> Iterator[Step]:
@@ -143,7 +144,7 @@ class Stream:
     def heard(self, sequence: int, payload: bytes, now: float) -> Iterator[Step]:
         """A live message."""
         doubted, self._doubted = self._doubted, False
-        if sequence <= self.live or (doubted and self.live >= 0 and sequence != self.live + 1):
+        if sequence <= self.live or (doubted and self._is_another(sequence)):
             yield from self.restarted("restart")
         if self._ahead.pop(sequence, digest := xxh3_64_intdigest(payload)) != digest:
             yield from self.restarted("hidden restart")
@@ -157,6 +158,12 @@ class Stream:
             self.counts["gap"] += sequence > self.applied + 1
             yield from self._wait(Apply(sequence, payload), now)
             yield from self._cure(now)
+
+    def _is_another(self, sequence: int) -> bool:
+        """Whether the first number after a break, or after a snapshot, is of another process."""
+        if self.live >= 0:
+            return sequence != self.live + 1
+        return sequence <= self.applied and sequence not in self._ahead
 
     def restarted(self, reason: str) -> Iterator[Step]:
         """It is another process now, which begins at 0 and holds nothing."""
@@ -229,8 +236,7 @@ class Stream:
             return
         self.counts["failed replay"] += 1
         self._replaying = False
-        self._fails += 1
-        self._cool_until = now + min(LONGEST_COOLDOWN_S, COOLDOWN_S * 2.0**self._fails)
+        self._cool(now)
         if self._pending:
             yield from self._give_up("failed replay")
         self.lost = True
@@ -239,7 +245,7 @@ class Stream:
         """Time has passed: what had to wait for the cooldown may begin."""
         if self._replaying or now < self._cool_until or not self.replays:
             return
-        if self._pending or (self._doubted and self.applied >= 0):
+        if self._pending or self._doubted:
             yield from self._ask(now)
         elif self.lost:
             live = self.live
@@ -253,10 +259,15 @@ class Stream:
         self._pending_bytes += len(message.payload)
         if len(self._pending) > MOST_WAITING or self._pending_bytes > MOST_BYTES:
             self._replaying = False
-            self._cool_until = max(self._cool_until, now + COOLDOWN_S)
+            self._cool(now)
             self.counts["overflow"] += 1
             yield from self._give_up("gap in an overflow")
             self.lost = self.replays
+
+    def _cool(self, now: float) -> None:
+        """A replay failed: the next one is longer in coming."""
+        self._fails = min(self._fails + 1, 60)
+        self._cool_until = now + min(LONGEST_COOLDOWN_S, COOLDOWN_S * 2.0**self._fails)
 
     def _cure(self, now: float) -> Iterator[Step]:
         """Fill the gap before what waits: now, soon, or never."""

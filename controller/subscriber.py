@@ -1,8 +1,9 @@
 """Listening to engines over ZeroMQ: the edge of the controller.
 
-A SUB socket for each engine, so that nobody can speak for another; a DEALER socket for each replay.
-What is heard goes to a `Source`, which says what must be asked for. Where the address has a
-wildcard for its host we bind, and the engine dials in.
+A SUB socket for each address: with one engine behind each, nobody can speak for another. A DEALER
+socket for each replay. What is heard goes to a `Source`, which says what must be asked for. Where
+the address has a wildcard for its host we bind, and engines dial in: one, or several that their
+topics tell apart (`line`).
 
 Source: vLLM `distributed/kv_events.py`; its replies may have three frames or four.
 """
@@ -10,7 +11,7 @@ Source: vLLM `distributed/kv_events.py`; its replies may have three frames or fo
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
+from controller.line import Line
 from controller.source import Source
 from controller.stream import Ask
 
@@ -31,7 +33,7 @@ HIGH_WATER = 100_000
 REPLAYS = 8
 #: Seconds a replay may pause, and take in all.
 PAUSE_S, REPLAY_S = 5.0, 120.0
-#: Seconds between two looks at what has to wait.
+#: Seconds between two looks at what has to wait, and two tries to bind an address that is taken.
 TICK_S = 0.5
 _END = b"\xff" * 8
 #: Bytes of one message that a socket takes in.
@@ -43,49 +45,74 @@ class Subscriber:
 
     def __init__(self) -> None:
         self._context = zmq.asyncio.Context()
-        self._tasks: dict[Source, list[asyncio.Task[None]]] = {}
+        self._lines: dict[object, tuple[Line, asyncio.Task[None]]] = {}
+        """By the address where engines dial in, or by the one engine that is connected to."""
+        self._followed: dict[Source, tuple[object, asyncio.Task[None]]] = {}
         self._replays = asyncio.Semaphore(REPLAYS)
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], Source] = {}
+        """Replays that are under way."""
 
-    def follow(self, source: Source, endpoint: str, replay: str | None, topic: str = "") -> None:
-        """Listen to an engine. A bad address is logged, and tried no more."""
-        self._tasks[source] = [
-            asyncio.create_task(self._listen(source, endpoint, replay, topic)),
-            asyncio.create_task(self._tick(source, replay)),
-        ]
+    def follow(
+        self,
+        source: Source,
+        endpoint: str,
+        replay: str | None,
+        topic: str = "",
+        names: Iterable[str] = (),
+    ) -> None:
+        """Listen to an engine, which goes by these `names` where others dial in at the same address
+        of ours. A bad address is logged, and tried no more."""
+        place: object = endpoint if binds(endpoint) else source
+        line, listening = self._lines.get(place, (Line(), None))
+        line.add(source, replay, {source.worker, *names})
+        if listening is None:
+            subscribed = "" if binds(endpoint) else topic
+            listening = asyncio.create_task(self._listen(line, endpoint, subscribed))
+        self._lines[place] = line, listening
+        ticking = asyncio.create_task(self._tick(source, replay))
+        self._followed[source] = place, ticking
 
-    async def leave(self, sources: Iterable[Source]) -> None:
-        """Listen to these no more."""
-        tasks = [task for source in sources for task in self._tasks.pop(source, ())]
-        await _end(tasks)
+    def leave(self, sources: Iterable[Source]) -> Coroutine[Any, Any, None]:
+        """Listen to these no more: nothing of theirs is applied from now on; to be awaited, for
+        their sockets are still to be closed."""
+        sources = set(sources)
+        ended = [task for task, source in self._asking.items() if source in sources]
+        for source in sources:
+            if source in self._followed:
+                place, ticking = self._followed.pop(source)
+                ended.append(ticking)
+                line, listening = self._lines[place]
+                if line.remove(source):
+                    del self._lines[place]
+                    ended.append(listening)
+        for task in ended:
+            task.cancel()
+        return _end(ended)
 
     async def close(self) -> None:
         """Listen to nobody any more."""
-        await self.leave(list(self._tasks))
-        await _end(self._asking)
+        await self.leave(list(self._followed))
         self._context.destroy(linger=0)
 
-    async def _listen(self, source: Source, endpoint: str, replay: str | None, topic: str) -> None:
+    async def _listen(self, line: Line, endpoint: str, topic: str) -> None:
         socket = self._context.socket(zmq.SUB)
         watching: asyncio.Task[None] | None = None
         try:
             socket.set_hwm(HIGH_WATER)
             socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
+            socket.setsockopt(zmq.IPV6, "[" in endpoint)  # not for names: engines bind IPv4 then
             socket.subscribe(topic)
             monitor = socket.get_monitor_socket(
                 zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
             )
-            watching = asyncio.create_task(self._watch(source, monitor, replay))
-            try:
-                socket.bind(endpoint) if binds(endpoint) else socket.connect(endpoint)
-            except zmq.ZMQError as error:
-                log.error("worker %s: kv_events %s: %s", source.worker, endpoint, error)
+            watching = asyncio.create_task(self._watch(line, monitor))
+            if not await _attached(socket, endpoint):
                 return
             while True:
-                self._hear(source, await socket.recv_multipart(), replay)
+                self._hear(line, await socket.recv_multipart())
                 with contextlib.suppress(zmq.Again):
                     for _ in range(TURN):
-                        self._hear(source, await socket.recv_multipart(zmq.NOBLOCK), replay)
+                        self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
                 await asyncio.sleep(0)
         finally:
             if watching is not None:
@@ -93,15 +120,21 @@ class Subscriber:
             socket.disable_monitor()
             socket.close(linger=0)
 
-    async def _watch(self, source: Source, monitor: Any, replay: str | None) -> None:  # noqa: ANN401
-        """Tell the source whether the connection stands."""
+    async def _watch(self, line: Line, monitor: Any) -> None:  # noqa: ANN401
+        """Tell the sources whether the connection stands.
+
+        Where several dial in, nobody knows whose it is: one is there once it is heard, or has
+        answered for what was missed, and when one breaks, each must show that it goes on.
+        """
         try:
             while True:
                 event = await recv_monitor_message(monitor)
-                if event["event"] == zmq.EVENT_DISCONNECTED:
-                    source.disconnected()
-                else:
-                    self._ask(source, source.opened(monotonic()), replay)
+                gone = event["event"] == zmq.EVENT_DISCONNECTED
+                for source, replay in list(line.replays.items()):
+                    if not gone and (replay or not line.shared):
+                        self._ask(source, source.opened(monotonic()), replay)
+                    elif gone:
+                        source.doubted() if line.shared else source.disconnected()
         finally:
             monitor.close(linger=0)
 
@@ -110,19 +143,25 @@ class Subscriber:
             await asyncio.sleep(TICK_S)
             self._ask(source, source.tick(monotonic()), replay)
 
-    def _hear(self, source: Source, frames: list[bytes], replay: str | None) -> None:
+    def _hear(self, line: Line, frames: list[bytes]) -> None:
+        source = line.of(frames[0])
+        if source is None:
+            return
         if len(frames) != 3 or len(frames[1]) != 8:
             source.refused["odd frames"] += 1
             return
+        now, replay = monotonic(), line.replays[source]
+        if line.shared and not source.connected:
+            self._ask(source, source.opened(now), replay)
         sequence = int.from_bytes(frames[1], "big")
-        self._ask(source, source.heard(sequence, frames[2], monotonic()), replay)
+        self._ask(source, source.heard(sequence, frames[2], now), replay)
 
     def _ask(self, source: Source, asks: list[Ask], replay: str | None) -> None:
         for ask in asks:
             if replay is not None:
                 task = asyncio.create_task(self._replay(source, ask, replay))
-                self._asking.add(task)
-                task.add_done_callback(self._asking.discard)
+                self._asking[task] = source
+                task.add_done_callback(self._asking.pop)
 
     async def _replay(self, source: Source, ask: Ask, endpoint: str) -> None:
         """Ask for what was missed, and hand it on."""
@@ -131,6 +170,7 @@ class Subscriber:
             try:
                 socket.set_hwm(HIGH_WATER)
                 socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
+                socket.setsockopt(zmq.IPV6, "[" in endpoint)
                 socket.connect(endpoint)
                 async with asyncio.timeout(REPLAY_S):
                     await socket.send_multipart([b"", ask.start.to_bytes(8, "big")])
@@ -164,8 +204,26 @@ class Subscriber:
 
 
 def binds(endpoint: str) -> bool:
-    """Whether an engine dials in there: the address is any of ours, and not one of its own."""
-    return "*" in endpoint or "::" in endpoint or "//0.0.0.0:" in endpoint
+    """Whether engines dial in there: the host is any of ours, and not one of theirs."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
+
+
+async def _attached(socket: zmq.asyncio.Socket, endpoint: str) -> bool:
+    """Connect, or bind as soon as nobody else does; False where the address is none."""
+    told = False
+    while True:
+        try:
+            socket.bind(endpoint) if binds(endpoint) else socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            if not told:
+                log.error("KV events at %s: %s", endpoint, error)
+            told = True
+            if error.errno != zmq.EADDRINUSE:
+                return False
+            await asyncio.sleep(TICK_S)
+        else:
+            return True
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

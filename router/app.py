@@ -19,7 +19,7 @@ from router.protocol import Client
 from router.proxy import Proxy
 from router.reading import Bounds
 from router.rebuild import Plan, build
-from router.sagemaker.paths import Operation, route
+from router.sagemaker.paths import Operation, Route, route
 from router.sagemaker.surface import SageMaker
 from router.sessions.keeping import let_go, look_after
 from router.sessions.paths import add_session_paths
@@ -81,12 +81,17 @@ class Door:
         asked = route(exchange.path, self._prefix)
         if asked is not None:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
-                exchange.path = asked.path
-                return self._admin.serve(exchange)
+                return self._models_of(asked, exchange)
             return self._sagemaker.serve(asked, exchange)
         if exchange.method == "OPTIONS" and for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
+
+    async def _models_of(self, asked: Route, exchange: Exchange) -> None:
+        """List models below an endpoint, as below `/v1`."""
+        if self._sagemaker.admits(asked, exchange):
+            exchange.path = asked.path
+            await self._admin.serve(exchange)
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """A request was refused, or its client left, before anybody served it."""

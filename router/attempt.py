@@ -193,7 +193,7 @@ class Attempt:
             self._explanation(),
         )
         if visit is not None:
-            lines += visit.fields()
+            lines += visit.fields(self.status)
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from router.app import create_app
-from router.fleet import Fleet
+from router.fleet import Fleet, Pool
 from router.identity.agreement import State
 from router.identity.case import Case
 from router.memory_status import kv_statuses
+from router.remote_memory import RemoteMemory
 from router.settings import Settings
 from router.stores.lookup import StoreDown
 from router.stores.shared import SharedStore
+from strategies.base import Prompt
 
 
 async def check_live(settings: Settings) -> tuple[list[str], bool]:
@@ -20,8 +22,11 @@ async def check_live(settings: Settings) -> tuple[list[str], bool]:
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
+        for pool, remote in door.memories.remotes():
+            lines += await _controller(pool, remote)
         well = all(worker.ready for worker in door.fleet.workers)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
+        well = well and not any(remote.failing for _, remote in door.memories.remotes())
         stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         lines += [line for line, _ in stores]
         well = well and all(good for _, good in stores)
@@ -44,6 +49,19 @@ def _workers(fleet: Fleet) -> Iterator[str]:
         for worker in pool.workers:
             said = ", ".join(sorted(worker.models)) if worker.ready else worker.reason
             yield f"pool {pool.name}: worker {worker.name}: {worker.state.value}: {said}"
+
+
+async def _controller(pool: Pool, remote: RemoteMemory) -> list[str]:
+    """What the controller says of the pool's workers, if it says anything in time."""
+    asked, names = Prompt("", 0), [worker.name for worker in pool.workers]
+    await remote.ask(asked, names)
+    doubts = {name: remote.doubt(name, asked) for name in names}
+    if remote.failing:
+        return [f"pool {pool.name}: controller {remote.url}: {', '.join(set(doubts.values()))}"]
+    return [f"pool {pool.name}: controller {remote.url}: answers"] + [
+        f"pool {pool.name}: worker {name}: KV events: {doubt or 'trusted'}, says the controller"
+        for name, doubt in doubts.items()
+    ]
 
 
 def _tokenizer(case: Case) -> Iterator[str]:

@@ -70,6 +70,7 @@ class Exchange:
         "headers",
         "identity",
         "keep",
+        "keyed",
         "left",
         "method",
         "path",
@@ -93,6 +94,8 @@ class Exchange:
         """In order, names in lower case; not to be changed."""
         self.keep = keep
         """The connection may be used again afterwards."""
+        self.keyed = False
+        """Its credentials are for the router alone."""
         self.identity = head.identity or new_id()
         self.tenant = ""
         """Name of the door key that was shown."""
@@ -129,7 +132,7 @@ class Exchange:
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
-        return self.head.passing(keyed=keyed)
+        return self.head.passing(keyed=keyed or self.keyed)
 
     def visit(self, sessions: "Sessions") -> "Visit | None":
         """Return its part in a session of theirs, if it names one. Raises BadRequest."""

@@ -165,7 +165,7 @@ class Pool:
             worker.pace.follow(self.curve)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Those that get new requests."""
-        self.draining = {worker.name: worker for worker in workers if worker.draining}
+        self.named = {worker.name: worker for worker in workers}
         self.stateful = any(worker.stateful for worker in workers)
         """Its workers keep sessions themselves."""
 
@@ -201,15 +201,26 @@ class Pool:
         except Exception:
             log.exception("pool %s: a fault of its strategy", self.name)
 
-    def eligible(self, model: str) -> list[Worker]:
-        """Return who may answer for `model` now. Raises UnknownModel, NoWorker."""
+    def eligible(self, model: str, *, in_session: bool = False) -> list[Worker]:
+        """Return who may answer for `model` now. Raises UnknownModel, NoWorker.
+
+        Nobody, but only if `in_session`, where all that could are being drained: they keep the
+        sessions that they have.
+        """
         ready = [w for w in self.taking if w.ready and model in w.models]
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
+        if in_session and self.sessions and any(self.serves(w, model) for w in self.workers):
+            return []
         # A worker that was never heard of may serve it: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
         raise UnknownModel(model)
+
+    @staticmethod
+    def serves(worker: Worker, model: str) -> bool:
+        """Whether it is there and has the model; any will do where none is named."""
+        return worker.ready and (not model or model in worker.models)
 
     def book(self, prompt: Prompt, choice: Candidate, now: float) -> Booking:
         """Charge `prompt` to the chosen worker; its load releases the booking."""
@@ -251,18 +262,20 @@ class Fleet:
         """Every worker of every pool."""
         return (worker for pool in self.pools for worker in pool.workers)
 
-    def route(self, model: str | None) -> tuple[Pool, str, list[Worker]]:
+    def route(
+        self, model: str | None, *, in_session: bool = False
+    ) -> tuple[Pool, str, list[Worker]]:
         """Return the pool, the model's name and the workers that could answer for it.
 
-        Without a name it is the only model there is, as vLLM has it. Raises BadRequest,
-        UnknownModel, NoWorker.
+        Without a name it is the only model there is, as vLLM has it. `in_session` as in
+        `Pool.eligible`. Raises BadRequest, UnknownModel, NoWorker.
         """
         if not model:
             model = self._only_model()
         pool = self._routes.get(model) or self._pool(model)
         if pool is None:
             raise UnknownModel(model)
-        workers = pool.eligible(model)
+        workers = pool.eligible(model, in_session=in_session)
         self._routes[model] = pool
         return pool, model, workers
 

@@ -136,13 +136,17 @@ def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place |
     told = settings.sagemaker
     who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
     invocation = Place(who, "POST", told.body)
-    openai = Place(who, None, settings.limits.body)
+    openai = Place(who, "POST", settings.limits.body)
+    models = Place(who, "GET", SMALL_BODY)
 
     def place(path: str) -> Place | None:
         found = route(path, told.prefix or "")
         if found is None:
             return None
-        return openai if found.operation is Operation.OPENAI else invocation
+        if found.operation is not Operation.OPENAI:
+            return invocation
+        listed = found.path == MODELS or found.path.startswith(MODEL)
+        return models if listed else openai
 
     return place
 

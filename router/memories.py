@@ -248,6 +248,8 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
+        if pool not in self._fleet.pools:  # the settings changed meanwhile: it is asked again
+            return
         where = (pool.name, worker)
         if where in self._followed and self._followed[where][0] != published:
             await self._leave(where)
@@ -284,9 +286,13 @@ class Memories:
         if memory is None or self._subscriber is None or where in self._followed:
             return
         sources = []
+        known = {source.rank for source in memory.sources.get(worker.name, ())}
         for one in published:
+            if one.rank in known:  # a controller was told of it
+                continue
             source = memory.join(worker.name, one.rank, replays=one.replay is not None)
-            self._subscriber.follow(source, one.endpoint, one.replay, one.topic)
+            names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
+            self._subscriber.follow(source, one.endpoint, one.replay, one.topic, names)
             sources.append(source)
         self._followed[where] = (published, sources)
         log.info(
@@ -295,12 +301,13 @@ class Memories:
 
     async def _leave(self, where: tuple[str, Worker]) -> None:
         _, sources = self._followed.pop(where)
-        if self._subscriber is not None:
-            await self._subscriber.leave(sources)
-        for pool, memory in self.pools():
+        closing = self._subscriber.leave(sources) if self._subscriber is not None else None
+        for pool, memory in self.pools():  # before anything waits: it may be followed again then
             if pool.name == where[0]:
                 for source in sources:
                     memory.leave(source)
+        if closing is not None:
+            await closing
 
 
 def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consult | None:

@@ -15,6 +15,8 @@ class KvStreamStatus(BaseModel):
 
     rank: int
     connected: bool
+    replays: bool
+    """What was missed can be asked for."""
     state: str
     """`waiting`, `live`, `replay` or `gap`."""
     sequence: int
@@ -35,6 +37,7 @@ class KvStreamStatus(BaseModel):
         return cls(
             rank=source.rank,
             connected=source.connected,
+            replays=stream.replays,
             state=stream.state.value,
             sequence=stream.applied,
             epoch=stream.epoch,
@@ -69,25 +72,27 @@ class KvStatus(BaseModel):
         if not self.streams:
             why = self.missing or "it was not asked yet"
             return f"worker {self.worker}: no KV events: {why}"
-        parts = []
-        for one in self.streams:
-            said = "subscribed" if one.connected else "not connected: is the address reachable?"
-            rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
-            ago = one.seconds_since_event
-            heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
-            parts.append(
-                f"{rank}{said}, {heard}, sequence {one.sequence}, gaps {one.counts.get('gap', 0)}"
-            )
+        streams = "; ".join(self._stream(one) for one in self.streams)
         blocks = sum(self.blocks.values())
-        right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else "none compared"
+        right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else _UNCOMPARED
         doubt = f"; not trusted: {self.doubt}{_HELP.get(self.doubt, '')}" if self.doubt else ""
-        return (
-            f"worker {self.worker}: KV events: {'; '.join(parts)}; {blocks} blocks, {right}{doubt}"
-        )
+        return f"worker {self.worker}: KV events: {streams}; {blocks} blocks, {right}{doubt}"
+
+    def _stream(self, one: KvStreamStatus) -> str:
+        rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
+        said = "subscribed" if one.connected else "not connected"
+        ago = one.seconds_since_event
+        heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
+        gaps = f"gaps {one.counts.get('gap', 0)}"
+        lost = "" if one.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
+        return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
 
 
+_UNCOMPARED = "none compared (vLLM says what it found with --enable-prompt-tokens-details)"
 #: What an operator can do, by doubt.
 _HELP = {
+    "not connected": f" (nobody publishes there: start vLLM with {FLAG}, and see that its port can"
+    " be reached)",
     "silent": f" (it computes and announces nothing: start vLLM with {FLAG})",
     "disagrees": " (it reports other cached tokens than its events promise: compare tokenizers,"
     " and see that vLLM has --enable-prefix-caching and --enable-prompt-tokens-details)",

@@ -48,6 +48,8 @@ class Known(NamedTuple):
     """Its workers may be sent the ids along with a chat."""
     media: bool = False
     """Of a chat with images its tokens are known up to the first of them."""
+    left_out: bool | None = False
+    """Tools of which none may be chosen are not in its prompts; None: that is not known."""
 
 
 class Asked(NamedTuple):
@@ -155,7 +157,7 @@ class Prompts:
         return known is not None and known.forward and known.exact is along.exact
 
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
-        ids = known.exact.ids(endpoint, body)
+        ids = known.exact.ids(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
         along = known.forward and endpoint.prompted is Prompted.CHAT
         if not along or known.exact.dated or not may_have(request):
@@ -165,7 +167,7 @@ class Prompts:
     def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
         """Keys end where the first image begins: what is after it is another one's in the engine,
         by a hash of its own."""
-        head = known.exact.head(endpoint, body)
+        head = known.exact.head(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, head.ids)
         tokens = head.tokens + PART_TOKENS * head.media
         return replace(prompt, tokens=tokens, counted=False)

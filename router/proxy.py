@@ -88,8 +88,8 @@ class Proxy:
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)
-        if plea.visit is not None:
-            await plea.visit.look(plea.pool)  # before a comment could promise an answer
+        if plea.visit is not None:  # before a comment could promise an answer
+            await plea.visit.look(plea.pool, plea.workers)
         if self._comment is not None and plea.prompt.stream:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
@@ -118,7 +118,7 @@ class Proxy:
             decision = self._among(plea.pool, plea.prompt, workers)
         job = self._decided(plea, decision)
         plea.exchange.asked = True
-        await self._try_each(job)
+        await self._try(job)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """The same for a session, which waits for its own worker if it must stay there."""
@@ -129,25 +129,27 @@ class Proxy:
             held = home is not None and getattr(pool.strategy, "stays", False)
             only = home.name if home is not None and held else ""
             wanted = [home] if home is not None and held else workers
+            if not wanted:
+                raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
             if not self._admission.must_wait(pool, model, wanted, only):
                 break
             await self._admission.turn(pool, model, exchange.tenant, only)
-            found, _, workers = self._fleet.route(model)
+            found, _, workers = self._fleet.route(model, in_session=True)
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
                 if plea.visit is None:
                     await self._ask(plea)
                     return
                 visit, workers = plea.visit, plea.workers
-            await visit.look(plea.pool)
+            await visit.look(plea.pool, workers)
         if home is not None and home not in workers:
-            workers = [home, *workers]  # it is being drained
+            workers = [home, *workers]  # it is being drained, or left out
         bound = replace(plea.prompt, bound=visit.bound)
         plea = plea._replace(prompt=bound, visit=visit)
         decision = visit.told(self._among(plea.pool, bound, workers), workers)
         job = self._decided(plea, decision)
         exchange.asked = True
-        await self._try_each(job)
+        await self._try(job)
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """As the fleet is by now; read again if the settings have changed meanwhile."""
@@ -163,16 +165,18 @@ class Proxy:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind)
         self._limits.check(endpoint, request)
-        pool, request.model, workers = self._fleet.route(request.model)
+        pool, request.model, workers = self._fleet.route(request.model, in_session=True)
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
-            pool, _, workers = self._fleet.route(request.model)  # as it is by now
+            pool, _, workers = self._fleet.route(request.model, in_session=True)  # as it is by now
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
-            pool, _, workers = self._fleet.route(request.model)
+            pool, _, workers = self._fleet.route(request.model, in_session=True)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
+        if visit is None:
+            workers = workers or pool.eligible(request.model)  # nobody: it is told so
         return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
     def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
@@ -209,6 +213,14 @@ class Proxy:
         last = pool.strategy.rank(prompt, others, now)
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
+    async def _try(self, job: Job) -> None:
+        """Ask for an answer; a session that was to begin with it has not if there is none."""
+        try:
+            await self._try_each(job)
+        except (DoorError, asyncio.CancelledError):
+            await _undo(job)
+            raise
+
     async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
@@ -222,16 +234,16 @@ class Proxy:
         left = list(range(len(candidates)))
         try:
             while left:
-                first = len(left) == len(candidates)
-                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
-                choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
-                worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
                         break
                     retrying = True
-                if not _still(job, worker, again=error is not None):  # the wait may have been long
+                first = len(left) == len(candidates)
+                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
+                if not _still(job, ranked, again=error is not None):  # the wait may have been long
                     continue
+                choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
+                worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
                 stays = first and job.decision.stays
                 last = asked + 1 >= self._attempts or not left or stays
                 attempt = Attempt(job, worker, choice)
@@ -270,9 +282,7 @@ class Proxy:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
-        body = exchange.body
-        if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
-            body = with_ids(body, job.along.listed)
+        body = _body(job, worker)
         path, key = job.endpoint.path.encode(), worker.api_key
         asks = exchange if job.visit is None else job.visit.stripped(exchange)
         head = upstream_head(path, asks, worker.host, key, len(body))
@@ -286,6 +296,8 @@ class Proxy:
                     attempt.full()
                     return False
                 attempt.on_first_byte(status)
+                if status >= 400:
+                    await _undo(job)
                 self._holding.freed()
                 if not relay.begin(connection, attempt.fields()):
                     await relay.flow(connection)
@@ -343,16 +355,30 @@ class Proxy:
             )
 
 
-def _still(job: Job, worker: Worker, *, again: bool) -> bool:
+def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
     """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
+    worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
     return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
+
+
+def _body(job: Job, worker: Worker) -> bytes:
+    """Return what the worker is sent: token ids go along where it takes them."""
+    body = job.exchange.body
+    if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
+        return with_ids(body, job.along.listed)
+    return body
 
 
 async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
     """Bind the session to the choice, or follow it to where others have bound it."""
-    if not getattr(choice.worker, "ready", True):
-        return choice
-    return await visit.settle(choice, job.decision.candidates, job.pool)
+    return await visit.settle(choice, job.decision.candidates, job.pool, job.prompt.model)
+
+
+async def _undo(job: Job) -> None:
+    """Nobody answers: a session that was to begin has not, unless the client was told so."""
+    exchange = job.exchange
+    if job.visit is not None and (exchange.commented or not exchange.started):
+        await job.visit.undo()
 
 
 def _holds(plea: Plea) -> bool:

@@ -50,6 +50,7 @@ class RemoteMemory:
 
     def __init__(self, url: str, key: str, deadline: float) -> None:
         """`deadline` in seconds."""
+        self.url = url
         self.truths: dict[str, Truth] = {}
         self.answers = self.slow = self.failed = 0
         """Questions that were answered, that were not in time, that could not be."""

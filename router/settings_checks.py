@@ -12,6 +12,7 @@ from pydantic_core import InitErrorDetails
 from router.settings_errors import KeyPath, dotted, refusal
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings
+from router.settings_sessions_check import session_contradictions
 from router.settings_types import url_address
 from router.units import format_duration, parse_duration, shown
 
@@ -47,6 +48,8 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
             yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
     yield from _ejection(_get(_get(given, "health"), "ejection"))
     yield from _origins(_get(given, "cors"))
+    yield from _signatures(given)
+    yield from session_contradictions(given)
     for found in exposures(given):
         yield refusal(found.path, found.message)
 
@@ -119,6 +122,15 @@ def _ejection(ejection: object) -> Iterator[InitErrorDetails]:
 def _origins(cors: object) -> Iterator[InitErrorDetails]:
     if isinstance(cors, list | tuple) and "*" in cors and len(cors) > 1:
         yield refusal(("cors",), '"*" allows every origin: remove it, or the others')
+
+
+def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    if _get(_get(given, "sagemaker"), "sigv4") and given.get("auth") is None:
+        yield refusal(
+            ("sagemaker", "sigv4"),
+            "opens SageMaker's paths alone, and nothing says who may use the others, such as /v1:"
+            " give auth: {keys: [...]}, or write auth: none to let everyone in",
+        )
 
 
 def _duration(value: object, default: float) -> float:

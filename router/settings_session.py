@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, StrictBool, WithJsonSchema
 
+from router.sessions.ids import Names
 from router.sessions.table import Lease
 from router.settings_types import Count, Model, Wait
 from router.units import DurationOrOff, Secret, shown
@@ -90,6 +91,11 @@ class SessionSettings(Model):
     an error. Default: rebind."""
     redis: RedisSettings | None = None
     """Where several routers keep their sessions together. Default: none, in memory."""
+
+    @property
+    def names(self) -> Names:
+        """Where clients name their session."""
+        return Names(self.header.encode(), self.field)
 
     @property
     def lease(self) -> Lease:

@@ -85,12 +85,14 @@ def natural_length(prompt: array[int]) -> int:
 def ring(pieces: Callable[[str], list[tuple[int, bytes]]]) -> Voice:
     """The voice of a real tokenizer, which cuts a text into ids and their pieces.
 
-    The ring's words follow a space; those that an answer begins with do not, as templates and
-    clients strip answers, and so they are cut by themselves.
+    The ring's words follow a space, and another word: some tokenizers treat a text's first one in
+    their own way. Those that an answer begins with do not, as templates and clients strip answers,
+    and so they are cut by themselves.
     """
     known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
     alone = {word: pieces(word) for word in known}
-    following = {word: pieces(f" {word}") for word in known}
+    before = len(alone[known[0]])
+    following = {word: pieces(f"{known[0]} {word}")[before:] for word in known}
     ids, openings = array(TYPECODE), []
     texts: list[bytes] = []
     for number, word in enumerate(_words(known)):

@@ -140,5 +140,5 @@ def decode(body: bytes, kind: type[T]) -> T:
     """A request body as `kind`; ApiError 400 that says where it is wrong."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(str(error)) from None

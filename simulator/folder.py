@@ -1,7 +1,7 @@
 """A real model's tokenizer and chat template, from its folder, through Hugging Face's own library.
 
-The folder is one that an engine would serve: `tokenizer.json`, and `tokenizer_config.json` with the
-special tokens and the chat template, or `chat_template.jinja`. Nothing else of it is read.
+The folder is one that an engine would serve: `tokenizer.json` or what stands for it (`vocabulary`),
+and `tokenizer_config.json` with the special tokens and the chat template, or `chat_template.jinja`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from simulator.answers import Voice, ring
 from simulator.chat_template import ChatTemplate
 from simulator.conversation import Conversation
 from simulator.errors import bad_request
 from simulator.tokens import TYPECODE
-
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+from simulator.vocabulary import SPECIAL, vocabulary
 
 
 class Folder:
     """A `Language` that is some model's. ValueError where the folder does not hold one."""
 
     def __init__(self, path: Path) -> None:
-        file = path / "tokenizer.json"
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
-            raise ValueError(f"{file} cannot be read: {error}") from None
+        self._tokenizer, named = vocabulary(path)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.top = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.voice: Voice = ring(self._pieces)
         config = _config(path / "tokenizer_config.json")
-        special = {name: text for name in _SPECIAL if (text := _token(config.get(name)))}
+        told = {name: text for name in SPECIAL if (text := _token(config.get(name)))}
+        special = {**told, **named}
         sources = _templates(path, config)
         self._templates = {name: ChatTemplate(text, special) for name, text in sources.items()}
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from simulator.answers import SIMULATED, Voice
 from simulator.conversation import Conversation
 from simulator.folder import Folder
+from simulator.mistral import Mistral, is_mistrals
 from simulator.template import render
 from simulator.tokens import detokenize, tokenize
 
@@ -75,4 +76,6 @@ def language_of(folder: Path | None) -> Language:
 
     ValueError where the folder is not one.
     """
-    return Simulated() if folder is None else Folder(folder)
+    if folder is None:
+        return Simulated()
+    return Mistral(folder) if is_mistrals(folder) else Folder(folder)

@@ -11,6 +11,7 @@ in a hundred. 16 KiB are 64 keys, 256 KiB 192 instead of 1,024.
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from struct import iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
@@ -79,10 +80,8 @@ def even_chain(root: int, ids: bytes, size: int) -> list[int]:
     follow gives the same keys as one call would.
     """
     key, width, low, high, digest = root, size * ID_BYTES, _LOW, _HIGH, xxh3_64_intdigest
-    return [
-        key := digest(ids[start : start + width], key) & low | high
-        for start in range(0, len(ids) - width + 1, width)
-    ]
+    whole = ids[: len(ids) - len(ids) % width]
+    return [key := digest(block, key) & low | high for (block,) in iter_unpack(f"{width}s", whole)]
 
 
 def extra_key(key: int, extra: bytes) -> int:

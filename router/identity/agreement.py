@@ -61,6 +61,8 @@ class Verdict:
     difference: Difference | None = None
     media: bool = False
     """Before an image too its tokens are ours."""
+    left_out: bool | None = False
+    """Tools of which none may be chosen are not in its prompts; None: that is not known."""
 
 
 def answers(exact: Exact) -> dict[str, bytes]:

@@ -7,34 +7,35 @@ template. What the template says stays the same.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import BuiltinMethodType, GeneratorType
 from typing import Any
 
 import jinja2
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
-from jinja2.filters import do_trim
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from router.identity.filters import cut, each, keep, refuse, say, sum_, trim, turn
 from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
-from router.identity.watch import BITS, Watch
+from router.identity.watch import BITS, WATCH, Watch
 
 #: Characters of the longest template: some five times those of the longest in use.
 LONGEST = 128 << 10
-#: The name by which a rendering finds its watch: none that a template could write.
-WATCH = "the watch"
 #: What `message.items` and the like are: not items of an object.
 _OF_DICTS = frozenset(dir(dict))
-#: Filters and methods of which the result may be much longer than what they are given.
-_MULTIPLYING = frozenset(
+#: Filters and methods of which the result may be much longer than what they are given, for they are
+#: told how wide it is to be.
+_WIDENING = frozenset(
     (
-        *("batch", "center", "expandtabs", "format", "format_map", "indent", "join", "ljust"),
-        *("replace", "rjust", "slice", "to_bytes", "translate", "zfill"),
+        *("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice", "to_bytes"),
+        "zfill",
     )
 )
+#: And those into which other values are put.
+_MULTIPLYING = frozenset(("format", "format_map", "join", "replace", "translate"))
 #: Those that make nothing new, and take no time.
 _FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
 _ASKING = frozenset(
@@ -75,7 +76,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         """Call a macro, a method or a function. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
-        if name in _MULTIPLYING:
+        if name in _MULTIPLYING or name in _WIDENING:
             _check_product(watch, name, obj, args, kwargs)
         if type(obj) is not BuiltinMethodType:
             watch.turn()  # it may call others
@@ -113,10 +114,10 @@ class Bounded(ImmutableSandboxedEnvironment):
         """
         if len(text) > LONGEST:
             raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
-        self.filters.update(dict.fromkeys(_REFUSED, _refuse))
+        self.filters.update(dict.fromkeys(_REFUSED, refuse))
         self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
-        self.filters |= {"trim": _trim, TURN: _turn, KEEP: _keep, CUT: _cut, SAY: _say}
-        self.globals["lipsum"] = _refuse
+        self.filters |= {"sum": sum_, "trim": trim, TURN: turn, KEEP: keep, CUT: cut, SAY: say}
+        self.globals["lipsum"] = refuse
         try:
             tree = with_looks(self.parse(text))
             nodes.Node.set_environment(tree, self)
@@ -153,7 +154,7 @@ def _check_product(
     if name.startswith("format") and _WIDE_FIELD.search(str(value)):
         raise SecurityError("a value would be too large")
     more = [kwargs[one] for one in kwargs if one not in {"_loop_vars", "_block_vars"}]
-    watch.product(value, [*args, *more])
+    (watch.widened if name in _WIDENING else watch.product)(value, [*args, *more])
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,62 +167,23 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def filtered(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any filter
         watch: Watch = context.parent[WATCH]
         watch.turn()
-        if name in _MULTIPLYING and args:
+        if args:
+            watch.cut(args[0])  # which takes its time too
+            more = [*args[1:], *kwargs.values()]
             if name == "format":
-                _check_form(watch, str(args[0]), [*args[1:], *kwargs.values()])
-            watch.product(args[0], [*args[1:], *kwargs.values()])
+                _check_form(watch, str(args[0]), more)
+            if name in _WIDENING:
+                watch.widened(args[0], more)
+            elif name in _MULTIPLYING:
+                watch.product(args[0], more)
         if passing:
             first = {"eval_context": context.eval_ctx, "environment": context.environment}
             made = function(first.get(passing, context), *args, **kwargs)
         else:
             made = function(*args, **kwargs)
         if type(made) is GeneratorType:
-            return _each(watch, made)
+            return each(watch, made)
         watch.keep(made)
         return made
 
     return filtered
-
-
-@pass_context
-def _trim(context: Context, value: object, chars: str | None = None) -> str:
-    """Jinja's own for what is asked of it most."""
-    made = value.strip(chars) if type(value) is str else do_trim(value, chars)  # type: ignore[arg-type]
-    context.parent[WATCH].charge(len(made))
-    return made
-
-
-def _each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
-    for value in values:
-        watch.turn()
-        yield value
-
-
-def _refuse(*_: object, **__: object) -> None:
-    raise SecurityError("no prompt needs this")
-
-
-@pass_context
-def _turn(context: Context, value: object) -> object:
-    context.parent[WATCH].turn()
-    return value
-
-
-@pass_context
-def _keep(context: Context, value: object) -> object:
-    context.parent[WATCH].keep(value)
-    return value
-
-
-@pass_context
-def _cut(context: Context, value: object) -> object:
-    context.parent[WATCH].cut(value)
-    return value
-
-
-@pass_context
-def _say(context: Context, value: object) -> object:
-    if type(value) is not str:
-        watch: Watch = context.parent[WATCH]
-        watch.charge(watch.weigh(value))
-    return value

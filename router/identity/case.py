@@ -17,7 +17,7 @@ from router.identity.sources import Kind, Origin
 #: Seconds until a worker that did not agree is asked again: doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 15.0, 3600.0
 #: Seconds until one that agreed is asked again where prompts hold the date: in another zone, or by
-#: another clock, it is another one at some hours of the day.
+#: another clock, it is another one at some hours of the day. Also, where it did not tell all.
 DATED_S = 600.0
 
 
@@ -46,11 +46,15 @@ class Case:
     """Why there is none."""
     asked: dict[str, Asked] = field(default_factory=dict)
     """By worker's name."""
+    missing: Wanted | None = None
+    """What was looked for and is not there, so that workers are asked: it may come yet."""
     trusted: bool = False
     told: str = ""
     """What was last said of it in the log."""
     differences: dict[str, Difference] = field(default_factory=dict)
     """Those that the log has told, by worker's name."""
+    choosing: bool = False
+    """Clients send tools of which none may be chosen: what workers make of them is to be known."""
     taking: set[str] = field(default_factory=set)
     """Workers that agree, and take a chat's token ids along."""
 
@@ -84,7 +88,8 @@ class Case:
             verdict = before.verdict
         if verdict.state is State.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
-            self.asked[worker] = Asked(verdict, now + DATED_S if dated else inf)
+            again = dated or (self.choosing and verdict.left_out is None)
+            self.asked[worker] = Asked(verdict, now + DATED_S if again else inf)
             return
         times = before.times + 1 if before else 1
         pause = min(LONGEST_S, FIRST_S * 2.0 ** (times - 1))
@@ -96,6 +101,12 @@ class Case:
             if name in self.asked:
                 self.asked[name].due = 0.0
                 self.asked[name].times = 0
+
+    def choose(self) -> None:
+        """Clients send such tools: ask those workers of which it is not known."""
+        if not self.choosing:
+            self.choosing = True
+            self.doubt([name for name, one in self.asked.items() if one.verdict.left_out is None])
 
     def decide(self, workers: Iterable[str], ready: Iterable[str]) -> None:
         """Trust it or not; `workers` are all that serve it, `ready` those of them that are."""
@@ -127,6 +138,15 @@ class Case:
         """All workers have our tokens before an image too."""
         asked = self.asked.values()
         return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
+
+    @property
+    def left_out(self) -> bool | None:
+        """Whether tools of which none may be chosen are not in prompts: where workers differ on
+        that, or one does not tell, it is not known."""
+        said = {
+            one.verdict.left_out for one in self.asked.values() if one.verdict.state is State.AGREES
+        } or {False}
+        return said.pop() if len(said) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
         """Return the first of these models that hangs on this source."""

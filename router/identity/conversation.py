@@ -27,11 +27,14 @@ def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     return [_message(message, parts=parts) for message in messages]
 
 
-def _message(message: Mapping[str, Any], *, parts: bool) -> Message:
+def _message(message: Message, *, parts: bool) -> Message:
     role = message["role"]
-    given: Sequence[Part] = message["content"] or ()
-    if len(given) == 1 and len(message) == 2 and not parts and role not in _CHANGED:
-        return {"role": role, "content": given[0].text or ""}  # nearly all are this plain
+    content: str | Sequence[Part] | None = message["content"]
+    if isinstance(content, str):
+        if not parts and role not in _CHANGED:
+            return message  # nearly all are this plain
+        content = (Part("text", content),)
+    given = content or ()
     if role == "system":
         given = [kept for part in given if (kept := _without_billing(part)) is not None]
     made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}

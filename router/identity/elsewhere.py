@@ -7,6 +7,7 @@ from typing import Any
 from router.fleet import Worker
 from router.identity.asked import Body, decoded, packed, plain
 from router.identity.chat import chat_of
+from router.identity.choice import chosen
 from router.identity.reading import renamed
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.unlike import Unlike
@@ -25,19 +26,26 @@ _CHAT = (
 
 
 class Elsewhere:
-    """Asks the least busy of a model's workers. `workers` are those that are ready now."""
+    """Asks the least busy of a model's workers."""
 
     def __init__(
-        self, inquiries: Inquiries, model: str, workers: Callable[[], Sequence[Worker]]
+        self,
+        inquiries: Inquiries,
+        model: str,
+        workers: Callable[[], Sequence[Worker]],
+        left_out: Callable[[], bool | None] = lambda: False,
     ) -> None:
+        """`workers` are those that are ready now; `left_out` tells what they do with tools of which
+        none may be chosen."""
         self._inquiries = inquiries
         self._model = model
         self._workers = workers
+        self._left_out = left_out
         self._again = 0.0
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
-        asked = _question(endpoint, body)
+        asked = _question(endpoint, chosen(decoded(body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked
         now = asyncio.get_running_loop().time()
@@ -54,9 +62,8 @@ class Elsewhere:
             raise Unlike("no worker tokenizes") from None
 
 
-def _question(endpoint: Endpoint, body: bytes) -> dict[str, Any] | bytes:
+def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
     """Return what to ask; or the ids, where the request brings them along. Raises Unlike."""
-    asked = decoded(body)
     match endpoint.prompted:
         case Prompted.CHAT:
             return _chat(asked)

@@ -14,8 +14,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 
-from router.identity.bounds import WATCH, Bounded
-from router.identity.watch import Watch
+from router.identity.bounds import Bounded
+from router.identity.watch import WATCH, Watch
 
 #: Characters of a level's indent, at most, and pieces of JSON between two looks at how long it is.
 _INDENT, _PIECES = 64, 256

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from router.identity.asked import Body, decoded, plain
+from router.identity.choice import chosen
 from router.identity.media import Head
 from router.identity.unlike import Unlike
 from router.openai import Endpoint, Prompted
@@ -49,8 +50,11 @@ class Exact:
         """Whether prompts may hold the time: ours may be another one than the engine's."""
         return self._way.dated
 
-    def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
-        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
+    def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
+        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike.
+
+        `left_out` are tools of which none may be chosen; None: that is not known.
+        """
         asked = decoded(body)
         match endpoint.prompted:
             case Prompted.COMPLETION:
@@ -59,11 +63,11 @@ class Exact:
                 return self._plain(asked, "input")
             case Prompted.NOTHING:
                 raise Unlike("no prompt")
-        return self._way.chat(endpoint, asked, len(body))
+        return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
 
-    def head(self, endpoint: Endpoint, body: bytes) -> Head:
+    def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> Head:
         """Return what is known of a chat with images and the like. Raises Unlike."""
-        return self._way.head(endpoint, decoded(body), len(body))
+        return self._way.head(endpoint, chosen(decoded(body), left_out=left_out), len(body))
 
     def _plain(self, asked: Body, field: str) -> bytes:
         found = plain(asked, field)

@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from time import monotonic
 
 from router.fleet import Fleet, Worker
+from router.identity import choice
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
 from router.identity.finding import Finding
@@ -170,10 +171,14 @@ class Keeper:
     # Whether workers agree.
 
     def _recount(self) -> None:
-        """Doubt a pool's tokenizers when its workers count other tokens."""
+        """Doubt a pool's tokenizers when its workers count other tokens, or clients send what is
+        not known of them."""
         now = monotonic()
         before, self._recounts = self._recounts, {}
         for pool in self._fleet.pools:
+            if pool.prompts.by_reason[choice.UNKNOWN]:
+                for case in self._publishing.serving.of_pool(pool.name):
+                    case.choose()
             recount = self._recounts[pool.name] = before.get(pool.name) or Recount()
             if recount.is_due(pool.prompts.miscounted, now):
                 tell_recount(pool.name, pool.prompts.miscounted)
@@ -204,7 +209,8 @@ class Keeper:
                 return  # it has changed meanwhile
             takes = False
             try:
-                verdict = await verified(reference, self._inquiries, worker, model)
+                asks = case.choosing
+                verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
                 if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked

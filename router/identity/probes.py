@@ -99,6 +99,10 @@ IMAGE = _chat(
     _says("user", [{"type": "text", "text": "What is this? " + _ODD}, square(64)]),
 )
 
+TOOLS = _chat("tools", _ASKS, tools=[_WEATHER])
+#: The same chat without them.
+NO_TOOLS = _chat("without tools", _ASKS)
+
 PROBES: tuple[Probe, ...] = (
     _plain("plain", "The quick brown fox jumps over the lazy dog, doesn't it?"),
     _plain("non-ASCII", _ODD),
@@ -112,7 +116,8 @@ PROBES: tuple[Probe, ...] = (
     _chat("parts", _says("user", _PARTS), _says("assistant", "Yes."), _says("user", _PARTS)),
     _chat("special tokens in chat", _says("user", _MARKS + _ODD)),
     _chat("empty texts", _says("system", ""), _says("user", "")),
-    _chat("tools", _ASKS, tools=[_WEATHER]),
+    NO_TOOLS,
+    TOOLS,
     _chat("tool calls and results", *_TOOL_TALK, tools=[_WEATHER]),
     _chat("thinking off", _ASKS, chat_template_kwargs={"enable_thinking": False}),
     _chat(

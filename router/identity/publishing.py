@@ -67,18 +67,22 @@ class Publishing:
         """Models whose tokens are computed here."""
         if not case.trusted or case.volume is None:
             return {}
-        exact, forward, media = case.volume.exact, self._forwards(case), case.media
-        return {name: Known(said, exact, forward, media) for name, said in case.models.items()}
+        exact, forward = case.volume.exact, self._forwards(case)
+        rest = case.media, case.left_out
+        return {name: Known(said, exact, forward, *rest) for name, said in case.models.items()}
 
     def _asked(self, case: Case) -> dict[str, Asked]:
         """Models whose tokens their workers are asked for."""
         if not case.trusted or case.volume is not None:
             return {}
         return {
-            name: Asked(said, Elsewhere(self._inquiries, name, workers).ids)
+            name: Asked(said, self._elsewhere(case.pool, name).ids)
             for name, said in case.models.items()
-            for workers in [partial(self._tokenizing, case.pool, name)]
         }
+
+    def _elsewhere(self, pool: str, model: str) -> Elsewhere:
+        workers = partial(self._tokenizing, pool, model)
+        return Elsewhere(self._inquiries, model, workers, partial(self._left_out, pool, model))
 
     def _tokenizing(self, pool: str, model: str) -> list[Worker]:
         """Ready workers that serve a model and have `/tokenize`."""
@@ -90,6 +94,11 @@ class Publishing:
             for worker in self.serving.ready(case)
             if model in worker.models and case.agrees(worker.name)
         ]
+
+    def _left_out(self, pool: str, model: str) -> bool | None:
+        """Whether its workers leave out tools of which none may be chosen."""
+        case = self.serving.of_model(pool, model)
+        return None if case is None else case.left_out
 
     def _tell_worker(self, worker: Worker) -> None:
         """It is sent ids only if it takes them for all its models: it is told so as a whole."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from router.identity.decoded import Json
-from router.identity.parts import Part, read_parts
+from router.identity.parts import read_parts
 from router.identity.tools import Tool, ordered
 from router.identity.unlike import Unlike
 
@@ -45,7 +45,8 @@ Message = dict[str, Any]
 def read(messages: Json) -> list[Message]:
     """Return what an engine reads of decoded messages, which are not changed. Raises Unlike.
 
-    `content` is a list of `Part`; of other fields only those are there that were given.
+    `content` is a list of `Part`, or a text where a message has no more than that; of other fields
+    only those are there that were given.
     """
     if not isinstance(messages, list) or not messages:
         raise Unlike("no messages")
@@ -57,7 +58,7 @@ def _message(given: Json) -> Message:
     if isinstance(given, dict) and given.keys() == _PLAIN:
         role, content = given["role"], given["content"]
         if isinstance(role, str) and isinstance(content, str):
-            return {"role": role, "content": [Part("text", content)]}
+            return given if next(iter(given)) == "role" else {"role": role, "content": content}
     return _other(given)
 
 

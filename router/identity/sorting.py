@@ -32,11 +32,14 @@ class Sorting:
             wanted = settings.get(pool.name)
             if wanted is not None and pool.prompts.keyed:
                 self._sort_pool(pool, wanted, before, cases)
-        self._finding.keep({wanted for _, wanted in cases})
+        missing = {case.missing for case in cases.values() if case.missing}
+        self._finding.keep(missing.union(wanted for _, wanted in cases))
         return cases
 
     def look(self, case: Case) -> None:
         """Take what the search has brought; what was missing is looked for when it is time."""
+        if case.missing is not None:
+            self._finding.look(case.missing)
         if case.wanted.kind not in {Kind.FOLDER, Kind.HUB}:
             return
         result = self._finding.look(case.wanted)
@@ -63,29 +66,32 @@ class Sorting:
         for name, worker in _one_of_each(pool, held):
             if not self._fleet.answers_for(name, pool):
                 continue
-            found = self._origin(pool, settings, name, worker)
+            found, missing = self._origin(pool, settings, name, worker)
             if found not in told:  # adapters, of which there are many, have their model's
                 told[found] = Wanted.told(found, settings)
             key = (pool.name, told[found])
             if key not in cases:
                 cases[key] = before.get(key) or Case(pool.name, found, key[1])
                 cases[key].models = {}
+                cases[key].missing = missing
                 self.look(cases[key])
             cases[key].models[name] = identity(name, worker.models)
 
-    def _origin(self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker) -> Origin:
-        """Where to look; asking workers is a last resort, and only for those who cannot do without.
+    def _origin(
+        self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
+    ) -> tuple[Origin, Wanted | None]:
+        """Where to look, and what was missing where workers are asked in place of it.
 
-        To ask for every prompt costs more than most strategies gain by it.
+        That is a last resort, and only for those who cannot do without: to ask for every prompt
+        costs more than most strategies gain by it.
         """
         found = origin(settings.source, name, worker.models)
-        if settings.source == "auto" and _needs_tokens(pool):
-            missing = found.kind is Kind.TEXT or isinstance(
-                self._finding.look(Wanted.told(found, settings)), Missing
-            )
-            if missing:
-                return at_workers(name, worker.models, _NEEDED)
-        return found
+        if settings.source != "auto" or not _needs_tokens(pool):
+            return found, None
+        wanted = None if found.kind is Kind.TEXT else Wanted.told(found, settings)
+        if wanted is None or isinstance(self._finding.look(wanted), Missing):
+            return at_workers(name, worker.models, _NEEDED), wanted
+        return found, None
 
 
 def _needs_tokens(pool: Pool) -> bool:

@@ -12,13 +12,13 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from router.identity.bounds import WATCH, run
+from router.identity.bounds import run
 from router.identity.content_format import wants_parts
 from router.identity.continuing import cut, to_continue
 from router.identity.developers import without_developers
 from router.identity.environment import make_environment
 from router.identity.unlike import Unlike
-from router.identity.watch import Watch
+from router.identity.watch import WATCH, Watch
 
 #: What Python raises where a template is nested deeper than it can compile.
 TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)

@@ -15,7 +15,9 @@ from router.identity.agreement import (
     head_answer,
 )
 from router.identity.aside import aside
-from router.identity.probes import IMAGE
+from router.identity.asked import ID_BYTES
+from router.identity.leaving import leaves_out
+from router.identity.probes import IMAGE, NO_TOOLS, TOOLS
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.shelf import Volume
 from router.inquiry import Inquiries, NoAnswer
@@ -75,9 +77,14 @@ async def asked(
 
 
 async def verified(
-    reference: Reference, inquiries: Inquiries, worker: Worker, model: str
+    reference: Reference,
+    inquiries: Inquiries,
+    worker: Worker,
+    model: str,
+    *,
+    choosing: bool = False,
 ) -> Verdict:
-    """Ask a worker, and compare."""
+    """Ask a worker, and compare; while `choosing`, also for what only a chat tells."""
     ours = reference.answers
     if not ours:
         return Verdict(State.UNVERIFIED, "there is nothing to compare with")
@@ -105,7 +112,31 @@ async def verified(
         return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
     media = await _same_head(reference.head, inquiries, worker, model)
     also = ", and before an image" if media else ""
-    return Verdict(State.AGREES, f"the same tokens of {same} probes{also}", media=media)
+    left_out = await _left_out(theirs, inquiries, worker, model, choosing=choosing)
+    why = f"the same tokens of {same} probes{also}"
+    return Verdict(State.AGREES, why, media=media, left_out=left_out)
+
+
+async def _left_out(
+    theirs: Mapping[str, bytes],
+    inquiries: Inquiries,
+    worker: Worker,
+    model: str,
+    *,
+    choosing: bool,
+) -> bool | None:
+    """Whether a worker leaves out tools of which none may be chosen; None if that is not known.
+
+    One that takes no tools, or whose template does not write them, leaves none out. Others have to
+    answer a chat, so they are asked only where it matters.
+    """
+    whole, less = theirs.get(TOOLS.name), theirs.get(NO_TOOLS.name)
+    if whole is None or less is None or len(whole) == len(less):
+        return False
+    if not choosing:
+        return None
+    counts = len(whole) // ID_BYTES, len(less) // ID_BYTES
+    return await leaves_out(inquiries, worker, model, TOOLS.body, counts)
 
 
 async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: str) -> bool:

@@ -8,10 +8,16 @@ from jinja2.utils import Namespace
 
 from router.identity.unlike import Unlike
 
+#: The name by which a rendering finds its watch: none that a template could write.
+WATCH = "the watch"
 #: All that one rendering makes may together be this many times as long as its longest text.
 TOGETHER = 64
 #: Turns between two looks at the clock.
 TURNS = 16
+#: Characters or items that are made or gone through take as long as a turn: 2 to the power of it.
+_WORK_BITS = 12
+#: Values that are weighed between two looks at the clock, less one; all of its bits are set.
+_WEIGHED = 0xFFF
 #: Bits of a number: what computes with longer ones takes long.
 BITS = 4096
 
@@ -53,10 +59,11 @@ class Watch:
             raise Unlike("rendered too slowly")
 
     def charge(self, length: int) -> None:
-        """So much is made, which is a turn too."""
+        """So much is made or gone through: a turn, or many."""
         self._left -= length
         if self._left < 0:
             raise Unlike("rendered too long")
+        self._turns -= length >> _WORK_BITS
         self.turn()
 
     def measure(self, length: int) -> None:
@@ -86,36 +93,49 @@ class Watch:
         """
         if type(value) is str:
             return 1 + len(value)
-        weight, waiting = 0, [value]
+        weight, seen, waiting = 0, 0, [value]
         while waiting:
             one = waiting.pop()
-            weight += 1
-            if isinstance(one, str | bytes):
-                weight += len(one)
-            elif isinstance(one, Mapping):
-                waiting.extend(one)
-                waiting.extend(one.values())
-            elif isinstance(one, _COLLECTIONS):
-                waiting.extend(cast("Iterable[object]", one))
-            elif isinstance(one, int):
-                weight += _bits(one) >> 2
-            elif isinstance(one, Namespace):
-                if one is not value:  # could be made to hold more once it was weighed
-                    raise SecurityError("a namespace within something else")
-                held: dict[str, object] = getattr(one, _ATTRIBUTES)
-                waiting.extend(held.values())
+            weight += 1 + _opened(one, waiting, outermost=one is value)
             if weight + len(waiting) > self.limit:
                 raise Unlike("rendered too long")
+            seen += 1
+            if not seen & _WEIGHED:
+                self.look()
         return weight
 
     def product(self, value: object, by: list[object]) -> None:
-        """Charge what comes of a value into which others are put, or that is widened by numbers.
-
-        Raises SecurityError.
-        """
-        factor = max((one if isinstance(one, int) else self.weigh(one) for one in by), default=0)
+        """Charge what comes of a value into which others are put. Raises SecurityError."""
+        factor = max(map(self.weigh, by), default=0)
         if factor > 1:
             self.charge(self.weigh(value) * factor)
+
+    def widened(self, value: object, by: list[object]) -> None:
+        """The same of a value that is widened by numbers, and filled up. Raises SecurityError."""
+        widths = [one for one in by if isinstance(one, int)]
+        for width in widths:
+            self.measure(width)
+        self.product(value, [one for one in by if not isinstance(one, int)])
+        self.charge(self.weigh(value) * max(widths, default=0))
+
+
+def _opened(one: object, waiting: list[object], *, outermost: bool) -> int:
+    """Return how long a value is without what it holds, which is to be weighed too."""
+    if isinstance(one, str | bytes):
+        return len(one)
+    if isinstance(one, Mapping):
+        waiting.extend(one)
+        waiting.extend(one.values())
+    elif isinstance(one, _COLLECTIONS):
+        waiting.extend(cast("Iterable[object]", one))
+    elif isinstance(one, int):
+        return _bits(one) >> 2
+    elif isinstance(one, Namespace):
+        if not outermost:  # could be made to hold more once it was weighed
+            raise SecurityError("a namespace within something else")
+        held: dict[str, object] = getattr(one, _ATTRIBUTES)
+        waiting.extend(held.values())
+    return 0
 
 
 def _bits(number: int) -> int:

@@ -19,6 +19,7 @@ from router.sessions.visit import Visit
 LARGEST = 16 << 20
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
+_PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
 _REST = frozenset((b"content-type", b"accept"))
 
 
@@ -54,7 +55,7 @@ class Answer(Exchange):
         self._kept = b""
         self.stateful = False
         """It is for a worker that keeps sessions itself."""
-        outer.add(told_fields(outer.headers, outer.identity))
+        outer.add(_ours(outer.headers, outer.identity))
 
     @property
     def left(self) -> bool:
@@ -106,6 +107,7 @@ class Answer(Exchange):
     def refuse(self, error: Exception) -> None:
         """Give an error of ours."""
         self.started = self.ended = True
+        self._outer.add(_custom(self.headers))
         self._outer.refuse(error)  # type: ignore[arg-type]
 
     def start(
@@ -113,6 +115,9 @@ class Answer(Exchange):
     ) -> None:
         """Begin with what the worker, or the router, says first."""
         self.started = True
+        fields = _worker_s(fields)
+        if not fields.startswith(_CUSTOM) and b"\n" + _CUSTOM + b":" not in fields:
+            fields += _custom(self.headers)  # else its own is what SageMaker would pass on
         if status >= 400 or self._converts:
             self._holds, self._status, self._kept = True, status, fields
             self._hold(data, last)
@@ -183,22 +188,34 @@ class Answer(Exchange):
         self._outer.answer(error.status, kept + error.fields(), error.body)
 
 
-def told_fields(headers: Headers, identity: bytes) -> bytes:
+def _ours(headers: Headers, identity: bytes) -> bytes:
     """Return the header lines of every answer to an invocation (shape InvokeEndpointOutput)."""
     variant = header(headers, _VARIANT) or b"AllTraffic"
-    lines = b"x-amzn-requestid: %b\r\nx-amzn-invoked-production-variant: %b\r\n" % (
+    return b"x-amzn-requestid: %b\r\nx-amzn-invoked-production-variant: %b\r\n" % (
         identity,
         variant,
     )
+
+
+def _custom(headers: Headers) -> bytes:
+    """Return the caller's own attributes, as a header line."""
     custom = header(headers, _CUSTOM)
-    return lines + b"%b: %b\r\n" % (_CUSTOM, custom) if custom else lines
+    return b"%b: %b\r\n" % (_CUSTOM, custom) if custom else b""
+
+
+def _worker_s(fields: bytes) -> bytes:
+    """Leave out what a worker says in SageMaker's place."""
+    if b"x-amzn-" not in fields:
+        return fields
+    lines = fields.splitlines(keepends=True)
+    return b"".join([line for line in lines if not line.startswith(_PLATFORM_S)])
 
 
 def session_answer(
     identity: bytes, headers: Headers, line: bytes, body: bytes
 ) -> tuple[bytes, bytes]:
     """Return header lines and body of an answer about a session; `line` says which."""
-    fields = told_fields(headers, identity) + b"x-request-id: %b\r\n" % identity
+    fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
     return fields + line + b"content-type: application/json\r\n" + date_line(), body or b"{}"
 
 

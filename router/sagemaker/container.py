@@ -7,9 +7,10 @@ What a client says is passed on as it is; if the worker answers 400 to it, it is
 documented. The id comes back in either of two headers, with or without its expiry.
 """
 
+from time import monotonic
 from typing import NamedTuple
 
-from router.errors import DoorError, Headers, WorkerError, answer_for
+from router.errors import DoorError, Headers, Refused, WorkerError
 from router.fleet import Worker
 from router.headers import header
 from router.sessions import expiry
@@ -18,7 +19,7 @@ from router.sessions.ids import AWS_HEADER, NEW_SESSION
 _NEW = b"x-amzn-sagemaker-new-session-id"
 #: How a session begins, as documented.
 OPENS = b'{"requestType":"NEW_SESSION"}'
-_CLOSES = b'{"requestType":"CLOSE"}'
+CLOSES = b'{"requestType":"CLOSE"}'
 #: Bytes of such an answer.
 LARGEST = 64 << 10
 
@@ -34,6 +35,8 @@ class Said(NamedTuple):
 class Refusal(DoorError):
     """The worker did not do it."""
 
+    status = 502
+
     def __init__(self, said: Said) -> None:
         super().__init__(said.body.decode("utf-8", errors="replace"))
         self.said = said
@@ -42,7 +45,7 @@ class Refusal(DoorError):
 async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
     """Begin a session there; return its id, and its end if the worker says so.
 
-    Raises Refusal, and a DoorError if the worker cannot be asked.
+    Raises Refusal, and WorkerError if the worker cannot be asked.
     """
     said = await _tell(worker, body, OPENS, NEW_SESSION, identity)
     value = header(said.headers, _NEW) or header(said.headers, AWS_HEADER)
@@ -54,7 +57,7 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
 
 async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) -> bytes:
     """End one there; return what it answered. Raises as `open_session`."""
-    return (await _tell(worker, body, _CLOSES, key, identity)).body
+    return (await _tell(worker, body, CLOSES, key, identity)).body
 
 
 async def _tell(
@@ -74,6 +77,7 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
         b"content-type: application/json\r\n%b: %b\r\n%bvia: 1.1 warmroute\r\n\r\n"
     ) % (worker.host, identity, len(body), AWS_HEADER, session.encode(), key)
+    mark = worker.breaker.began(monotonic())
     try:
         connection = await worker.upstream.ask(head, body)
         try:
@@ -82,8 +86,19 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
                 answer += piece
                 if len(answer) > LARGEST:
                     break
-            return Said(connection.head.status, connection.head.headers, answer)
+            said = Said(connection.head.status, connection.head.headers, answer)
         finally:
             worker.upstream.release(connection)
     except WorkerError as error:
-        raise answer_for(error, worker.name) from None
+        if isinstance(error, Refused):
+            if error.ours:
+                worker.breaker.neutral(mark)
+                raise
+            worker.lost(str(error))
+        worker.breaker.failed(monotonic(), mark, error.kind)
+        raise
+    except BaseException:
+        worker.breaker.neutral(mark)
+        raise
+    worker.breaker.answered(monotonic(), mark, said.status)
+    return said

@@ -5,9 +5,14 @@ from typing import NamedTuple
 
 from router.errors import BadRequest
 from router.exchange import Exchange
+from router.headers import header
 from router.sagemaker.paths import Operation, Route
 from router.sagemaker.payload import Payload, Shape, Word, read
 from router.sessions import ids
+
+#: The AWS SDKs' name for a call, the same in every attempt at it.
+_CALL = b"amz-sdk-invocation-id"
+_LONGEST_CALL = 64
 
 
 class Act(Enum):
@@ -32,15 +37,19 @@ class Invocation(NamedTuple):
     """An id that the client names."""
     opens: bool
     """A session begins with it."""
+    plain: bool
+    """The id is named as OpenAI's clients do: the session need not be open."""
+    call: str
+    """The client's name for this call, the same each time that it is sent; or empty."""
     streams: bool
     """It is to be answered by an event stream."""
 
 
-def understand(route: Route, exchange: Exchange, model: str) -> Invocation:
+def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -> Invocation:
     """Read an invocation; `model` is the endpoint's. Raises BadRequest.
 
-    The header names the session before the body does (`extSessionID`); with NEW_SESSION in the
-    header, the body may name the id that the client wants.
+    SageMaker's header names the session before others do: those of the settings (`names`), and last
+    `extSessionID` in the body. Where a session begins, that is the id which the client wants.
     """
     streams = route.operation is Operation.STREAM
     named = ids.in_headers(exchange.headers, (ids.AWS_HEADER,))
@@ -55,11 +64,23 @@ def understand(route: Route, exchange: Exchange, model: str) -> Invocation:
         raise BadRequest("A new session has no id yet: send NEW_SESSION in its place.")
     if opens and streams:
         raise BadRequest("A session cannot begin in a stream: use InvokeEndpoint.")
-    key = payload.session if named is None or is_new else named
+    plain = names.find(exchange.headers, exchange.body) if named is None and not opens else None
+    key = plain or (payload.session if named is None or is_new else named)
     act = _act(payload, opens=opens)
     if act is Act.CLOSE and key is None:
         raise BadRequest("A session is closed by its id: send it as SessionId.")
-    return Invocation(act, exchange, payload, payload.model or model, key, opens, streams)
+    call = header(exchange.headers, _CALL).decode("latin-1")[:_LONGEST_CALL]
+    return Invocation(
+        act,
+        exchange,
+        payload,
+        payload.model or model,
+        key,
+        opens,
+        plain is not None,
+        call,
+        streams,
+    )
 
 
 def _act(payload: Payload, *, opens: bool) -> Act:

@@ -68,7 +68,11 @@ def is_name(name: str) -> bool:
 
 
 def speaks_aws(path: str) -> bool:
-    """Whether errors on this path are told as AWS tells them; `/openai/` has OpenAI's own."""
-    if "/openai/" in path:
-        return False
-    return path.endswith("/invocations") or "/endpoints/" in path
+    """Whether errors on this path, whatever stands before it, are told as AWS tells them.
+
+    Below an endpoint's `/openai/` they are OpenAI's own.
+    """
+    found = _ENDPOINT.search(path)
+    if found is None:
+        return path.endswith(INVOCATIONS) or "/endpoints/" in path
+    return not found["rest"].startswith("openai/")

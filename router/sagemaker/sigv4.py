@@ -71,8 +71,12 @@ class Verifier:
         body_hash = header(exchange.headers, b"x-amz-content-sha256").decode("latin-1")
         if body_hash and body_hash != sha256(exchange.body).hexdigest():
             raise Unsigned("The body is not the one that was signed.")
-        signature = _signature(exchange, (access, secret), scope, when, parts)
-        if not compare_digest(signature, parts.get("Signature", "")):
+        try:
+            signature = _signature(exchange, (access, secret), scope, when, parts)
+        except ValueError:  # nobody could have signed such a URL
+            raise Unsigned("The request cannot be understood as a signed one.") from None
+        given = parts.get("Signature", "")
+        if not compare_digest(signature.encode("latin-1"), given.encode("latin-1")):
             raise Unsigned(
                 "The request signature we calculated does not match the signature you provided."
             )

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 
-from router.errors import BadRequest, DoorError, NoWorker, UnknownPath
+from router.errors import BadRequest, DoorError, NoWorker, UnknownModel, UnknownPath
 from router.exchange import Exchange, date_line
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet, Pool, Worker
+from router.headers import header
 from router.openai import ENDPOINTS, UNEXPECTED, Endpoint, Prompted
 from router.proxy import Proxy
 from router.sagemaker.answer import Answer
@@ -15,10 +16,12 @@ from router.sagemaker.invocation import Act, Invocation, understand
 from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.payload import Shape, read, with_model, without_words
 from router.sagemaker.sigv4 import Verifier
-from router.sagemaker.words import Words, sessions_of
+from router.sagemaker.words import Words, open_there, sessions_of
 from router.sessions.visit import Visit
 from router.settings import Settings
 
+_COMPONENT = b"x-amzn-sagemaker-inference-component"
+_TARGET = b"x-amzn-sagemaker-target-model"
 log = logging.getLogger("warmroute.requests")
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -40,6 +43,7 @@ class SageMaker:
     def change(self, settings: Settings) -> None:
         """Other settings, for the requests to come."""
         self._models = {one.name: one.model or "" for one in settings.sagemaker.endpoints}
+        self._names = settings.session.names
         self._verifier = Verifier(settings.sagemaker.sigv4)
 
     async def serve(self, route: Route, exchange: Exchange) -> None:
@@ -63,13 +67,23 @@ class SageMaker:
             log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
             self._refuse(exchange, DoorError("The router failed."))
 
+    def admits(self, route: Route, exchange: Exchange) -> bool:
+        """Whether it may be answered by others; if not, it is refused here."""
+        try:
+            self._verifier.check(exchange)
+            self._model(route, exchange)
+        except DoorError as error:
+            self._refuse(exchange, error)
+            return False
+        return True
+
     def _refuse(self, exchange: Exchange, error: DoorError) -> None:
         self._proxy.refused(exchange, error.status, error.message)
         if not exchange.started:
             exchange.refuse(error)
 
     async def _serve(self, route: Route, exchange: Exchange) -> None:
-        model = self._model(route)
+        model = self._model(route, exchange)
         if route.operation is Operation.ASYNC:
             raise BadRequest(
                 "Asynchronous invocations are not served here: use InvokeEndpoint, or"
@@ -79,11 +93,12 @@ class SageMaker:
             endpoint = ENDPOINTS.get(route.path)
             if endpoint is None:
                 raise UnknownPath(exchange.path)
+            exchange.keyed = True  # what is for AWS opens nothing at a worker
             if model and not endpoint.form:
                 exchange.body = _naming(exchange.body, model)
             await self._proxy.serve(endpoint, exchange)
             return
-        asked = understand(route, exchange, model)
+        asked = understand(route, exchange, model, self._names)
         if asked.act is Act.OPEN:
             await self._words.open(asked)
         elif asked.act is Act.CLOSE:
@@ -91,25 +106,39 @@ class SageMaker:
         else:
             await self._infer(asked)
 
-    def _model(self, route: Route) -> str:
-        """Return the model of an endpoint, if one is known. Raises BadRequest."""
-        name = route.name
-        if name and not is_name(name):
+    def _model(self, route: Route, exchange: Exchange) -> str:
+        """Return the model that the path or a header names; empty if none does.
+
+        An inference component is a model, or a name of the settings; any other is one as unknown as
+        an endpoint of that name. Raises BadRequest, UnknownModel.
+        """
+        if route.name and not is_name(route.name):
             raise BadRequest(
                 "The endpoint's name is not valid: 1 to 63 letters and digits, with hyphens"
                 " between them.",
                 param="EndpointName",
             )
+        target = header(exchange.headers, _TARGET).decode("latin-1")
+        if target and target not in self._fleet.models():
+            raise UnknownModel(target)
+        component = route.component or header(exchange.headers, _COMPONENT).decode("latin-1")
+        if component in self._fleet.models():
+            component_model = component
+        else:
+            component_model = self._named(component, "Inference component")
+        endpoint_model = self._named(route.name, "Endpoint")
+        return target or component_model or endpoint_model
+
+    def _named(self, name: str, what: str) -> str:
+        """Return the model that the settings give a name. Raises BadRequest if they have others."""
         if name and self._models and name not in self._models:
-            raise BadRequest(f"Endpoint {name} not found.", param="EndpointName")
-        if route.component and route.component in self._fleet.models():
-            return route.component
+            raise BadRequest(f"{what} {name} not found.", param="EndpointName")
         return self._models.get(name, "")
 
     async def _infer(self, asked: Invocation) -> None:
         """Have a prompt answered, in a session if it is in one."""
-        pool, _, _ = self._fleet.route(asked.model or None)
-        visit = await self._visit(asked, pool)
+        pool, model, workers = self._fleet.route(asked.model or None, in_session=True)
+        visit = await _visit(asked, pool, model, workers)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint, body = (
@@ -125,15 +154,18 @@ class SageMaker:
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
 
-    async def _visit(self, asked: Invocation, pool: Pool) -> Visit | None:
-        if not asked.opens and asked.session is None:
-            return None
-        sessions = sessions_of(pool)
-        if asked.opens and pool.stateful:
-            return await self._words.open_there(asked, pool, answered=True)
-        if asked.opens or asked.session is None:
-            return sessions.opening(asked.session)
-        return sessions.within(asked.session)
+
+async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:
+    """Return its part in a session, if it is in one. Raises a DoorError, and Refusal."""
+    if asked.opens and pool.stateful:
+        return await open_there(asked, pool, model, workers, answered=True)
+    if asked.opens:
+        return sessions_of(pool).opening(asked.session, asked.call)
+    if asked.session is None:
+        return None
+    if asked.plain:
+        return None if pool.sessions is None else pool.sessions.named(asked.session)
+    return sessions_of(pool).within(asked.session)
 
 
 def _naming(body: bytes, model: str) -> bytes:

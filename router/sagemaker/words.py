@@ -1,16 +1,28 @@
 """Words on a session that bring no prompt: it begins, it ends."""
 
+from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 
-from router.errors import BadRequest, NoWorker, SessionExists, UnknownSession
+from router.errors import (
+    BadRequest,
+    DoorError,
+    NoWorker,
+    SessionExists,
+    WorkerError,
+    answer_for,
+)
 from router.fleet import Fleet, Pool, Worker
 from router.sagemaker import container
 from router.sagemaker.answer import session_answer
+from router.sagemaker.ending import drop, end_everywhere
 from router.sagemaker.invocation import Invocation
 from router.sessions.expiry import announced
+from router.sessions.ids import fits
 from router.sessions.sessions import Sessions
+from router.sessions.table import Binding
 from router.sessions.visit import Visit
-from strategies.base import Outcome, Prompt
+from strategies.base import Candidate, Outcome, Prompt
 
 _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW = b"x-amzn-sagemaker-new-session-id: %b\r\n"
@@ -24,54 +36,30 @@ class Words:
 
     async def open(self, asked: Invocation) -> None:
         """Begin a session; its worker is chosen now. Raises a DoorError, and Refusal."""
-        pool = self._pool(asked.model)
+        pool, model, workers = self._place(asked.model)
         if pool.stateful:
-            visit = await self.open_there(asked, pool)
+            visit = await open_there(asked, pool, model, workers)
         else:
-            visit = sessions_of(pool).opening(asked.session)
-            await visit.look(pool)
-            await _choose(pool, visit)
+            visit = sessions_of(pool).opening(asked.session, asked.call)
+            await visit.look(pool, workers)
+            await _choose(pool, model, workers, visit)
         line = _NEW % announced(visit.id, visit.expires).encode()
         _answer(asked, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
 
-    async def open_there(self, asked: Invocation, pool: Pool, *, answered: bool = False) -> Visit:
-        """Begin one at a worker that keeps them; its id is the client's, or else the worker's.
-
-        With `answered` something else is answered, which is to tell of the session too. Raises as
-        `open`.
-        """
-        sessions, key, exchange = sessions_of(pool), asked.session, asked.exchange
-        if key is not None:
-            await sessions.opening(key).look(pool)
-        worker = await _choose(pool, None)
-        body = exchange.body if not answered else container.OPENS
-        own, expires = await container.open_session(worker, body, exchange.identity)
-        session = await sessions.adopt(key or own, worker.name, own, expires)
-        if session is None:
-            raise SessionExists
-        visit = sessions.within(key or own)
-        await visit.look(pool)
-        if answered:
-            exchange.add(_NEW % announced(visit.id, visit.expires).encode())
-        return visit
-
     async def close(self, asked: Invocation) -> None:
         """End a session. Raises UnknownSession, and as `open`."""
-        key, closed, said = asked.session or "", False, b""
-        for pool in self._fleet.pools:
-            if pool.sessions is None:
-                continue
-            if pool.stateful:
-                said = await _close_there(asked, pool, pool.sessions) or said
-            closed = await pool.sessions.close(key) or closed
-        if not closed:
-            raise UnknownSession
+        key, exchange = asked.session or "", asked.exchange
+        said = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
         _answer(asked, _CLOSED % key.encode(), said)
 
-    def _pool(self, model: str) -> Pool:
-        """Return the pool of a session that has no prompt yet. Raises BadRequest."""
+    def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
+        """Return pool, model and workers of a session without a prompt. Raises as `Fleet.route`.
+
+        Without a model it is the only one of the only pool that keeps sessions; if that has
+        several, any worker may be the one.
+        """
         if model:
-            return self._fleet.route(model)[0]
+            return self._fleet.route(model)
         pools = [pool for pool in self._fleet.pools if pool.sessions is not None]
         if len(pools) > 1:
             raise BadRequest(
@@ -79,7 +67,15 @@ class Words:
                 " settings.",
                 param="model",
             )
-        return pools[0] if pools else self._fleet.pools[0]
+        pool = pools[0] if pools else self._fleet.pools[0]
+        models = {model for worker in pool.workers for model in worker.models}
+        if len(models) == 1:
+            model = models.pop()
+            return pool, model, pool.eligible(model)
+        ready = [worker for worker in pool.taking if worker.ready]
+        if not ready:
+            raise NoWorker("No worker is ready; please try again.")
+        return pool, "", pool.breakers.admitted(monotonic(), ready)
 
 
 def sessions_of(pool: Pool) -> Sessions:
@@ -89,39 +85,78 @@ def sessions_of(pool: Pool) -> Sessions:
     return pool.sessions
 
 
-async def _choose(pool: Pool, visit: Visit | None) -> Worker:
+async def open_there(
+    asked: Invocation, pool: Pool, model: str, workers: Sequence[Worker], *, answered: bool = False
+) -> Visit:
+    """Begin one at a worker that keeps them; its id is the client's, or else the worker's.
+
+    With `answered` something else is answered, which tells of the session too. Raises a DoorError,
+    and Refusal.
+    """
+    sessions, key, exchange = sessions_of(pool), asked.session, asked.exchange
+    visit = sessions.opening(key, asked.call)
+    if key is not None:
+        await visit.look(pool, workers)
+        if visit.bound:  # by the same call, sent once more
+            return visit
+    body, identity = container.OPENS if answered else exchange.body, exchange.identity
+    worker, own, expires = await _opened(pool, model, workers, body, identity)
+    undo = partial(drop, worker, own, identity)
+    try:
+        to = Binding(worker.name, own, expires, visit.call)
+        for wanted in (key,) if key else (own if fits(own) else None, None):
+            visit = sessions.opening(wanted, asked.call)
+            session = await sessions.adopt(visit.id, to)
+            if session is not None:  # else another worker has given the same id
+                break
+        else:
+            raise SessionExists
+    except BaseException:
+        await undo()
+        raise
+    visit.take(session)
+    visit.state, visit.undone = "new", undo
+    return visit
+
+
+async def _opened(
+    pool: Pool, model: str, workers: Sequence[Worker], body: bytes, identity: bytes
+) -> tuple[Worker, str, float | None]:
+    """Open a session at the best worker that does it; return its id there, and its end."""
+    prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound="")
+    error: DoorError | None = None
+    for choice in pool.strategy.rank(prompt, workers, monotonic()).candidates:
+        worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+        if error and not (worker.ready and pool.breakers.admits(monotonic(), worker)):
+            continue
+        _count(pool, prompt, choice)
+        try:
+            return (worker, *await container.open_session(worker, body, identity))
+        except container.Refusal as refusal:
+            if refusal.said.status != 503:
+                raise
+            error = NoWorker("Every worker that was asked is full; please try again.")
+        except WorkerError as failure:
+            error = answer_for(failure, worker.name)
+            if not failure.safe:
+                raise error from None
+    raise error or NoWorker("No worker is ready; please try again.")
+
+
+async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: Visit) -> None:
     """Choose a worker as for a request of no tokens, and bind the session to it."""
-    bound = "" if visit is None else visit.bound
-    prompt = Prompt(model="", tokens=0, answer_tokens=0, bound=bound)
-    now = monotonic()
-    ready = [worker for worker in pool.taking if worker.ready]
-    ready = pool.breakers.admitted(now, ready) if ready and pool.breakers.any_open else ready
-    if not ready:
-        raise NoWorker("No worker is ready; please try again.")
-    decision = pool.strategy.rank(prompt, ready, now)
-    choice = decision.candidates[0]
-    if visit is not None:
-        choice = await visit.settle(choice, decision.candidates, pool)
+    prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound=visit.bound)
+    candidates = pool.strategy.rank(prompt, workers, monotonic()).candidates
+    choice = await visit.settle(candidates[0], candidates, pool, model)
+    _count(pool, prompt, choice)
+
+
+def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
+    """It has had its turn, though nothing is computed: the next session goes elsewhere."""
     worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-    # It has had its turn, though nothing is computed: the next session goes elsewhere.
+    now = monotonic()
     worker.load.release(pool.book(prompt, choice, now), now)
     pool.strategy.settled(prompt, choice, Outcome(ok=True, began=False), now)
-    return worker
-
-
-async def _close_there(asked: Invocation, pool: Pool, sessions: Sessions) -> bytes:
-    """Tell the worker that keeps the session, if it is there; return what it answered."""
-    key = asked.session or ""
-    session = await sessions.use(key, pool, known=False)
-    worker = next((w for w in pool.workers if session and w.name == session.worker), None)
-    if session is None or worker is None or not worker.ready:
-        return b""
-    body, identity = asked.exchange.body, asked.exchange.identity
-    try:
-        return await container.close_session(worker, body, session.own or key, identity)
-    except container.Refusal:  # it has forgotten it, and so do we
-        await sessions.close(key)
-        raise UnknownSession from None
 
 
 def _answer(asked: Invocation, line: bytes, said: bytes) -> None:

@@ -1,6 +1,7 @@
 """How SageMaker writes when a session ends, and how workers do. Pure."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _MARK = "expires="
@@ -8,7 +9,12 @@ _MARK = "expires="
 
 def written(expires: float) -> str:
     """Write seconds since 1970 as UTC in whole seconds, such as `2026-01-02T03:04:05Z`."""
-    return datetime.fromtimestamp(int(expires), UTC).strftime(_FORMAT)
+    return _written(int(expires))
+
+
+@lru_cache(maxsize=4096)  # every request of a session tells it
+def _written(expires: int) -> str:
+    return datetime.fromtimestamp(expires, UTC).strftime(_FORMAT)
 
 
 def announced(key: str, expires: float) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -35,9 +35,29 @@ def is_aws(text: str) -> bool:
     return len(text) <= LONGEST and _AWS.fullmatch(text) is not None
 
 
+def fits(text: str) -> bool:
+    """Whether it can be announced to SageMaker's clients as a new one."""
+    return len(text) <= LONGEST_NEW and is_aws(text)
+
+
 def is_plain(text: str) -> bool:
     """Whether an OpenAI client may use it as an id."""
     return _PLAIN.fullmatch(text) is not None
+
+
+class Names(NamedTuple):
+    """Where clients name their session that do not speak like SageMaker's."""
+
+    header: bytes
+    field: str | None
+    """Of a JSON body, where no header does."""
+
+    def find(self, headers: Headers, body: bytes) -> str | None:
+        """Return the id; None: there is none. Raises BadRequest."""
+        found = in_headers(headers, (self.header,))
+        if found is None and self.field is not None:
+            found = in_body(body, self.field)
+        return None if found is None else check(found, aws=False)
 
 
 def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:

@@ -1,6 +1,7 @@
 """Which pools have sessions, and that they keep them when the settings change."""
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from router.sessions.redis import RedisStore
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from router.fleet import Fleet, Pool
     from router.settings_session import SessionSettings
 
+
+log = logging.getLogger("warmroute.sessions")
 
 #: Seconds between two looks at stores that are elsewhere.
 LOOK_S = 1.0
@@ -37,7 +40,10 @@ async def look_after(fleet: "Fleet") -> None:
     while True:
         for pool in fleet.pools:
             if pool.sessions is not None and pool.sessions.redis is not None:
-                await pool.sessions.look()
+                try:
+                    await pool.sessions.look()
+                except Exception:  # or nobody would notice any more that the store is back
+                    log.exception("pool %s: a fault in looking at its sessions", pool.name)
         await asyncio.sleep(LOOK_S)
 
 

@@ -5,9 +5,11 @@ from urllib.parse import unquote
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
-from router.errors import UnknownSession
 from router.fleet import Fleet
 from router.gate import SESSION, SESSIONS
+from router.headers import new_id
+from router.sagemaker.container import CLOSES
+from router.sagemaker.ending import end_everywhere
 from router.sessions.expiry import written
 from router.sessions.table import Session
 
@@ -50,8 +52,6 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
 
     @app.delete(SESSION + "{session:path}", status_code=204)
     async def close(session: str) -> Response:
-        """Close a session in every pool that knows it."""
-        kept = [pool.sessions for pool in fleet.pools if pool.sessions is not None]
-        if not any([await one.close(unquote(session)) for one in kept]):
-            raise UnknownSession
+        """Close a session in every pool that knows it, and at its worker."""
+        await end_everywhere(fleet, unquote(session), CLOSES, new_id())
         return Response(status_code=204)

@@ -1,119 +1,22 @@
 """Sessions in Redis, for several routers together.
 
-Every step is one script, so that of several routers one decides. Redis keeps the time (its own,
-the same for all) and ends sessions itself; two sorted sets beside them, by last use and by end, say
-how many there are and who makes room.
+Every step is one script (`scripts.py`), so that of several routers one decides.
 """
 
+import asyncio
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from router.sessions.store import Kept, StoreDown
-from router.sessions.table import Lease, Session
+from router.sessions.scripts import BESIDE, CLEARED, SCRIPTS, SWEPT
+from router.sessions.store import PERHAPS, Kept, StoreDown
+from router.sessions.table import Binding, Lease, Session
 
 if TYPE_CHECKING:
     from router.settings_session import RedisSettings
 
 #: Connections to Redis; whoever finds all of them busy waits for one.
 CONNECTIONS = 32
-#: Expired ids that one new session clears out of the sorted sets.
-CLEARED = 100
-
-_BEGIN = """
-local at = redis.call('TIME')
-local now = tonumber(at[1]) + tonumber(at[2]) / 1000000
-local key, used, ends, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, ttl, sliding, longest = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local worker, created, expires, own = unpack(
-  redis.call('HMGET', key, 'worker', 'created', 'expires', 'own'))
-if worker and now >= tonumber(expires) then
-  redis.call('DEL', key)
-  worker = false
-end
-local function told()
-  return {worker, created, expires, own, string.format('%.6f', now)}
-end
-local function ending(when)
-  expires = string.format('%.3f', when)
-  redis.call('HSET', key, 'expires', expires)
-  redis.call('PEXPIREAT', key, math.ceil(when * 1000))
-  redis.call('ZADD', ends, expires, id)
-end
-"""
-_USE = (
-    _BEGIN
-    + """
-if not worker then return nil end
-local moved = math.min(now + ttl, tonumber(created) + longest)
-if sliding and moved > tonumber(expires) then ending(moved) end
-redis.call('ZADD', used, now, id)
-return told()
-"""
-)
-_BIND = (
-    _BEGIN
-    + """
-local to, expected, most, clear = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local stem = string.sub(key, 1, -string.len(id) - 1)
-if (worker or '') ~= expected then
-  if worker then return told() end
-  return nil
-end
-if worker then
-  redis.call('HSET', key, 'worker', to, 'own', ARGV[9])
-  worker, own = to, ARGV[9]
-  return told()
-end
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, clear)) do
-  redis.call('ZREM', ends, gone)
-  redis.call('ZREM', used, gone)
-  redis.call('HINCRBY', counts, 'expired', 1)
-end
-while redis.call('ZCARD', ends) >= most do
-  local oldest = redis.call('ZRANGE', used, 0, 0)[1] or redis.call('ZRANGE', ends, 0, 0)[1]
-  redis.call('DEL', stem .. oldest)
-  redis.call('ZREM', ends, oldest)
-  redis.call('ZREM', used, oldest)
-  redis.call('HINCRBY', counts, 'evicted', 1)
-end
-worker, own, created = to, ARGV[9], string.format('%.3f', now)
-redis.call('HSET', key, 'worker', worker, 'own', own, 'created', created)
-if ARGV[10] ~= '' then ending(tonumber(ARGV[10])) else ending(now + math.min(ttl, longest)) end
-redis.call('ZADD', used, now, id)
-return told()
-"""
-)
-_CLOSE = (
-    _BEGIN
-    + """
-if not worker then return nil end
-redis.call('DEL', key)
-redis.call('ZREM', ends, id)
-redis.call('ZREM', used, id)
-return told()
-"""
-)
-_LOOK = (
-    _BEGIN
-    + """
-local function counted(word) return tonumber(redis.call('HGET', counts, word) or '0') end
-local over = redis.call('ZCOUNT', ends, '-inf', now)
-return {redis.call('ZCARD', ends) - over, counted('expired') + over, counted('evicted')}
-"""
-)
-_LIST = (
-    _BEGIN
-    + """
-local found = {}
-for _, one in ipairs(redis.call('ZRANGE', used, 0, tonumber(ARGV[5]) - 1)) do
-  local said = redis.call('HMGET', key .. one, 'worker', 'created', 'expires', 'own')
-  local last = redis.call('ZSCORE', used, one)
-  if said[1] and now < tonumber(said[3]) then
-    found[#found + 1] = {one, said[1], said[2], said[3], said[4], last}
-  end
-end
-return found
-"""
-)
 #: More seconds than any session lasts.
 _FOREVER = 1e9
 
@@ -144,65 +47,67 @@ class RedisStore:
         )
         self._redis = client.Redis.from_pool(pool_of)
         self._stem = f"warmroute:{{{pool}}}:"  # in braces: one slot of a cluster
-        self._beside = [self._stem + name for name in ("used", "ends", "counts")]
+        self._beside = [self._stem + name for name in BESIDE]
+        self._patience = settings.timeout
+        self._era, self._name, self._asked = "", uuid4().hex, count()
         make = self._redis.register_script
-        self._scripts = {name: make(text) for name, text in _SCRIPTS.items()}
+        self._scripts = {name: make(text) for name, text in SCRIPTS.items()}
 
     async def use(self, key: str) -> Session | None:
         """As the seam has it."""
         return _session(await self._do("use", key))
 
-    async def bind(
-        self,
-        key: str,
-        worker: str,
-        expected: str | None,
-        *,
-        own: str = "",
-        expires: float | None = None,
-    ) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
         """As the seam has it."""
-        end = "" if expires is None else repr(expires)
-        more = (worker, expected or "", self.lease.most, CLEARED, own, end)
+        end = "" if to.expires is None else repr(to.expires)
+        more = (to.worker, expected or "", to.own, to.call, CLEARED, end, int(to.unless_used))
         return _session(await self._do("bind", key, *more))
 
-    async def close(self, key: str) -> Session | None:
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("close", key))
+        return _session(await self._do("close", key, int(unless_used)))
+
+    async def doubt(self, seconds: float) -> None:
+        """As the seam has it."""
+        await self._do("doubt", "", seconds)
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
         found = await self._do("list", "", most)
         return [
-            (key, Session(worker, float(created), float(expires), float(used or 0), own))
-            for key, worker, created, expires, own, used in found
+            (key, Session(worker, float(created), float(expires), float(used), own, call))
+            for key, worker, created, expires, own, call, used in found
         ]
 
     async def look(self) -> Kept:
         """As the seam has it."""
-        return Kept(*await self._do("look", ""))
+        return Kept(*await self._do("look", "", SWEPT))
 
     async def stop(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
 
-    async def _do(self, what: str, key: str, *more: str | float) -> Any:  # noqa: ANN401 - scripts answer as they like
+    async def _do(self, what: str, key: str, *more: str | float) -> list[Any]:
         lease = self.lease
         longest = min(lease.longest, _FOREVER)
-        arguments = (key, lease.ttl, int(lease.sliding), longest, *more)
+        rules = (lease.ttl, int(lease.sliding), longest, lease.most)
+        fresh = f"{self._name}-{next(self._asked)}"  # an era is told apart from all before
+        arguments = (key, *rules, self._era, fresh, *more)
         try:
-            return await self._scripts[what](
-                keys=[f"{self._stem}s:{key}", *self._beside], args=arguments
-            )
+            async with asyncio.timeout(self._patience):  # waiting for a connection included
+                told: list[Any] = await self._scripts[what](
+                    keys=[f"{self._stem}s:{key}", *self._beside], args=arguments
+                )
         except self._errors as error:
             raise StoreDown(f"{type(error).__name__}: {error}") from None
+        self._era = told[0]
+        return told[1:]
 
 
-_SCRIPTS = {"use": _USE, "bind": _BIND, "close": _CLOSE, "look": _LOOK, "list": _LIST}
-
-
-def _session(told: list[str] | None) -> Session | None:
-    if told is None:
+def _session(told: list[str]) -> Session | None:
+    if not told:
         return None
-    worker, created, expires, own, now = told
-    return Session(worker, float(created), float(expires), float(now), own)
+    if told == [""]:
+        return PERHAPS
+    worker, created, expires, own, call, now = told
+    return Session(worker, float(created), float(expires), float(now), own, call)

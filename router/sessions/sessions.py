@@ -2,18 +2,20 @@
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING
 
-from router.errors import BadRequest, Headers
+from router.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.store import Clock, Kept, MemoryStore, Store, StoreDown
-from router.sessions.table import Lease, Session
+from router.sessions.away import Away
+from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
+from router.sessions.table import UNNOTED, Binding, Lease, Session
 from router.sessions.visit import Visit, Wanted
 from strategies.rendezvous import owner
 
 if TYPE_CHECKING:
-    from router.fleet import Pool
+    from router.fleet import Pool, Worker
     from router.settings_session import RedisSettings, SessionSettings
 
 log = logging.getLogger("warmroute.sessions")
@@ -32,7 +34,7 @@ class Sessions:
         """What became of sessions, by word."""
         self.down = False
         """The store cannot be reached: sessions are where their ids' hash says."""
-        self._down_until = self._doubt_until = 0.0
+        self.away = Away(0)
         self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests change it
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
@@ -45,10 +47,9 @@ class Sessions:
         """A bound session waits for its worker."""
         self._lost_is_over = settings.on_worker_lost == "error"
         self._creates = settings.create
-        self._field = settings.field
-        self.header = settings.header.encode()
-        self._names = tuple(dict.fromkeys((ids.AWS_HEADER, self.header)))
+        self.names = settings.names
         self._store.lease = settings.lease
+        self.away.most = settings.lease.most
 
     def keep_in(self, store: Store) -> None:
         """Keep them there from now on."""
@@ -59,28 +60,26 @@ class Sessions:
 
     def asked(self, headers: Headers, body: bytes) -> Visit | None:
         """Read which session an OpenAI request belongs to; None: to none. Raises BadRequest."""
-        for name in self._names:
-            found = ids.in_headers(headers, (name,))
-            if found is None:
-                continue
-            aws = name == ids.AWS_HEADER
-            if aws and found == ids.NEW_SESSION:
-                return Visit(self, ids.new_id(), Wanted.NEW)
-            return self._visit(ids.check(found, aws=aws))
-        if self._field is not None:
-            named = ids.in_body(body, self._field)
-            if named is not None:
-                return self._visit(ids.check(named, aws=False))
-        return None
+        named = ids.in_headers(headers, (ids.AWS_HEADER,))
+        if named == ids.NEW_SESSION:
+            return self.opening(None)
+        if named is not None:
+            return self.named(ids.check(named, aws=True))
+        found = self.names.find(headers, body)
+        return None if found is None else self.named(found)
 
-    def _visit(self, key: str) -> Visit:
+    def named(self, key: str) -> Visit:
+        """Go on with a session, or begin it if it is not open and clients may do so."""
         return Visit(self, key, Wanted.EITHER if self._creates else Wanted.OPEN)
 
-    def opening(self, key: str | None) -> Visit:
-        """Begin a session, with an id of the client's own or one of ours. Raises BadRequest."""
+    def opening(self, key: str | None, call: str = "") -> Visit:
+        """Begin a session, with an id of the client's own or one of ours. Raises BadRequest.
+
+        `call` is the client's name for this call, and the same where it sends it once more.
+        """
         if key is not None and len(key) > ids.LONGEST_NEW:
             raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
-        return Visit(self, key or ids.new_id(), Wanted.NEW)
+        return Visit(self, key or ids.new_id(), Wanted.NEW, call if key else "")
 
     def within(self, key: str) -> Visit:
         """Go on with a session that must be open."""
@@ -88,71 +87,101 @@ class Sessions:
 
     # What a visit asks for.
 
-    async def use(self, key: str, pool: "Pool", *, known: bool) -> Session | None:
-        """Find a session. While the store is down it is where its hash says, if it is `known`."""
-        if self._reachable():
+    async def use(
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
+    ) -> Session | None:
+        """Find a session; `known`: the client says that it is open.
+
+        While the store is away it is where its id's hash says, among these workers; if they keep
+        sessions themselves, where this router has seen it. Raises NoWorker.
+        """
+        if not self.down:
             try:
                 session = await self._store.use(key)
             except StoreDown as down:
                 self._lost(down)
             else:
-                self._found()
-                if session is None and known and self.clock() < self._doubt_until:
-                    return self._hashed(key, pool)  # it may have begun while nobody could note it
+                if session is PERHAPS:
+                    return await self._again(key, pool, workers) if known else None
+                if self.redis is not None:
+                    self._noted(key, session, pool)
                 return session
-        self.counts["hashed"] += 1
-        return self._hashed(key, pool)
+        if key in self.away.closed:
+            return None
+        if pool.stateful:  # any other worker would refuse it
+            session = self.away.find(key)
+            if session is None and known:
+                raise NoWorker("The session store is down; please try again.")
+            return session
+        return self._hashed(key, workers)
 
-    async def bind(self, key: str, worker: str, expected: str | None) -> Session | None:
+    def _noted(self, key: str, session: Session | None, pool: "Pool") -> None:
+        """The store has said so."""
+        if session is not None:
+            self.away.closed.pop(key, None)
+        if pool.stateful:
+            self.away.see(key, session)
+
+    async def _again(self, key: str, pool: "Pool", workers: "Iterable[Worker]") -> Session | None:
+        """Find a session that the store knows nothing of, and may be open."""
+        if not pool.stateful:
+            return self._hashed(key, workers)
+        seen = self.away.find(key)
+        return None if seen is None else await self.bind(key, Binding.of(seen), None)
+
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
         """Bind a session; return it as it is then."""
-        if self._reachable():
+        if not self.down:
             try:
-                return await self._store.bind(key, worker, expected)
+                return await self._store.bind(key, to, expected)
             except StoreDown as down:
                 self._lost(down)
         now = self.clock()
-        return Session(worker, now, self._store.lease.end(now, now), now)
+        end = to.expires or self._store.lease.end(now, now)
+        session = Session(to.worker, now, end, now, to.own, to.call)
+        self.away.begin(key, session)
+        return session
 
-    async def adopt(
-        self,
-        key: str,
-        worker: str,
-        own: str,
-        expires: float | None,
-    ) -> Session | None:
+    async def adopt(self, key: str, to: Binding) -> Session | None:
         """Note a session that a worker has opened itself; None: that id is open already."""
-        try:
-            session = await self._store.bind(key, worker, None, own=own, expires=expires)
-        except StoreDown as down:
-            self._lost(down)
-            now = self.clock()
-            return Session(worker, now, expires or self._store.lease.end(now, now), now, own)
-        if session is not None and (session.worker, session.own) != (worker, own):
+        session = await self.bind(key, to, None)
+        if session is not None and (session.worker, session.own) != (to.worker, to.own):
             return None
         self.count("new")
         return session
 
     async def close(self, key: str) -> bool:
-        """End a session; tell whether it was open."""
-        if self._reachable():
+        """End a session; tell whether it was open. What cannot be known is believed."""
+        if not self.down:
             try:
                 session = await self._store.close(key)
             except StoreDown as down:
                 self._lost(down)
             else:
-                self._found()
-                if session is not None:
-                    self.counts["closed"] += 1
-                return session is not None or self.clock() < self._doubt_until
-        return True  # it ends by itself
+                if self.redis is not None:  # it may be away when the next use comes
+                    self.away.close(key, told=True)
+                self.counts["closed"] += session is not None
+                return session is not None
+        was = self.away.close(key)
+        self.counts["closed"] += was
+        return was
+
+    async def undo(self, key: str) -> None:
+        """It has not begun, unless others use it already."""
+        if self.down:
+            self.away.close(key)
+            return
+        try:
+            await self._store.close(key, unless_used=True)
+        except StoreDown as down:
+            self._lost(down)
+            self.away.close(key)
 
     async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""
-        self.counts["lost"] += 1
-        try:
-            await self._store.close(key)
-        except StoreDown as down:
-            self._lost(down)
+        if await self.close(key):
+            self.counts["closed"] -= 1
+            self.counts["lost"] += 1
 
     def ends_with_its_worker(self, pool: "Pool") -> bool:
         """Whether a session is over when its worker is gone: nobody else has its state."""
@@ -182,6 +211,9 @@ class Sessions:
     async def look(self) -> None:
         """Ask the store how many there are. Told so often, it also finds out that it is back."""
         try:
+            if self.down:
+                await self.away.tell(self._store)
+                await self._store.doubt(DOUBT_S)  # others may have something to tell yet
             self._kept = await self._store.look()
         except StoreDown as down:
             self._lost(down)
@@ -194,30 +226,23 @@ class Sessions:
 
     # The store comes and goes.
 
-    def _reachable(self) -> bool:
-        return not self.down or self.clock() >= self._down_until
-
     def _lost(self, why: StoreDown) -> None:
-        now = self.clock()
         if not self.down:
             log.error("the session store is down, sessions go by their hash: %s", why)
         self.down = True
-        self._down_until = now + RETRY_S
-        self._doubt_until = now + RETRY_S + self._store.lease.ttl
 
     def _found(self) -> None:
         if self.down:
             log.warning("the session store is back")
             self.down = False
-            self._doubt_until = self.clock() + self._store.lease.ttl
 
-    def _hashed(self, key: str, pool: "Pool") -> Session | None:
-        names = [worker.name for worker in pool.taking if worker.ready]
+    def _hashed(self, key: str, workers: "Iterable[Worker]") -> Session | None:
+        names = [worker.name for worker in workers if worker.ready]
         if not names:
             return None
-        # Created at 0: nobody has noted it.
-        return Session(owner(key, names), 0.0, self.clock() + self._store.lease.ttl, 0.0)
+        return Session(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)
 
 
-#: Seconds between two tries to reach a store that is down.
-RETRY_S = 1.0
+#: Seconds for which an id that the store does not know is believed after it was away: so long
+#: other routers may need to find it again, and to tell it what they have begun.
+DOUBT_S = 3.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from router.sessions.table import Lease, Session, Table
+from router.sessions.table import UNNOTED, Binding, Lease, Session, Table
 
 #: Tells the time in seconds since 1970, UTC: expiries are told to clients.
 Clock = Callable[[], float]
@@ -11,6 +11,11 @@ Clock = Callable[[], float]
 
 class StoreDown(Exception):
     """The store cannot be reached; says why."""
+
+
+#: What a store says of an id that it does not know, where sessions may be open that it knows
+#: nothing of: others have begun them while they could not note it, or it has lost its memory.
+PERHAPS = Session("", UNNOTED, 0.0, 0.0)
 
 
 class Kept(NamedTuple):
@@ -29,24 +34,20 @@ class Store(Protocol):
     """For sessions to come."""
 
     async def use(self, key: str) -> Session | None:
-        """Return an open session, and count this as a use of it."""
+        """Return an open session, and count this as a use of it; or PERHAPS."""
 
-    async def bind(
-        self,
-        key: str,
-        worker: str,
-        expected: str | None,
-        *,
-        own: str = "",
-        expires: float | None = None,
-    ) -> Session | None:
-        """Bind a session to `worker` if it is bound to `expected`; None: if it is not there.
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+        """Bind a session if it is bound to `expected`; None: if it is not there.
 
         Of several who try at once one wins; all are told the session as it is then.
         """
 
-    async def close(self, key: str) -> Session | None:
-        """End a session; return it if it was open."""
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+        """End a session, or only if nobody has used it since it began; return it if it was open; or
+        PERHAPS."""
+
+    async def doubt(self, seconds: float) -> None:
+        """For so long, others may have begun sessions that it has not heard of yet."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """Return up to `most` open sessions."""
@@ -78,21 +79,16 @@ class MemoryStore:
         """As the seam has it."""
         return self._table.use(key, self._clock())
 
-    async def bind(
-        self,
-        key: str,
-        worker: str,
-        expected: str | None,
-        *,
-        own: str = "",
-        expires: float | None = None,
-    ) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
         """As the seam has it."""
-        return self._table.bind(key, worker, expected, self._clock(), own=own, expires=expires)
+        return self._table.bind(key, to, expected, self._clock())
 
-    async def close(self, key: str) -> Session | None:
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
         """As the seam has it."""
-        return self._table.close(key, self._clock())
+        return self._table.close(key, self._clock(), unless_used=unless_used)
+
+    async def doubt(self, seconds: float) -> None:
+        """Nobody else begins any."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from math import inf
+from math import inf, nextafter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -33,6 +33,10 @@ class Lease(NamedTuple):
         return min(begin + self.ttl, created + self.longest)
 
 
+#: When a session was created that nobody has noted.
+UNNOTED = -inf
+
+
 class Session(Struct, gc=False):
     """One session. Times are the caller's clock, in seconds."""
 
@@ -42,7 +46,33 @@ class Session(Struct, gc=False):
     expires: float
     used: float
     own: str = ""
+    call: str = ""
+    """As in its binding."""
+
+    @property
+    def noted(self) -> bool:
+        """A store knows of it."""
+        return self.created != UNNOTED
+
+
+class Binding(NamedTuple):
+    """Where a session is to be bound, and what is noted with that."""
+
+    worker: str
+    """Name of the worker."""
+    own: str = ""
     """The id that the worker itself gave it, if it keeps sessions and chose another one."""
+    expires: float | None = None
+    """The end that the worker gave it."""
+    call: str = ""
+    """The client's call that begins it: sent again, it is no other one."""
+    unless_used: bool = False
+    """Only if nobody has used it since it began."""
+
+    @classmethod
+    def of(cls, session: Session) -> "Binding":
+        """As it is."""
+        return cls(session.worker, session.own, session.expires, session.call)
 
 
 class Table:
@@ -72,43 +102,41 @@ class Table:
         """Return an open session and count this as a use of it."""
         session = self.find(key, now)
         if session is not None:
-            session.used = now
+            self._touch(key, session, now)
             if self.lease.sliding:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
-            self._sessions.move_to_end(key)
         return session
 
-    def bind(
-        self,
-        key: str,
-        worker: str,
-        expected: str | None,
-        now: float,
-        *,
-        own: str = "",
-        expires: float | None = None,
-    ) -> Session | None:
-        """Bind a session to `worker` if it is bound to `expected` now; None: if it is not there.
+    def _touch(self, key: str, session: Session, now: float) -> None:
+        session.used = max(now, nextafter(session.created, inf))  # later, whatever the clock says
+        self._sessions.move_to_end(key)
 
-        Returns the session as it is then, whether or not this has bound it. `expires` is the end
-        that a worker has given it.
+    def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Session | None:
+        """Bind a session if it is bound to `expected` now; None: if it is not there.
+
+        Returns the session as it is then, whether or not this has bound it.
         """
         session = self.find(key, now)
         if (session.worker if session else None) != expected:
+            if session is not None:
+                self._touch(key, session, now)  # whoever is told of it goes there
+            return session
+        if session is not None and to.unless_used and session.used != session.created:
             return session
         if session is None:
             self._make_room(now)
-            session = Session(worker, now, expires or self.lease.end(now, now), now, own)
+            end = to.expires or self.lease.end(now, now)
+            session = Session(to.worker, now, end, now, to.own, to.call)
             self._sessions[key] = session
             self._note_end(session.expires, key)
         else:
-            session.worker, session.own = worker, own
+            session.worker, session.own = to.worker, to.own
         return session
 
-    def close(self, key: str, now: float) -> Session | None:
-        """End a session; return it if it was open."""
+    def close(self, key: str, now: float, *, unless_used: bool = False) -> Session | None:
+        """End a session, or only if nobody has used it since it began; return it if it was open."""
         session = self.find(key, now)
-        if session is not None:
+        if session is not None and not (unless_used and session.used != session.created):
             del self._sessions[key]
         return session
 

@@ -6,21 +6,23 @@
 setting, so that of several requests, in several routers, one decides and the others follow it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from router.errors import SessionExists, SessionLost, UnknownSession
+from router.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.headers import Incoming
 from router.sessions.expiry import announced, written
-from router.sessions.table import Session
+from router.sessions.table import Binding, Session
+from strategies.base import FREE, Candidate
 
 if TYPE_CHECKING:
     from router.fleet import Pool, Worker
     from router.sessions.sessions import Sessions
-    from strategies.base import Candidate, Decision
+    from strategies.base import Decision
 
 
 class Stripped:
@@ -37,8 +39,11 @@ class Stripped:
         return b"".join([line for line in lines if not line.startswith(self._field)])
 
 
-#: Attempts at binding a session that others bind too, before it is taken as it is.
+#: Attempts at binding a session that others bind too.
 TRIES = 8
+
+
+_MOVES = frozenset(("rebound", "spilled"))
 
 
 class Wanted(Enum):
@@ -54,14 +59,27 @@ class Wanted(Enum):
 class Visit:
     """A request that belongs to a session."""
 
-    __slots__ = ("_expected", "_sessions", "_wanted", "bound", "expires", "id", "own", "state")
+    __slots__ = (
+        "_expected",
+        "_sessions",
+        "_wanted",
+        "bound",
+        "call",
+        "expires",
+        "id",
+        "own",
+        "state",
+        "undone",
+    )
 
-    def __init__(self, sessions: "Sessions", key: str, wanted: Wanted) -> None:
+    def __init__(self, sessions: "Sessions", key: str, wanted: Wanted, call: str = "") -> None:
         self._sessions = sessions
         self._wanted = wanted
         self._expected: str | None = None
         """The worker as the store has it; None while the session is not there."""
         self.id = key
+        self.call = call
+        """The client's name for the call that begins it."""
         self.bound = ""
         """Name of its worker; empty while it has none."""
         self.own = ""
@@ -70,37 +88,51 @@ class Visit:
         self.state = "kept"
         """`new`, `kept`, `rebound` (its worker was lost), `spilled` (moved for its load), or
         `hashed` (the store is down)."""
+        self.undone: Callable[[], Awaitable[object]] | None = None
+        """What else is to be done if it turns out that it has not begun."""
 
-    async def look(self, pool: "Pool") -> None:
-        """Find out where the session is. Raises UnknownSession, SessionExists."""
-        session = await self._sessions.use(self.id, pool, known=self._wanted is Wanted.OPEN)
-        if session is None and self._wanted is Wanted.OPEN:
+    async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
+        """Find out where the session is; `workers` could answer. Raises UnknownSession,
+        SessionExists, NoWorker."""
+        if self._wanted is Wanted.NEW and self.bound:
+            return  # this request has begun it
+        known = self._wanted is Wanted.OPEN
+        session = await self._sessions.use(self.id, pool, workers, known=known)
+        if session is None and known:
             raise UnknownSession
-        if session is not None and self._wanted is Wanted.NEW and not self._sessions.down:
-            raise SessionExists
-        self._take(session)
+        if session is not None and self._wanted is Wanted.NEW:
+            there = session if session.noted else self._sessions.away.find(self.id)
+            if there is not None and not (self.call and there.call == self.call):
+                raise SessionExists
+        self.take(session)
 
-    def _take(self, session: Session | None) -> None:
+    def take(self, session: Session | None) -> None:
+        """It is bound so."""
         if session is None:
             self._expected, self.bound, self.own = None, "", ""
             return
-        self._expected = None if session.created == 0.0 else session.worker
+        self._expected = session.worker if session.noted else None
         self.bound, self.own, self.expires = session.worker, session.own, session.expires
 
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        One that is being drained keeps its sessions, unless they may move anyway.
+        One that is being drained keeps its sessions, unless they may move anyway. One that is left
+        out for its failures is asked all the same by those that cannot: nobody else could answer.
         """
         if not self.bound:
             return None
         for worker in workers:
             if worker.name == self.bound:
                 return worker
-        if not self._sessions.stays:
+        found = pool.named.get(self.bound)
+        if found is None or not pool.serves(found, model):
             return None
-        draining = pool.draining.get(self.bound)
-        return draining if draining and draining.ready and model in draining.models else None
+        if self._sessions.ends_with_its_worker(pool):
+            return found
+        if not (found.draining and self._sessions.stays):
+            return None
+        return found if pool.breakers.admits(monotonic(), found) else None
 
     def told(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
         """Return the decision under its right name: a worker without room is there all the same."""
@@ -109,67 +141,104 @@ class Visit:
         return decision
 
     async def settle(
-        self, choice: "Candidate", candidates: "Sequence[Candidate]", pool: "Pool"
-    ) -> "Candidate":
+        self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str
+    ) -> Candidate:
         """Bind the session to the chosen worker; return the choice that holds.
 
-        Raises SessionLost where it must not move, UnknownSession if it was closed meanwhile.
+        Raises SessionLost or NoWorker where it must not move, UnknownSession if it was closed
+        meanwhile.
         """
         for _ in range(TRIES):
             name = choice.worker.name
             if name == self._expected:
                 return choice
-            state = self._state_after(name, pool)
-            if state == "rebound" and self._sessions.ends_with_its_worker(pool):
-                await self._sessions.lose(self.id)
-                raise SessionLost
-            session = await self._sessions.bind(self.id, name, self._expected)
+            state = self._state_after(name, pool, model)
+            if state in _MOVES and self._sessions.ends_with_its_worker(pool):
+                await self._refuse_to_move(state)
+            # Others may have followed it to a worker that has refused us: then it is theirs too.
+            to = Binding(name, call=self.call, unless_used=state == "new")
+            session = await self._sessions.bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:
                     raise UnknownSession
-                self._take(None)
+                self.take(None)
             elif session.worker == name:
                 self._moved(state)
-                self._take(session)
+                self.take(session)
                 return choice
+            elif state == "new" and session.worker == self._expected:
+                self.state = "kept"
             else:
-                choice = self._follow(session, choice, candidates)
-        return choice
+                choice = self._follow(session, choice, candidates, pool, model)
+        raise NoWorker("Others move this session; please try again.")
 
-    def _state_after(self, name: str, pool: "Pool") -> str:
-        if not self.bound or self.state == "new":  # whoever refuses its first request never had it
+    def _state_after(self, name: str, pool: "Pool", model: str) -> str:
+        # Whoever refuses its first request never had it, unless it keeps sessions itself.
+        if not self.bound or (self.state == "new" and not pool.stateful):
             return "new"
         if name == self.bound:
             return "kept"
-        there = any(w.name == self.bound and w.ready for w in pool.taking)
-        return "spilled" if there else "rebound"
+        worker = pool.named.get(self.bound)
+        there = worker is not None and not worker.draining and pool.serves(worker, model)
+        if there and worker is not None and pool.breakers.admits(monotonic(), worker):
+            return "spilled"
+        return "rebound"
+
+    async def _refuse_to_move(self, state: str) -> None:
+        if state == "spilled":
+            raise NoWorker("The session's worker could not take it; please try again.")
+        await self._sessions.lose(self.id)
+        raise SessionLost
 
     def _moved(self, state: str) -> None:
-        if self.state != "new":
+        if self._sessions.down:
+            state = "hashed"
+        if self.state not in {"new", state}:
             self._sessions.count(state)
-        self.state = "hashed" if self._sessions.down else state
+        self.state = state
 
     def _follow(
-        self, session: Session, choice: "Candidate", candidates: "Sequence[Candidate]"
-    ) -> "Candidate":
+        self,
+        session: Session,
+        choice: Candidate,
+        candidates: Sequence[Candidate],
+        pool: "Pool",
+        model: str,
+    ) -> Candidate:
         """Somebody was first: go where the session is now, if one can."""
         if self._wanted is Wanted.NEW:
+            self.take(None)  # it is somebody else's
             raise SessionExists
-        self._take(session)
+        self.take(session)
         for one in candidates:
             if one.worker.name == session.worker and getattr(one.worker, "ready", True):
                 return one
-        return choice
+        home = self.home(pool, model, [w for w in pool.taking if pool.serves(w, model)])
+        return Candidate(home, FREE) if home is not None and self._sessions.stays else choice
+
+    async def undo(self) -> None:
+        """A request that was to begin the session was not answered: it has not begun."""
+        if self._wanted is not Wanted.NEW or not self.bound:
+            return
+        await self._sessions.undo(self.id)
+        self.take(None)
+        if self.undone is not None:
+            await self.undone()
 
     def stripped(self, request: Incoming) -> "Stripped":
         """Return the request without the header field that names its session."""
-        return Stripped(request, self._sessions.header + b":")
+        return Stripped(request, self._sessions.names.header + b":")
 
-    def fields(self) -> bytes:
-        """Return the header line that tells the client what became of its session."""
+    def fields(self, status: int) -> bytes:
+        """Return the header line that tells the client what became of its session.
+
+        One that has begun is announced, unless the answer is an error.
+        """
+        if not self.bound:
+            return b""
         ends = written(self.expires).encode()
         line = b"x-warmroute-session: %b; expires=%b\r\n" % (self.state.encode(), ends)
-        if self._wanted is not Wanted.NEW:
+        if self._wanted is not Wanted.NEW or status >= 400:
             return line
         told = announced(self.id, self.expires).encode()
         return line + b"x-amzn-sagemaker-new-session-id: %b\r\n" % told

@@ -1,6 +1,7 @@
 """What a session costs stays within what is said of it."""
 
-from benchmarks.sessions import bytes_of, filled, sweep
+from benchmarks.sessions import bytes_of, filled, lookups, sweep
+from benchmarks.sessions_path import path_cost, stage
 
 
 def test_bytes_of_a_session() -> None:
@@ -17,3 +18,18 @@ def test_a_sweep_looks_only_at_what_has_expired() -> None:
         table._sessions[name] = None  # type: ignore[assignment]  # looking at it would fail
     assert table.sweep(1200.5) == 100
     assert sweep(2000, 20).expired == 20
+
+
+def test_a_request_in_a_session_is_a_request() -> None:
+    """Both kinds are served and measured; every answer is looked at."""
+    with stage() as running:
+        cost = path_cost(running, 64, 1)
+    assert cost.within > 0
+    assert cost.ratio > 0
+
+
+def test_lookups_are_all_counted() -> None:
+    """In order, the shortest first."""
+    took = lookups(1000)
+    assert took == sorted(took)
+    assert len(took) == 50_000

@@ -25,7 +25,7 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.opened = threading.Event(), threading.Event()
 
-    def ids(self, _endpoint: Endpoint, _body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, _body: bytes, **_: object) -> bytes:
         """Return one token, once it is open."""
         self.begun.set()
         assert self.opened.wait(20)

@@ -4,12 +4,14 @@ from array import array
 from collections.abc import Iterator
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller import index as index_module
 from controller import names as names_module
+from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
 from controller.snapshot import BadSnapshot, dump, restore
@@ -103,7 +105,11 @@ def test_any_history_leaves_the_index_as_the_model(
 ) -> None:
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
     index, naive = Index(1 << 30), Naive()
-    with patch.object(index_module, "LONGEST", longest), patch.object(names_module, "FEW", few):
+    with (
+        patch.object(index_module, "LONGEST", longest),
+        patch.object(tree_module, "LONGEST", longest),
+        patch.object(names_module, "FEW", few),
+    ):
         for worker, change in history:
             apply(index, worker, change)
             apply(naive, worker, change)
@@ -121,6 +127,9 @@ def test_any_history_leaves_the_index_as_the_model(
         where: blocks for where, blocks in held.items() if blocks
     }
     assert index.holders == sum(held.values())
+    assert index.copies == sum(len(place.copies) for place in index.places())
+    loose = (run.loose(place.bit) for run in index.tree.ring for place in index.places())
+    assert index.loose == sum(loose)
 
 
 @settings(max_examples=100, deadline=None)
@@ -160,6 +169,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
         for salt in ("", "s"):
             assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
     assert (len(first), first.holders) == (len(second), second.holders)
+    assert (first.loose, first.copies) == (second.loose, second.copies)
 
 
 @given(st.binary(max_size=60))
@@ -167,6 +177,67 @@ def test_a_bad_snapshot_is_refused(data: bytes) -> None:
     """With a sentence."""
     with pytest.raises(BadSnapshot, match="snapshot"):
         restore(Index(1 << 30), data)
+
+
+def test_a_snapshot_that_lies_fills_nothing() -> None:
+    """Whatever is wrong in it, the index stays as it was: another one may be tried."""
+    whole = Index(1 << 30)
+    whole.store("a", stored("a", Tier.GPU, "", [1, 2, 0], range(3)))
+    good = msgspec.msgpack.decode(dump(whole, {}))
+    assert restore(Index(1 << 30), msgspec.msgpack.encode(good)) == {}
+    (place,), (run,) = good["places"], good["runs"]
+    keys, depth, size, parent, held = run
+    odd: list[tuple[str, object]] = [
+        ("runs", [run, run]),
+        ("runs", [[b"", depth, size, parent, held]]),
+        ("runs", [[keys, -1, size, parent, held]]),
+        ("runs", [[keys, depth, 0, parent, held]]),
+        ("runs", [[keys, depth, size, 5, held]]),
+        ("runs", [[keys, depth, size, parent, [[7, 1, []]]]]),
+        ("runs", [[keys, depth, size, parent, [[0, 9, []]]]]),
+        ("runs", []),
+        ("places", [[*place[:1], 9, *place[2:]]]),
+        ("places", [[*place[:3], b"1234567", {}]]),
+        ("places", [[*place[:3], bytes(8), {}]]),
+    ]
+    for field, value in odd:
+        index = Index(1 << 30)
+        with pytest.raises(BadSnapshot, match="snapshot"):
+            restore(index, msgspec.msgpack.encode(good | {field: value}))
+        assert (len(index), index.holders, list(index.places())) == (0, 0, [])
+
+
+def test_a_snapshot_is_cut_to_the_bound() -> None:
+    """Of an index that was allowed more."""
+    large, small = Index(1 << 30), Index(100_000)
+    for number in range(1000):
+        large.store("a", stored("a", Tier.GPU, "", [10 + number, 0, 1], range(3)))
+    restore(small, dump(large, {}))
+    assert 0 < small.bytes <= 100_000 < large.bytes
+
+
+def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:
+    """An engine at fault: once it is forgotten, nobody holds what it held."""
+    index = Index(1 << 30)
+    for blocks in ([1], [2]):
+        event = stored("a", Tier.GPU, "", blocks, range(1))
+        index.store("a", event._replace(hashes=[7]))
+    index.forget("a")
+    assert (len(index), index.holders) == (0, 0)
+    index.store("b", stored("b", Tier.GPU, "", [2], range(1)))
+    assert depths(index, "", ids([1])) == {}
+
+
+def test_a_name_of_what_is_gone_finds_nothing_else() -> None:
+    """Two names of one block, and another block in its place: the old name stands for none."""
+    index = Index(1 << 30)
+    first, second = (stored("a", Tier.GPU, "", [1, 2], range(2)) for _ in range(2))
+    index.store("a", first._replace(hashes=[1, 2]))
+    index.store("a", second._replace(hashes=[1, 3]))
+    index.remove("a", Removed([2, 3], Tier.GPU, False, None))
+    index.store("a", stored("a", Tier.GPU, "", [1, 0], range(2))._replace(hashes=[1, 4]))
+    index.remove("a", Removed([2], Tier.GPU, False, None))
+    assert depths(index, "", ids([1, 0])) == {("a", Tier.GPU): 2}
 
 
 def test_the_least_used_go_at_the_bound() -> None:

@@ -36,8 +36,7 @@ def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str,
 
 def push(source: Source, *events: object) -> None:
     """Tell."""
-    source.connected = True
-    source.push(msgspec.msgpack.encode([0.0, list(events), 0]))
+    source.push(msgspec.msgpack.encode([0.0, list(events), 0]), 0.0)
 
 
 def test_ranks_are_averaged() -> None:
@@ -118,6 +117,9 @@ def test_doubts() -> None:
     assert memory.doubt("w") == "not connected"
     push(source, stored(0, 8))
     assert memory.doubt("w") == ""
+    source.disconnected()
+    assert memory.doubt("w") == "not connected", "it may say what it likes, nobody hears"
+    push(source)
     for _ in range(6):
         memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0))
     assert memory.doubt("w") == "silent"

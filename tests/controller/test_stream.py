@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -210,3 +211,47 @@ def test_what_waits_is_bounded() -> None:
     assert stream.counts["overflow"] == 1
     assert stream.lost
     assert reader.applied == engine.all
+
+
+def test_a_doubt_about_an_engine_that_has_said_nothing_ends() -> None:
+    """It was down, is back, and is idle: asked once, it has nothing to tell."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    reader.take(stream.opened(0.0))
+    reader.answer()
+    stream.disconnected()
+    assert stream.blind
+    reader.take(stream.tick(100.0))
+    reader.answer()
+    assert not stream.blind
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_what_a_snapshot_tells_of_another_process_is_dropped(replays: bool) -> None:
+    """The engine counts from 0 again, and is heard before the connection is known to stand."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=replays), engine)
+    stream.resume((1000, 5, 2))
+    reader.applied.append(b"9:999")
+    reader.take(stream.heard(*engine.publish(), 0.0))
+    reader.settle()
+    assert reader.applied == engine.all
+    assert stream.epoch == 3
+
+
+def test_replays_that_overflow_are_tried_less_and_less() -> None:
+    """Each one takes the engine's time, and clears what is known."""
+    engine = Engine(100)
+    reader = Reader(stream := Stream(replays=True), engine)
+    asked = []
+    with patch.object(stream_module, "MOST_WAITING", 5):
+        for now in range(400):
+            reader.take(stream.tick(float(now)))
+            reader.take(stream.heard(*engine.publish(), float(now)))
+            asked += [now] if reader.asks else []
+            reader.asks.clear()
+            if now == 0:
+                reader.take(stream.opened(0.0))
+                reader.asks.clear()
+                engine.publish()
+    assert 2 < len(asked) < 12

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from router.identity.chat import chat_of
+from router.identity.conversation import conversation
 from router.identity.dialects import chat_of_messages
 from router.identity.items import chat_of_responses
 from router.identity.reading import read
@@ -19,7 +20,8 @@ NOTHING = {"refusal": None, "audio": None}
 
 def texts(message: dict[str, Any]) -> list[str | None]:
     """What is read of a message's content."""
-    return [part.text for part in read([message])[0]["content"]]
+    found = read([message])[0]["content"]
+    return [found] if isinstance(found, str) else [part.text for part in found]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,14 @@ def texts(message: dict[str, Any]) -> list[str | None]:
 def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> None:
     """Where vLLM 0.32.0 reads them, too."""
     assert texts(message) == found
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
+    """Whatever the client's was: templates may write all of them."""
+    (found,) = conversation(read([{"content": "a", "role": role}]), parts=parts)
+    assert list(found) == ["role", "content"]
 
 
 @pytest.mark.parametrize(

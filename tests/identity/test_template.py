@@ -6,10 +6,10 @@ from typing import Any
 import jinja2
 import pytest
 
-from router.identity.bounds import WATCH
 from router.identity.probing import effort_for_none, wants_system_first
 from router.identity.template import PATIENCE_S, TOO_DEEP, ChatTemplate
 from router.identity.unlike import Unlike
+from router.identity.watch import WATCH, Watch
 from tests.identity.folders import rendered, says
 from tests.identity.templates import CHATML, MISTRAL, QWEN
 
@@ -284,7 +284,22 @@ SLOW = [
     "{% set a = range(99999) " + "| batch(1) " * 9 + "| list %}",
     "{% macro m(n) %}{% if n %}{% if m(n - 1) or m(n - 1) %}{% endif %}{% endif %}{% endmacro %}"
     "{{ m(40) }}",
+    # Single steps of which each takes long.
+    "{% set l = namespace(x=[1]) %}{% for i in range(40) %}{% set l.x = [l.x, l.x] %}{% endfor %}",
+    "{% set l = namespace(x=[1]) %}{% for i in range(40) %}{% set l.x = {1: l.x, 2: l.x} %}"
+    "{% endfor %}",
+    "{% set x = [1] * 50000 %}{% for i in range(99) %}{% set y = x | max %}{% endfor %}",
+    "{% set x = 'ab ' * 50000 %}{% for i in range(99) %}{% set y = x.title() %}{% endfor %}",
+    "{% set x = ([[1] * 99] * 9999) | sum(start=[]) %}",
 ]
+
+
+def test_what_is_filled_up_is_refused_before() -> None:
+    """A list of many is not made of a short one and a number, to find that it is too long."""
+    watch = Watch(100, PATIENCE_S, ticking(0.0))
+    watch.widened([1], [100, "x"])
+    with pytest.raises(Unlike, match="rendered too long"):
+        watch.widened([1], [101, "x"])
 
 
 def ticking(seconds: float) -> Callable[[], float]:

@@ -21,6 +21,11 @@ def card(name: str, root: object = None, parent: str | None = None) -> dict[str,
     return said | ({} if root is None else {"root": str(root), "parent": parent})
 
 
+def is_routers(asked: dict[str, Any]) -> bool:
+    """Whether a chat is the router's own, by which it finds out what becomes of tools."""
+    return asked.get("max_tokens") == 1 and asked.get("tool_choice") == "none"
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -46,6 +51,10 @@ class Engine:
         self.keywords: Mapping[str, Any] = {}
         self.more_tokens = 0
         """That it counts for a prompt beyond those there are."""
+        self.left_out = False
+        """It was started with `--exclude-tools-when-tool-choice-none`."""
+        self.mute = False
+        """Its answers do not tell how long prompts are."""
         self.takes_ids = True
         """It knows `prompt_token_ids`."""
         self.chats: list[dict[str, Any]] = []
@@ -73,6 +82,8 @@ class Engine:
     def ids(self, path: str, asked: dict[str, Any]) -> list[int] | None:
         """The tokens of a request; None if it is refused."""
         assert self.volume is not None
+        if self.left_out and asked.get("tool_choice") == "none":
+            asked = {name: value for name, value in asked.items() if name != "tools"}
         try:
             return array(
                 "I", self.volume.exact.ids(ENDPOINTS[path], json.dumps(asked).encode())
@@ -102,7 +113,8 @@ class Engine:
                 return 400, b"{}"
             said = {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
             return 200, json.dumps(said).encode()
-        self.chats.append(asked)
+        if not is_routers(asked):
+            self.chats.append(asked)
         given = asked.get("kv_transfer_params", {}).get("prompt_token_ids")
         if self.takes_ids and given == []:
             error = {"message": "none", "type": "BadRequestError", "code": 400}
@@ -110,7 +122,8 @@ class Engine:
             return 400, json.dumps({"error": {**error, "param": param}}).encode()
         ids = (self.ids(chat, asked) if self.volume else None) or []
         usage = {"prompt_tokens": len(ids) + self.more_tokens, "completion_tokens": 1}
-        return 200, json.dumps({"id": "x", "choices": [], "usage": usage}).encode()
+        told = {} if self.mute else {"usage": usage}
+        return 200, json.dumps({"id": "x", "choices": [], **told}).encode()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         engine = self

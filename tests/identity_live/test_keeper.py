@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -12,11 +13,12 @@ import pytest
 
 from router.connection import Patience
 from router.fleet import Fleet, Pool, Worker
-from router.identity import agreement
+from router.identity import agreement, finding
 from router.identity.agreement import State
 from router.identity.case import Case
 from router.identity.exact import Exact
 from router.identity.keeper import Keeper
+from router.identity.sources import Kind
 from router.inquiry import Answer, Inquiries
 from router.settings import Settings
 from router.upstream import Upstream
@@ -85,6 +87,32 @@ def test_models_of_workers_are_compared_with_their_like() -> None:
     asyncio.run(made.settle())
     assert verdicts(made) == {"a": State.AGREES, "b": State.AGREES}
     assert all(case.trusted for case in made.cases)
+
+
+def test_workers_go_on_being_asked_until_something_better_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a strategy needs tokens: other changes do not stop that, the missing folder does."""
+    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
+    (worker,) = workers = [serving("a", m=str(tmp_path / "later"))]
+    made, pool = keeper(workers, Answers({"a": 1}), "auto")
+
+    async def scene() -> None:
+        await made.settle()
+        before = pool.prompts.asked
+        assert before.keys() == {"m"}
+        worker.models = {**worker.models, "n": card("n")}
+        made.notice(worker, back=False)
+        await made.round()
+        assert pool.prompts.asked["m"] is before["m"]
+        make_model(tmp_path / "later")
+        monkeypatch.setattr(finding, "monotonic", lambda: inf)
+        await made.settle()
+        assert {case.origin.kind for case in made.cases if "m" in case.models} == {Kind.FOLDER}
+        assert "m" not in pool.prompts.asked
+        await made.stop()
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("how", ["notice", "change"])

@@ -1,5 +1,6 @@
 """The controller alone: its API, its keys, its snapshots, and a router that asks it or does not."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from fastapi.testclient import TestClient
 from controller.memory import Memory
 from controller.server import serve
 from controller.source import Source
+from router.check_live import check_live
+from router.settings_file import load
 from strategies.blocks import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
@@ -75,7 +78,7 @@ def test_what_is_pushed_is_found(client: Callable[..., TestClient]) -> None:
     assert http.post("/register", json=one).json()["status"] == "registered successfully"
     assert http.post("/register", json=one).status_code == 409
     pushed = http.post("/events/a", content=batch(STORED, OFFLOADED, GONE))
-    assert pushed.json() == {"events": 3}
+    assert pushed.json() == {"events": 3, "refused": 0}
     question = {"model": "m", "token_ids": [*IDS, 7], "block_size": 16}
     held = {"longest_matched": 64, "GPU": 32, "CPU": 64, "DISK": 0, "DP": {"0": 64}}
     assert http.post("/query", json=question).json() == {"default": {"a": held}}
@@ -108,14 +111,123 @@ def test_a_snapshot_is_taken_over(client: Callable[..., TestClient]) -> None:
     assert second.post("/query", json=question).json()["default"]["a"]["GPU"] == 32
 
 
+def test_a_snapshot_that_comes_while_engines_talk_is_refused(
+    client: Callable[..., TestClient],
+) -> None:
+    """Nothing of it is mixed with what they told; a bad one can be followed by a good one."""
+    first, second = client(), client()
+    for http in (first, second):
+        http.post("/register", json={"instance_id": "a"})
+    first.post("/events/a", content=batch(STORED))
+    taken = first.get("/snapshot").content
+
+    def slowly() -> Iterator[bytes]:
+        yield taken[:10]
+        second.post("/events/a", content=batch(STORED))
+        yield taken[10:]
+
+    assert second.post("/restore", content=slowly()).status_code == 409
+    second.post("/events/a", content=batch({"type": "AllBlocksCleared"}))
+    assert second.post("/restore", content=taken[:-9]).status_code == 400
+    assert second.post("/restore", content=taken).json() == {"blocks": 4}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/register", b'{"instance_id": ""}', "instance_id"),
+        ("/register", b'{"instance_id": "a\\u0000b"}', "instance_id"),
+        ("/register", b'{"instance_id": "b", "endpoint": "nonsense"}', "endpoint"),
+        ("/register", b'{"instance_id": "b", "dp_rank": -1}', "dp_rank"),
+        ("/query", b'{"token_ids": [NaN]}', "token_ids"),
+        ("/query", b'{"token_ids": [4294967296]}', "token_ids"),
+        ("/query", b'{"token_ids": [1], "block_size": 0}', "block_size"),
+        ("/query_by_hash", b'{"seq_hashes": [-1]}', "seq_hashes"),
+        ("/query", b"[" * 10_000, ""),
+        ("/events/a?dp_rank=5000", b"", "dp_rank"),
+        (f"/events/{'a' * 300}", b"", "instance_id"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    client: Callable[..., TestClient], path: str, body: bytes, field: str
+) -> None:
+    """And what it was is not repeated: it may be a prompt."""
+    http = client()
+    headers = {"content-type": "application/json"}
+    answer = http.post(path, content=body, headers=headers)
+    assert answer.status_code in (400, 422)
+    assert field in answer.text
+    assert "input" not in answer.text
+    assert http.get("/streams").json() == []
+
+
+def test_bodies_are_bounded(
+    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them; a snapshot may be larger. Events that cannot be used are counted."""
+    monkeypatch.setattr("controller.server.LARGEST_QUESTION", 1000)
+    http = client()
+    http.post("/register", json={"instance_id": "a"})
+    for path in ("/query", "/held", "/register", "/events/a"):
+        assert http.post(path, content=b" " * 1001).status_code == 413
+    assert http.post("/restore", content=b" " * 1001).status_code == 400
+    odd = http.post("/events/a", content=batch({"type": "BlockMoved"}))
+    assert odd.json() == {"events": 0, "refused": 1}
+
+
+def test_a_registration_as_mooncakes_clients_write_it(client: Callable[..., TestClient]) -> None:
+    """Fields that mean nothing here are passed over; an empty address is none."""
+    http = client()
+    given = {
+        "endpoint": "tcp://127.0.0.1:1",
+        "replay_endpoint": "",
+        "type": "vLLM",
+        "modelname": "m",
+        "lora_name": "",
+        "tenant_id": "default",
+        "instance_id": "engine-a",
+        "block_size": 16,
+        "dp_rank": 1,
+        "additionalsalt": "",
+    }
+    assert http.post("/register", json=given).status_code == 200
+    (stream,) = http.get("/streams").json()
+    assert (stream["dp_rank"], stream["doubt"]) == (1, "not connected")
+    question = {"model": "m", "lora_name": "", "block_hash": [1], "block_size": 16}
+    assert http.post("/query_by_hash", json=question).json() == {
+        "default": {
+            "engine-a": {"longest_matched": 0, "GPU": 0, "CPU": 0, "DISK": 0, "DP": {"1": 0}}
+        }
+    }
+    gone = http.post("/unregister", json=given).json()
+    assert gone["removed_instances"] == ["engine-a|default|1"]
+
+
+def test_engines_are_bounded(
+    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a socket."""
+    monkeypatch.setattr("controller.server.MOST", 2)
+    http = client()
+    answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
+    assert answers == [200, 200, 429]
+
+
 def test_keys_let_in(client: Callable[..., TestClient]) -> None:
     """All paths but one; and the API describes itself."""
     http = client(ops="0123456789abcdef")
     assert http.get("/health/live").status_code == 200
     assert http.get("/streams").status_code == 401
+    assert http.get("/openapi.json").status_code == 401
+    huge = http.post("/query", content=b"[" * 1000)
+    assert huge.status_code == 401, "before anything is read of it"
+    bytes_ = {b"authorization": b"Bearer \xff\xfe"}
+    assert http.get("/streams", headers=bytes_).status_code == 401
     assert http.get("/streams", headers={"authorization": "Bearer wrong"}).status_code == 401
     headers = {"authorization": "Bearer 0123456789abcdef"}
     assert http.get("/streams", headers=headers).json() == []
+    document = http.get("/openapi.json", headers=headers).json()
+    assert "HTTPBearer" in document["components"]["securitySchemes"]
     assert "/query_by_hash" in client().get("/openapi.json").json()["paths"]
 
 
@@ -160,6 +272,10 @@ def test_a_router_asks_it_and_does_without_it(
     until_known(router, "toy")
     text = "asked elsewhere " * 30
     until(lambda: all(one["connected"] for one in httpx.get(f"{url}/streams").json()))
+    settings.write_text(settings.read_text() + f"controller: {{url: '{url}', deadline: 5s}}\n")
+    lines, _ = asyncio.run(check_live(load(settings)))
+    assert f"pool default: controller {url}: answers" in lines
+    assert sum("KV events: trusted, says the controller" in line for line in lines) == 2
     first = ask(router, text)
     until(lambda: sum(one["events"] for one in httpx.get(f"{url}/streams").json()) > 0)
     again = ask(router, text)

@@ -119,6 +119,34 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
         (line,) = [line for line in lines if "KV events" in line]
         wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
         assert wanted in line
+        assert ("--enable-prompt-tokens-details" in line) is publishing
+        assert "lost" not in line
+
+
+def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: Path) -> None:
+    """Nobody publishes where the file says; and what is missed would be lost."""
+    worker = fleet(workers=1).workers[0]
+    told = {"url": worker.url, "kv_events": "tcp://127.0.0.1:1"}
+    settings = {"workers": [told], "strategy": "kvaware", "tokenizer": str(folder)}
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    (line,) = [line for line in lines if "KV events" in line]
+    assert not well
+    assert "not connected, no event yet" in line
+    assert "give vLLM a replay_endpoint" in line
+    assert FLAG in line
+
+
+def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
+    """One that is not there is named, and all is not well."""
+    settings = {
+        "workers": fleet(workers=1).urls,
+        "strategy": "kvaware",
+        "tokenizer": str(folder),
+        "controller": "http://127.0.0.1:1",
+    }
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    assert not well
+    assert "pool default: controller http://127.0.0.1:1: no controller" in lines
 
 
 def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:

@@ -67,7 +67,7 @@ class Three:
 
     dated = False
 
-    def ids(self, *_: object) -> bytes:
+    def ids(self, *_: object, **__: object) -> bytes:
         """Return them."""
         return IDS
 

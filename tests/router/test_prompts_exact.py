@@ -21,7 +21,7 @@ class Letters:
 
     dated = False
 
-    def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
         """Return the bytes of the prompt, or of all messages' contents."""
         asked = json.loads(body)
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
@@ -125,7 +125,7 @@ def test_a_sum_is_not_compared() -> None:
     """Of several prompts a worker reports all tokens together; only the first is computed."""
     prompts = knowing(m="m")
     body = json.dumps({"model": "m", "prompt": [1, 2]}).encode()
-    prompts.known["m"].exact.ids = lambda *_: b"\1\0\0\0"  # type: ignore[method-assign]
+    prompts.known["m"].exact.ids = lambda *_, **__: b"\1\0\0\0"  # type: ignore[method-assign]
     prompt = prompts.prompt(COMPLETION, parse(COMPLETION, body, b""), body)
     assert not prompt.counted
     prompts.learn(prompt, 500)

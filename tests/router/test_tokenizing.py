@@ -31,7 +31,7 @@ class Gate:
         self.begun = threading.Semaphore(0)
         self.threads: set[str] = set()
 
-    def ids(self, _endpoint: Endpoint, body: bytes) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
         """Return as many tokens as there are bytes, once it is open."""
         self.threads.add(threading.current_thread().name)
         self.begun.release()

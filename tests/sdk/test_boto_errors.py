@@ -102,6 +102,7 @@ class TestHeaders:
             assert boto.invoke(router.url, CHAT, SessionId=key, **more).good
         else:
             fields = {
+                "Authorization": "AWS4-HMAC-SHA256 Credential=A/20260101/r/sagemaker/aws4_request",
                 "X-Amzn-SageMaker-Session-Id": "abc",
                 "X-Amz-Date": "now",
                 "x-session-id": "a",
@@ -149,7 +150,7 @@ class TestSignatures:
         monkeypatch.setenv("SECRET", "right")
         worker = stub()
         keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
-        router = route(worker.url, strategy="session", sagemaker={"sigv4": keys})
+        router = route(worker.url, strategy="session", auth="none", sagemaker={"sigv4": keys})
         wrong: list[dict[str, Any]] = [
             {"keys": ["AKIA1", "wrong"]},
             {"keys": ["AKIA2", "right"]},
@@ -169,7 +170,7 @@ class TestSignatures:
         """The signature is over it."""
         monkeypatch.setenv("SECRET", "right")
         keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
-        router = route(stub().url, sagemaker={"sigv4": keys})
+        router = route(stub().url, auth="none", sagemaker={"sigv4": keys})
         sent = boto.invoke(router.url, CHAT, options={"keys": ["AKIA1", "right"]}).good.sent[0]
         url = f"{router.url}/endpoints/llama/invocations"
         names = ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request")

@@ -1,16 +1,19 @@
 """A real redis-server, as a program, on a port of its own."""
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from tests.support import until
+from tests.support import Router, until
 
 
 def program() -> str:
@@ -60,6 +63,23 @@ class RedisServer:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let it answer nothing for a while, and forget nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def found_again(self, *routers: Router) -> None:
+        """Wait until they know that it is there."""
+        for router in routers:
+            for pool in router.door.fleet.pools:
+                name = pool.name
+                until(lambda: router.metric("warmroute_session_store_up", pool=name))  # noqa: B023
 
     def __enter__(self) -> Self:
         self.start()

@@ -10,7 +10,7 @@ import pytest
 
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store, StoreDown
-from router.sessions.table import Lease
+from router.sessions.table import Binding, Lease
 from router.settings_session import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
@@ -56,11 +56,11 @@ def test_a_session_s_life(play: Play) -> None:
         store = make(Lease(ttl=100))
         assert await store.use("a") is None
         before = time.time()
-        session = await store.bind("a", "w", None)
+        session = await store.bind("a", Binding("w"), None)
         assert session is not None
         assert (session.worker, session.own) == ("w", "")
         assert abs(session.expires - before - 100) < 5
-        moved = await store.bind("a", "v", "w", own="x")
+        moved = await store.bind("a", Binding("v", own="x"), "w")
         assert moved is not None
         assert (moved.worker, moved.own, moved.expires) == ("v", "x", session.expires)
         used = await store.use("a")
@@ -78,10 +78,10 @@ def test_wrong_expectations(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease())
-        assert await store.bind("a", "v", "w") is None
-        await store.bind("a", "w", None)
+        assert await store.bind("a", Binding("v"), "w") is None
+        await store.bind("a", Binding("w"), None)
         for expected in (None, "u"):
-            told = await store.bind("a", "v", expected)
+            told = await store.bind("a", Binding("v"), expected)
             assert told is not None
             assert told.worker == "w"
 
@@ -94,11 +94,11 @@ def test_of_many_at_once_one_binds(play: Play) -> None:
     async def test(make: Make) -> None:
         stores = [make(Lease()) for _ in range(3)]
         for number in range(20):
-            tries = [stores[n % 3].bind(f"s{number}", f"w{n}", None) for n in range(12)]
+            tries = [stores[n % 3].bind(f"s{number}", Binding(f"w{n}"), None) for n in range(12)]
             told = {one.worker for one in await asyncio.gather(*tries) if one}
             assert len(told) == 1
             home = told.pop()
-            moves = [stores[n % 3].bind(f"s{number}", f"v{n}", home) for n in range(12)]
+            moves = [stores[n % 3].bind(f"s{number}", Binding(f"v{n}"), home) for n in range(12)]
             assert len({one.worker for one in await asyncio.gather(*moves) if one}) == 1
 
     play(test)
@@ -109,14 +109,14 @@ def test_expiry(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=0.2))
-        await store.bind("a", "w", None)
+        await store.bind("a", Binding("w"), None)
         await asyncio.sleep(0.25)
         assert await store.use("a") is None
-        again = await store.bind("a", "v", None)
+        again = await store.bind("a", Binding("v"), None)
         assert again is not None
         assert again.worker == "v"
         sliding = make(Lease(ttl=0.4, sliding=True, longest=1.0))
-        first = await sliding.bind("b", "w", None)
+        first = await sliding.bind("b", Binding("w"), None)
         assert first is not None
         await asyncio.sleep(0.2)
         later = await sliding.use("b")
@@ -133,7 +133,7 @@ def test_an_end_that_a_worker_has_given(play: Play) -> None:
     async def test(make: Make) -> None:
         store = make(Lease(ttl=100))
         ends = float(int(time.time()) + 7)
-        session = await store.bind("a", "w", None, own="o", expires=ends)
+        session = await store.bind("a", Binding("w", own="o", expires=ends), None)
         assert session is not None
         assert (session.expires, session.own) == (ends, "o")
 
@@ -146,10 +146,10 @@ def test_counts_and_room(play: Play) -> None:
     async def test(make: Make) -> None:
         store = make(Lease(ttl=100, most=3))
         for key in "abc":
-            await store.bind(key, "w", None)
+            await store.bind(key, Binding("w"), None)
             await asyncio.sleep(0.002)
         await store.use("a")
-        await store.bind("d", "w", None)
+        await store.bind("d", Binding("w"), None)
         assert await store.use("b") is None
         kept = await store.look()
         assert (kept.open, kept.evicted) == (3, 1)
@@ -166,12 +166,12 @@ def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=0.1, most=2))
-        await store.bind("a", "w", None)
-        await store.bind("b", "w", None)
+        await store.bind("a", Binding("w"), None)
+        await store.bind("b", Binding("w"), None)
         await asyncio.sleep(0.15)
         store.lease = Lease(ttl=100, most=2)
         for key in "cd":
-            await store.bind(key, "w", None)
+            await store.bind(key, Binding("w"), None)
         kept = await store.look()
         assert (kept.open, kept.expired, kept.evicted) == (2, 2, 0)
 
@@ -184,9 +184,35 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
     async def test() -> None:
         url = dead_url.replace("http", "redis")
         store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", Lease())
-        for asked in (store.use("a"), store.bind("a", "w", None), store.close("a"), store.look()):
+        for asked in (
+            store.use("a"),
+            store.bind("a", Binding("w"), None),
+            store.close("a"),
+            store.look(),
+        ):
             with pytest.raises(StoreDown):
                 await asked
         await store.stop()
 
     asyncio.run(test())
+
+
+def test_what_others_use_is_not_one_s_own(play: Play) -> None:
+    """Whoever has begun a session may take it back or elsewhere, unless it was used since."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease())
+        elsewhere = Binding("v", unless_used=True)
+        for key, others in (("a", False), ("b", True)):
+            await store.bind(key, Binding("w"), None)
+            if others:  # looked for it, or wanted to bind it themselves
+                await store.bind(key, Binding("u"), None)
+            moved = await store.bind(key, elsewhere, "w")
+            assert moved is not None
+            assert moved.worker == ("w" if others else "v")
+            await store.close(key, unless_used=True)
+            assert (await store.use(key) is not None) == others
+            await store.close(key, unless_used=True)
+            assert (await store.use(key) is not None) == others
+
+    play(test)

@@ -5,13 +5,13 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sessions.table import Lease, Table
+from router.sessions.table import Binding, Lease, Table
 
 
 def test_expiry_is_strict() -> None:
     """At its very end a session is over, the first time already."""
     table = Table(Lease(ttl=10))
-    table.bind("a", "w", None, 100)
+    table.bind("a", Binding("w"), None, 100)
     assert table.use("a", 109.999) is not None
     assert table.use("a", 110) is None
     assert (len(table), table.expired) == (0, 1)
@@ -21,7 +21,7 @@ def test_use_does_not_lengthen_it() -> None:
     """Unless sessions slide."""
     for sliding in (False, True):
         table = Table(Lease(ttl=10, sliding=sliding))
-        table.bind("a", "w", None, 100)
+        table.bind("a", Binding("w"), None, 100)
         table.use("a", 105)
         assert (table.find("a", 112) is not None) == sliding
 
@@ -29,20 +29,20 @@ def test_use_does_not_lengthen_it() -> None:
 def test_the_longest_life_ends_a_sliding_one() -> None:
     """However often it is used."""
     table = Table(Lease(ttl=10, sliding=True, longest=25))
-    table.bind("a", "w", None, 0)
+    table.bind("a", Binding("w"), None, 0)
     assert [table.use("a", now) is not None for now in (8, 16, 24, 25)] == [True, True, True, False]
 
 
 def test_one_who_expects_wrongly_changes_nothing() -> None:
     """And is told how it is."""
     table = Table()
-    assert table.bind("a", "v", "w", 0) is None
-    first = table.bind("a", "w", None, 0)
+    assert table.bind("a", Binding("v"), "w", 0) is None
+    first = table.bind("a", Binding("w"), None, 0)
     assert first is not None
-    second = table.bind("a", "v", None, 0)
+    second = table.bind("a", Binding("v"), None, 0)
     assert second is first
     assert first.worker == "w"
-    moved = table.bind("a", "v", "w", 0)
+    moved = table.bind("a", Binding("v"), "w", 0)
     assert moved is first
     assert first.worker == "v"
 
@@ -50,10 +50,10 @@ def test_one_who_expects_wrongly_changes_nothing() -> None:
 def test_the_one_unused_for_longest_makes_room() -> None:
     """Not the oldest."""
     table = Table(Lease(most=2))
-    table.bind("a", "w", None, 0)
-    table.bind("b", "w", None, 1)
+    table.bind("a", Binding("w"), None, 0)
+    table.bind("b", Binding("w"), None, 1)
     table.use("a", 2)
-    table.bind("c", "w", None, 3)
+    table.bind("c", Binding("w"), None, 3)
     assert [key for key, _ in table.items(9)] == ["a", "c"]
     assert table.evicted == 1
 
@@ -61,9 +61,9 @@ def test_the_one_unused_for_longest_makes_room() -> None:
 def test_what_expired_makes_room_first() -> None:
     """Nobody who is alive has to go for it."""
     table = Table(Lease(ttl=10, most=2))
-    table.bind("a", "w", None, 0)
-    table.bind("b", "w", None, 8)
-    table.bind("c", "w", None, 11)
+    table.bind("a", Binding("w"), None, 0)
+    table.bind("b", Binding("w"), None, 8)
+    table.bind("c", Binding("w"), None, 11)
     assert (table.evicted, table.expired) == (0, 1)
 
 
@@ -71,7 +71,7 @@ def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
     """Closed and renewed ones are passed over."""
     table = Table(Lease(ttl=10, sliding=True))
     for key in "abcd":
-        table.bind(key, "w", None, 0)
+        table.bind(key, Binding("w"), None, 0)
     table.use("b", 5)
     table.close("c", 5)
     assert table.sweep(10) == 2
@@ -83,7 +83,7 @@ def test_ends_of_closed_sessions_do_not_pile_up() -> None:
     """However many are opened and closed within one lifetime."""
     table = Table(Lease(ttl=inf))
     for number in range(10_000):
-        table.bind(str(number), "w", None, 0)
+        table.bind(str(number), Binding("w"), None, 0)
         table.close(str(number), 0)
     assert len(table._ends) < 200
 
@@ -118,11 +118,13 @@ def test_it_is_what_a_plain_dictionary_would_be(
                     expires = max(expires, min(now + 6, created + 15))
                 model[key] = (created, expires)
         elif what == "bind":
-            table.bind(key, "w", None, now)
+            table.bind(key, Binding("w"), None, now)
             if key not in model:
                 if len(model) == 4:
                     del model[next(iter(model))]
                 model[key] = (now, now + 6)
+            else:  # whoever is told of it goes there
+                model[key] = model.pop(key)
         elif what == "close":
             assert (table.close(key, now) is not None) == (model.pop(key, None) is not None)
         table.sweep(now)

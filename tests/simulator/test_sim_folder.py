@@ -1,6 +1,7 @@
 """Workers with a real model's tokenizer and chat template."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from simulator.conversation import Conversation
 from simulator.errors import ApiError
 from simulator.fleet import FleetSettings
 from simulator.folder import Folder
+from simulator.language import language_of
 from simulator.thread import FleetThread
 from tests.commands import run
+from tests.identity.other_formats import make_mistral
 from tests.simulator.folders import CHATML, make_folder
 
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]
@@ -297,3 +300,45 @@ def test_a_bad_folder_is_refused_at_the_start(tmp_path: Path) -> None:
     done = run("simulate", "--workers", 1, "--port", 0, "--tokenizer", tmp_path)
     assert done.returncode == 1
     assert "tokenizer.json cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "extra"), [("tokenizer.model", "transformers"), ("tekken.json", "mistral")]
+)
+def test_a_format_without_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, extra: str
+) -> None:
+    """What is missing is named."""
+    (tmp_path / file).write_bytes(b"x")
+    monkeypatch.setattr("simulator.vocabulary.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "mistral_common.tokens.tokenizers.mistral", None)
+    with pytest.raises(ValueError, match=rf"pip install 'warmroute\[{extra}\]'"):
+        language_of(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.model", "tekken.json", "tokenizer.json"])
+def test_a_file_that_is_no_tokenizer(tmp_path: Path, file: str) -> None:
+    """Whatever the format, it is a sentence that names the place."""
+    (tmp_path / file).write_bytes(b"no")
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        language_of(tmp_path)
+
+
+def test_mistrals_format_without_what_it_needs(tmp_path: Path) -> None:
+    """Requests that an engine refuses there, workers refuse too."""
+    made = language_of(make_mistral(tmp_path, "tekken-v3"))
+    hello = {"role": "user", "content": "Hello"}
+    said = {"role": "assistant", "content": "Hi"}
+    continued = Conversation(
+        messages=[hello], continue_final_message=True, add_generation_prompt=False
+    )
+    for asked in (
+        Conversation(messages=[hello, said]),
+        continued,
+        Conversation(messages=[{"role": "nobody", "content": "x"}]),
+        Conversation(messages=[]),
+    ):
+        with pytest.raises(ApiError):
+            made.chat(asked)
+    assert made.detokenize(made.tokenize("Zürich 👍")) == "<s>Zürich 👍"
+    assert made.strings(made.tokenize("abc", special=False)) == ["abc"]

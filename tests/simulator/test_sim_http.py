@@ -134,6 +134,7 @@ def test_an_unknown_model_is_not_found(client: httpx.Client) -> None:
     ("path", "body", "word"),
     [
         ("/v1/chat/completions", b"{", "truncated"),
+        ("/v1/chat/completions", b'{"messages":[{"content":"\xff"}]}', "utf-8"),
         ("/v1/chat/completions", b"{}", "messages"),
         ("/v1/chat/completions", b'{"messages":[]}', "messages"),
         ("/v1/chat/completions", b'{"messages":[{}],"max_tokens":0}', "at least 1"),

@@ -105,6 +105,10 @@ class Engine:
         self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
+    def add(self, *flags: str) -> None:
+        """More flags, from the next start on."""
+        self._flags += flags
+
     def start(self) -> "Engine":
         """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
         found = command()

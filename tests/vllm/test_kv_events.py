@@ -1,53 +1,31 @@
 """`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
 
-import json
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import httpx
 import pytest
 
-from controller.memory import Memory
-from router.openai import ENDPOINTS, parse
 from tests.support import MakeRouter, Router, until
-from tests.vllm.engine import BLOCK, LONGEST, MODEL, Engine, command, make_model
-
-CHAT = "/v1/chat/completions"
-QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
-#: Seconds that an engine's events may take: it publishes with its next step.
-PATIENCE = 60.0
-WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
-
-
-def late_port() -> int:
-    """A port that is free and stays so: it is bound half a minute later, and systems hand out
-    others (from 32768 on) meanwhile."""
-    while True:
-        port = SystemRandom().randrange(20_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
-class Publishing:
-    """An engine and where it publishes."""
-
-    def __init__(self, folder: Path, log: Path, *flags: str) -> None:
-        self.events = f"tcp://127.0.0.1:{late_port()}"
-        self.replay = f"tcp://127.0.0.1:{late_port()}"
-        told = {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": self.events.replace("127.0.0.1", "*"),
-            "replay_endpoint": self.replay.replace("127.0.0.1", "*"),
-        }
-        config = ("--kv-events-config", json.dumps(told))
-        dev = {"VLLM_SERVER_DEV_MODE": "1"}
-        self.engine = Engine(folder, log, *config, *flags, environment=dev)
-        self.url = self.engine.url
-        self.name = self.url.partition("://")[2]
+from tests.vllm.engine import BLOCK, LONGEST, MODEL, command, make_model
+from tests.vllm.publishing import (
+    CHAT,
+    PATIENCE,
+    Publishing,
+    ask,
+    cached,
+    held,
+    memory,
+    memory_of,
+    predicted,
+    start,
+    tokens,
+    told,
+    trusted,
+    words,
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,89 +50,14 @@ def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list
 
 @pytest.fixture
 def kvaware(route: MakeRouter, model: Path) -> MakeRouter:
-    """Start a router that believes its engines, once their tokens are known to be ours."""
+    """Start a router that believes its engines."""
 
     def make(*workers: object, **settings: object) -> Router:
-        router = route(
-            *workers,  # type: ignore[arg-type]  # as a YAML file has them
-            strategy={"name": "kvaware", "unconfirmed": "0s"},
-            tokenizer=str(model),
-            health=QUICK,
-            **settings,
-        )
-        pool = router.door.fleet.pools[0]
-        until(lambda: MODEL in pool.prompts.known, PATIENCE)
-        until(lambda: {memory(router).doubt(w.name) for w in pool.workers} == {""}, PATIENCE)
+        router = start(route, model, *workers, **settings)
+        until(lambda: trusted(router), PATIENCE)
         return router
 
     return make
-
-
-def memory(router: Router) -> Memory:
-    """What is known of all engines."""
-    ((_, found),) = router.door.memories.pools()
-    return found
-
-
-def held(router: Router, worker: str) -> int:
-    """Blocks that an engine told of."""
-    return sum(place.blocks for place in memory(router).index.places() if place.worker == worker)
-
-
-def ask(router: Router, text: str, **more: object) -> httpx.Response:
-    """Send a chat; return the answer."""
-    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
-    assert answer.status_code == 200, answer.text
-    until(router.idle)
-    return answer
-
-
-def cached(answer: httpx.Response) -> int:
-    """What the engine reported."""
-    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-
-def tokens(answer: httpx.Response) -> int:
-    """The length of the prompt."""
-    return int(answer.json()["usage"]["prompt_tokens"])
-
-
-def predicted(answer: httpx.Response) -> int:
-    """What the decision expected."""
-    return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
-
-
-def told(router: Router, answer: httpx.Response, text: str, **more: object) -> None:
-    """Wait until the engine has told of all full blocks of that prompt."""
-    worker = answer.headers["x-warmroute-worker"]
-    whole = tokens(answer) // BLOCK * BLOCK
-
-    def is_there() -> bool:
-        (source,) = memory(router).sources[worker]
-        return not source.doubt and memory_of(router, text, worker, **more) >= whole
-
-    until(is_there, PATIENCE)
-
-
-def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
-    """Tokens of a chat that the index says a worker has on its GPU, the last one included."""
-    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    body = json.dumps({**chat, **more}).encode()
-    endpoint = ENDPOINTS[CHAT]
-    prompt = router.door.fleet.pools[0].prompts.prompt(endpoint, parse(endpoint, body, b""), body)
-    index = memory(router).index
-    depth = 0
-    for size, keys in prompt.blocks.items():
-        for bit, blocks in index.find(keys).depths.items():
-            if index.place_of(bit).worker == worker:
-                depth = max(depth, blocks * size)
-    return depth
-
-
-def words(random: Random, number: int) -> str:
-    """So many words."""
-    return " ".join(random.choices(WORDS, k=number))
 
 
 def test_a_shared_prefix_goes_to_its_holder(pair: list[Publishing], kvaware: MakeRouter) -> None:
@@ -254,14 +157,8 @@ def test_a_killed_engine_is_cleared_and_refilled(
     until(lambda: memory_of(router, text, holder.name) > 250, PATIENCE)
 
 
-def test_evictions_are_followed(
-    pair: list[Publishing],
-    model: Path,
-    tmp_path: Path,
-    kvaware: MakeRouter,
-) -> None:
+def test_evictions_are_followed(model: Path, tmp_path: Path, kvaware: MakeRouter) -> None:
     """A cache of 40 blocks: what is predicted is what is still there."""
-    pair[1].engine.stop()  # memory for another one
     few = ("--num-gpu-blocks-override", "40", "--max-model-len", str(min(LONGEST, 1024)))
     small = Publishing(model, tmp_path / "small.log", *few)
     small.engine.start()

@@ -1,0 +1,48 @@
+"""A stored event's blocks as chained keys: tokens, and whatever else is part of their names."""
+
+import msgspec
+
+from controller.events import Stored
+from strategies.blocks import even_chain, even_root, extra_key
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def root_of(event: Stored) -> int:
+    """Return the key before the first block of a sequence."""
+    return even_root(event.adapter, _salt(event) if event.extras else "")
+
+
+def keys_of(event: Stored, root: int) -> list[int]:
+    """Return the key of each block, which follow the one called `root`."""
+    if event.extras is None:
+        return even_chain(root, event.tokens, event.size)
+    return _with_extras(root, event)
+
+
+def _salt(event: Stored) -> str:
+    """Return the salt in the first block of a sequence: its one extra that is text of its own."""
+    first = event.extras[0] if event.extras else None
+    given = first if isinstance(first, list) else []
+    texts = [one for one in given if isinstance(one, str) and one != event.adapter]
+    return texts[0] if len(texts) == 1 else ""
+
+
+def _with_extras(root: int, event: Stored) -> list[int]:
+    """Return keys of blocks whose names have more in them: images and the like.
+
+    The adapter and the salt are in the root already.
+    """
+    salt = _salt(event) if event.parent is None else ""
+    keys, key, width = [], root, 4 * event.size
+    extras = event.extras or ()
+    for number in range(len(event.hashes)):
+        block = event.tokens[number * width : (number + 1) * width]
+        (key,) = even_chain(key, block, event.size)
+        given = extras[number] if number < len(extras) else None
+        known = [event.adapter, salt] if salt and not number else [event.adapter]
+        more = [one for one in given if one not in known] if isinstance(given, list) else []
+        if more:
+            key = extra_key(key, _encode(more))
+        keys.append(key)
+    return keys

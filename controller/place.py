@@ -1,0 +1,31 @@
+"""One tier of one engine: what it calls its blocks, and how many there are."""
+
+from controller.events import Tier
+from controller.names import Names
+
+
+class Place:
+    """One tier of one engine; the shared store is one of the engine called ``""``."""
+
+    __slots__ = ("bit", "blocks", "copies", "names", "sizes", "tier", "worker")
+
+    def __init__(self, worker: str, tier: Tier, bit: int) -> None:
+        self.worker = worker
+        self.tier = tier
+        self.bit = bit
+        self.names = Names()
+        self.copies: dict[int, int] = {}
+        """Of blocks that are there more than once, how many more; by reference."""
+        self.blocks = 0
+        self.sizes: set[int] = set()
+        """Tokens a block, all that were seen."""
+
+    def empty(self) -> None:
+        """It holds nothing any more."""
+        self.names = Names()
+        self.copies.clear()
+        self.sizes.clear()
+        self.blocks = 0
+
+    def __repr__(self) -> str:
+        return f"<Place {self.worker} {self.tier.name} {self.blocks} blocks>"

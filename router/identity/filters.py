@@ -1,0 +1,86 @@
+"""Filters of the sandbox (`bounds`) that look at the watch by themselves."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jinja2 import pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.filters import do_trim, make_attrgetter
+from jinja2.runtime import Context
+
+from router.identity.watch import WATCH, Watch
+
+
+@pass_context
+def trim(context: Context, value: object, chars: str | None = None) -> str:
+    """Jinja's own for what is asked of it most. Raises Unlike."""
+    made = value.strip(chars) if type(value) is str else do_trim(value, chars)  # type: ignore[arg-type]
+    context.parent[WATCH].charge(len(made))
+    return made
+
+
+@pass_context
+def sum_(
+    context: Context,
+    values: Iterable[Any],
+    attribute: str | int | None = None,
+    start: Any = 0,  # noqa: ANN401 - as Jinja has it
+) -> Any:  # noqa: ANN401 - as Jinja has it
+    """Jinja's own; of lists one by one, as each that is added is copied with all before it.
+
+    Raises Unlike, SecurityError.
+    """
+    watch: Watch = context.parent[WATCH]
+    if attribute is not None:
+        values = map(make_attrgetter(context.environment, attribute), values)
+    given = each(watch, values)
+    if not isinstance(start, list | tuple):
+        return sum(given, start)  # type: ignore[arg-type]
+    total: Any = start
+    for value in given:
+        total = total + value
+        watch.keep(total)
+    return total
+
+
+def each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
+    """Give one after the other; each is a turn. Raises Unlike."""
+    for value in values:
+        watch.turn()
+        yield value
+
+
+def refuse(*_: object, **__: object) -> None:
+    """Stand for what no prompt needs. Raises SecurityError."""
+    raise SecurityError("no prompt needs this")
+
+
+@pass_context
+def turn(context: Context, value: object) -> object:
+    """Count a turn. Raises Unlike."""
+    context.parent[WATCH].turn()
+    return value
+
+
+@pass_context
+def keep(context: Context, value: object) -> object:
+    """Measure a value that was made just now. Raises Unlike, SecurityError."""
+    context.parent[WATCH].keep(value)
+    return value
+
+
+@pass_context
+def cut(context: Context, value: object) -> object:
+    """Charge a part of another value. Raises Unlike."""
+    context.parent[WATCH].cut(value)
+    return value
+
+
+@pass_context
+def say(context: Context, value: object) -> object:
+    """Charge what is written into a block; texts are looked at where it ends. Raises Unlike,
+    SecurityError."""
+    if type(value) is not str:
+        watch: Watch = context.parent[WATCH]
+        watch.charge(watch.weigh(value))
+    return value

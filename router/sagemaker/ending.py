@@ -1,0 +1,61 @@
+"""Ending a session, at the worker too where that keeps sessions itself."""
+
+from contextlib import suppress
+
+from router.errors import DoorError, NoWorker, UnknownSession, WorkerError, answer_for
+from router.fleet import Fleet, Pool, Worker
+from router.sagemaker import container
+
+#: How a worker says that it knows no such session: AWS's library has 400, or 424 where it has
+#: expired; 404 is what others would say.
+_FORGOTTEN = frozenset((400, 404, 424))
+
+
+async def end_everywhere(fleet: Fleet, key: str, body: bytes, identity: bytes) -> bytes:
+    """End a session in every pool that knows it; return what its worker said to `body`.
+
+    Raises UnknownSession if none does. What goes wrong in one pool is raised when all were asked.
+    """
+    closed, said = False, b""
+    errors: list[DoorError] = []
+    for pool in fleet.pools:
+        try:
+            if pool.sessions is not None and pool.stateful:
+                said = await _end_there(pool, key, body, identity) or said
+            if pool.sessions is not None:
+                closed = await pool.sessions.close(key) or closed
+        except DoorError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    if not closed:
+        raise UnknownSession
+    return said
+
+
+async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
+    """Tell the worker that keeps it, if it is there. Raises a DoorError, and Refusal."""
+    sessions = pool.sessions
+    session = None if sessions is None else await sessions.use(key, pool, (), known=True)
+    worker = pool.named.get(session.worker) if session is not None else None
+    if sessions is None or session is None or worker is None or not worker.ready:
+        return b""
+    try:
+        return await container.close_session(worker, body, session.own or key, identity)
+    except container.Refusal as refusal:
+        if refusal.said.status == 503:
+            raise NoWorker("The session's worker is full; please try again.") from None
+        if refusal.said.status not in _FORGOTTEN:
+            raise
+        await sessions.close(key)
+        raise UnknownSession from None
+    except WorkerError as error:
+        if not error.safe:
+            raise answer_for(error, worker.name) from None
+        return b""  # it is gone, and the session with it
+
+
+async def drop(worker: Worker, own: str, identity: bytes) -> None:
+    """Take back what a worker has opened and nobody will use; if it cannot be told, it expires."""
+    with suppress(DoorError, WorkerError):
+        await container.close_session(worker, container.CLOSES, own, identity)

@@ -1,0 +1,69 @@
+"""What this router did with sessions while their store was away, to be told to it afterwards. Pure
+but for the telling."""
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeVar
+
+from router.sessions.table import Binding, Session
+
+if TYPE_CHECKING:
+    from router.sessions.store import Store
+
+T = TypeVar("T")
+
+
+class Away:
+    """Sessions begun and closed meanwhile, and some from before; so many of each at most."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.begun: OrderedDict[str, Session] = OrderedDict()
+        """Bound meanwhile, the last one at the end."""
+        self.seen: OrderedDict[str, Session] = OrderedDict()
+        """Where sessions were that cannot be anywhere else."""
+        self.closed: OrderedDict[str, bool] = OrderedDict()
+        """Ended by this router, at any time; whether the store has still to be told."""
+
+    def begin(self, key: str, session: Session) -> None:
+        """It is bound, and nobody could note it."""
+        self.closed.pop(key, None)
+        self._keep(self.begun, key, session)
+
+    def see(self, key: str, session: Session | None) -> None:
+        """The store has said where it is; None: it is not open."""
+        if session is None:
+            self.seen.pop(key, None)
+        else:
+            self._keep(self.seen, key, session)
+
+    def close(self, key: str, *, told: bool = False) -> bool:
+        """End it; tell whether it may have been open. `told`: the store knows."""
+        self.begun.pop(key, None)
+        self.seen.pop(key, None)
+        if key in self.closed:
+            return False
+        self._keep(self.closed, key, not told)
+        return True
+
+    def find(self, key: str) -> Session | None:
+        """Return a session that this router knows of."""
+        return self.begun.get(key) or self.seen.get(key)
+
+    async def tell(self, store: "Store") -> None:
+        """Note all of it where it belongs, the oldest first. Raises StoreDown; then the rest
+        stays."""
+        for key in [key for key, untold in self.closed.items() if untold]:
+            await store.close(key)
+            if key in self.closed:
+                self.closed[key] = False
+        while self.begun:
+            key, session = next(iter(self.begun.items()))
+            await store.bind(key, Binding.of(session), None)
+            if self.begun.get(key) is session:
+                del self.begun[key]
+
+    def _keep(self, among: OrderedDict[str, T], key: str, value: T) -> None:
+        among[key] = value
+        among.move_to_end(key)
+        if len(among) > self.most:
+            among.popitem(last=False)

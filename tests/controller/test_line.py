@@ -1,0 +1,40 @@
+"""Whose message it is, where several engines dial in at one address."""
+
+from controller.index import Index
+from controller.line import Line
+from controller.source import Source
+
+
+def line(*workers: str) -> tuple[Line, list[Source]]:
+    """One with these workers on it, which go by their name and their host."""
+    made, sources = Line(), [Source(Index(1 << 20), worker) for worker in workers]
+    for source in sources:
+        made.add(source, None, {source.worker, source.worker.partition(":")[0]})
+    return made, sources
+
+
+def test_one_alone_is_known_whatever_it_calls_itself() -> None:
+    """The address is its own."""
+    made, (source,) = line("10.0.0.1:8000")
+    assert made.of(b"") is made.of(b"kv@elsewhere@m") is source
+
+
+def test_several_are_told_apart_by_topic() -> None:
+    """By name or host; whoever is nobody, or could be two, is counted and dropped."""
+    made, (first, second, third) = line("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.2:8001")
+    assert made.of(b"kv@10.0.0.1@model@with@ats") is first
+    assert made.of(b"kv@10.0.0.1:8000@m") is first
+    assert made.of(b"kv@10.0.0.2:8001@m") is third
+    for topic in (b"", b"kv-events", b"kv@10.0.0.2@m", b"kv@10.0.0.9@m", b"kv@\xff@m", b"x@a@m"):
+        assert made.of(topic) is None
+    assert second.refused == {"topic of nobody": 6}
+
+
+def test_who_was_one_of_several_needs_its_topic_to_the_end() -> None:
+    """The engine of one that left may go on talking."""
+    made, (first, second) = line("a", "b")
+    assert not made.remove(first)
+    assert made.of(b"kv@a@m") is None
+    assert made.of(b"kv@b@m") is second
+    assert made.remove(second)
+    assert list(made) == []

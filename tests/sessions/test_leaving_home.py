@@ -1,0 +1,186 @@
+"""When a session's worker fails, is left out, drained or full: where the session is afterwards."""
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from strategies.base import FREE, Candidate
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+OPENS: dict[str, Any] = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
+HEADER = "X-Amzn-SageMaker-Session-Id"
+NEW = "x-amzn-sagemaker-new-session-id"
+EVENTS = "warmroute_session_events_total"
+
+
+def ask(router: Router, session: str) -> httpx.Response:
+    """One turn."""
+    named = {"x-session-id": session}
+    return router.http.post("/v1/chat/completions", json=CHAT, headers=named)
+
+
+def two(stub: MakeStub) -> tuple[dict[str, Stub], list[dict[str, Any]]]:
+    """Two workers, by name and as settings have them."""
+    workers = {name: stub() for name in "ab"}
+    return workers, [{"url": one.url, "name": name} for name, one in workers.items()]
+
+
+def leave_out(router: Router, name: str) -> None:
+    """Let a worker fail until it is left out."""
+
+    def fail() -> None:
+        breaker = router.door.fleet.pools[0].named[name].breaker
+        for _ in range(5):
+            now = time.monotonic()
+            breaker.failed(now, breaker.began(now), "5xx")
+
+    router.call(fail)
+
+
+def test_a_worker_that_is_left_out_is_lost(stub: MakeStub, route: MakeRouter) -> None:
+    """Its sessions go elsewhere, and header, decision and metric tell the same story."""
+    _, listed = two(stub)
+    router = route(*listed, strategy="session")
+    home = ask(router, "k").headers["x-warmroute-worker"]
+    leave_out(router, home)
+    reply = ask(router, "k")
+    assert reply.headers["x-warmroute-worker"] != home
+    assert reply.headers["x-warmroute-session"].startswith("rebound;")
+    assert reply.headers["x-warmroute-decision"].startswith("rebind")
+    counts = [router.metric(EVENTS, pool="default", event=one) for one in ("rebound", "spilled")]
+    assert counts == [1, 0]
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_sessions_that_cannot_move_ask_it_all_the_same(
+    stub: MakeStub, route: MakeRouter, stateful: bool
+) -> None:
+    """It is there, and nobody else could answer; when it is gone they end."""
+    workers, listed = two(stub)
+    rules = {} if stateful else {"session": {"on_worker_lost": "error"}}
+    listed = [{**one, "stateful": stateful} for one in listed]
+    router = route(*listed, strategy="session", **rules)
+    home = ask(router, "k").headers["x-warmroute-worker"]
+    leave_out(router, home)
+    reply = ask(router, "k")
+    assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, home)
+    assert reply.headers["x-warmroute-session"].startswith("kept;")
+    workers[home].stop()
+    assert ask(router, "k").status_code == 410
+    assert router.metric(EVENTS, pool="default", event="lost") == 1
+
+
+def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Others are told to come again; so where all workers are being drained."""
+    workers, listed = two(stub)
+    router = route(*listed, strategy="session", timeouts={"queue": "100ms"})
+    home = ask(router, "k").headers["x-warmroute-worker"]
+    pool = router.door.fleet.pools[0]
+
+    def drain() -> None:
+        for worker in pool.workers:
+            worker.draining = True
+            if worker.name != home:
+                worker.lost("for a test")
+        pool._staff(pool.workers)
+
+    workers["b" if home == "a" else "a"].stop()
+    router.call(drain)
+    reply = ask(router, "k")
+    assert (reply.status_code, reply.headers.get("x-warmroute-worker")) == (200, home)
+    assert ask(router, "other").status_code == 503
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 503
+    opened = router.http.post("/invocations", json={"requestType": "NEW_SESSION"})
+    assert opened.status_code == 503
+
+
+def test_a_session_is_not_moved_where_it_is_not_sent(stub: MakeStub, route: MakeRouter) -> None:
+    """Its worker was full, and no retry may be made: it stays, and nothing is counted."""
+    workers, listed = two(stub)
+    strategy = {"name": "session", "over": "leastload", "spill": "1h"}
+    waits = {"queue": "100ms"}
+    router = route(*listed, strategy=strategy, limits={"retries": 0.0}, timeouts=waits)
+    home = ask(router, "k").headers["x-warmroute-worker"]
+    workers[home].script = FULL
+    assert ask(router, "k").status_code == 503
+    workers[home].script = OK
+    reply = ask(router, "k")
+    assert reply.headers["x-warmroute-worker"] == home
+    assert router.metric(EVENTS, pool="default", event="spilled") == 0
+
+
+class TestBeginningAgain:
+    """A session that was to begin with a prompt, and nobody answered it."""
+
+    def test_has_not_begun(self, stub: MakeStub, route: MakeRouter) -> None:
+        """So it can be tried again, with the client's own id too; an error announces none."""
+        worker = stub(FULL)
+        router = route(worker.url, strategy="session")
+        for body in (OPENS, OPENS, CHAT):
+            reply = router.http.post("/invocations", json=body, headers={HEADER: "NEW_SESSION"})
+            assert reply.headers["x-amzn-errortype"] == "ServiceUnavailable"
+            assert NEW not in reply.headers
+        head = {HEADER: "NEW_SESSION"}
+        refused = router.http.post("/v1/chat/completions", json=CHAT, headers=head)
+        assert (refused.status_code, NEW in refused.headers) == (503, False)
+        assert router.http.get("/sessions").json() == []
+        worker.script = OK
+        reply = router.http.post("/invocations", json=OPENS, headers={HEADER: "NEW_SESSION"})
+        assert reply.headers[NEW].startswith("mine;")
+
+    def test_nor_where_the_worker_is_gone(self, stub: MakeStub, route: MakeRouter) -> None:
+        """Refused at once, or dead on the way."""
+        worker = stub([0.01, "close"])
+        router = route(worker.url, strategy="session")
+        reply = router.http.post("/invocations", json=OPENS)
+        assert reply.headers["x-amzn-errortype"] == "ModelError"
+        worker.stop()
+        reply = router.http.post("/invocations", json=OPENS)
+        assert reply.headers["x-amzn-errortype"] == "ServiceUnavailable"
+        assert router.http.get("/sessions").json() == []
+
+    def test_the_same_call_sent_again_is_no_other(self, stub: MakeStub, route: MakeRouter) -> None:
+        """Its answer was lost on the way, and the SDK sends it once more under the same name."""
+        router = route(stub().url, strategy="session")
+        opens = {"requestType": "NEW_SESSION", "extSessionID": "mine"}
+        call = {"amz-sdk-invocation-id": "call-1"}
+        first, again = (router.http.post("/invocations", json=opens, headers=call) for _ in "12")
+        assert first.headers[NEW] == again.headers[NEW]
+        call["amz-sdk-invocation-id"] = "call-2"
+        assert router.http.post("/invocations", json=opens, headers=call).status_code == 400
+        assert router.http.post("/invocations", json=opens).status_code == 400
+
+
+def test_a_first_request_that_is_refused_after_others_have_followed(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """They were told that the session is there: that it moves on is told like any other move."""
+    _, listed = two(stub)
+    router = route(*listed, strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+    home, other = (Candidate(worker, FREE) for worker in pool.workers)
+    states: list[str] = []
+
+    async def meet() -> None:
+        first, second = sessions.named("k"), sessions.named("k")
+        for visit in (first, second):
+            await visit.look(pool, pool.workers)
+        for visit in (first, second):
+            chosen = await visit.settle(home, [home, other], pool, "m")
+            assert chosen is home
+        assert (await first.settle(other, [home, other], pool, "m")) is other
+        states.append(first.state)
+
+    loop = router._server._loop
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
+    assert states == ["spilled"]

@@ -1,0 +1,171 @@
+"""Workers that keep sessions themselves: never asked for a session that another one has."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.sessions.redis_server import RedisServer
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+BROKEN: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
+OPEN: dict[str, Any] = {"requestType": "NEW_SESSION"}
+CLOSE = {"requestType": "CLOSE"}
+HEADER = "X-Amzn-SageMaker-Session-Id"
+NEW = "x-amzn-sagemaker-new-session-id"
+
+
+def said(line: str) -> list[Action]:
+    """A container's answer with one more header line."""
+    return [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n\r\n{}" % line.encode()]
+
+
+def pair(stub: MakeStub) -> dict[str, Stub]:
+    """Two containers, each with ids of its own."""
+    return {name: stub(said(f"{NEW}: own-{name}")) for name in "ab"}
+
+
+def listed(workers: dict[str, Stub]) -> list[dict[str, Any]]:
+    """As settings have them."""
+    return [{"url": one.url, "name": name, "stateful": True} for name, one in workers.items()]
+
+
+def invoke(router: Router, body: dict[str, Any], key: str | None = None) -> httpx.Response:
+    """What boto3 would send."""
+    return router.http.post("/invocations", json=body, headers={HEADER: key} if key else {})
+
+
+def opened(reply: httpx.Response) -> str:
+    """The id of a session that has begun."""
+    assert reply.status_code == 200, reply.text
+    return str(reply.headers[NEW]).partition(";")[0]
+
+
+class TestOpening:
+    """It begins at a worker that does it."""
+
+    @pytest.mark.parametrize("trouble", ["dead", "full"])
+    def test_the_next_one_is_asked(self, stub: MakeStub, route: MakeRouter, trouble: str) -> None:
+        """If one has just died or has no room."""
+        workers = pair(stub)
+        router = route(*listed(workers), strategy="session")
+        if trouble == "dead":
+            workers["a"].stop()
+        else:
+            workers["a"].script = FULL
+        replies = [invoke(router, OPEN) for _ in range(3)]
+        assert [reply.headers.get("x-warmroute-worker") for reply in replies] == ["b"] * 3
+        assert opened(replies[0]) == "own-b"
+        workers["b"].script = FULL
+        assert invoke(router, OPEN).headers["x-amzn-errortype"] == "ServiceUnavailable"
+
+    def test_an_own_id_is_one_that_clients_can_use(self, stub: MakeStub, route: MakeRouter) -> None:
+        """Where the worker's is none, or is open already, the client gets one of ours."""
+        worker = stub(said(f"{NEW}: my_id.1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        first, second = opened(invoke(router, OPEN)), opened(invoke(router, OPEN))
+        assert len({first, second, "my_id.1"}) == 3
+        worker.script = OK
+        assert invoke(router, CHAT, first).status_code == 200
+        assert f"{HEADER}: my_id.1".lower().encode() in worker.requests[-1].lower()
+
+    def test_what_nobody_will_use_is_taken_back(self, stub: MakeStub, route: MakeRouter) -> None:
+        """The prompt that opened it was refused; the same id can be opened again."""
+        workers = {"a": stub(said(f"{NEW}: own-a"))}
+        router = route(*listed(workers), strategy="session")
+        body = {**CHAT, **OPEN, "extSessionID": "mine"}
+        turn = [0]
+
+        def after_opening() -> bool:
+            turn[0] += 1
+            workers["a"].script = FULL
+            return True
+
+        workers["a"].script = [after_opening, *said(f"{NEW}: own-a")]
+        assert invoke(router, body).headers["x-amzn-errortype"] == "ServiceUnavailable"
+        assert router.http.get("/sessions").json() == []
+        assert workers["a"].requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert b": own-a\r\n" in workers["a"].requests[-1]
+
+    def test_the_endpoint_s_model_decides(self, stub: MakeStub, route: MakeRouter) -> None:
+        """It begins where its prompts will be answered."""
+        plain = [stub(model="one"), stub(model="two")]
+        router = route(
+            *({"url": one.url, "name": name} for one, name in zip(plain, "ab", strict=True)),
+            strategy="session",
+            sagemaker={"endpoints": [{"name": "x", "model": "two"}]},
+            session={"on_worker_lost": "error"},
+        )
+        for _ in range(3):
+            reply = router.http.post("/endpoints/x/invocations", json=OPEN)
+            assert reply.headers["x-warmroute-worker"] == "b"
+            key = {HEADER: opened(reply)}
+            turn = router.http.post("/endpoints/x/invocations", json=CHAT, headers=key)
+            assert turn.headers["x-warmroute-session"].startswith("kept;")
+
+
+class TestClosing:
+    """The worker is told, whoever closes it."""
+
+    def test_a_busy_worker_s_session_stays(self, stub: MakeStub, route: MakeRouter) -> None:
+        """So that it can be closed later; one that the worker has forgotten is gone."""
+        worker = stub(said(f"{NEW}: w-1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        key = opened(invoke(router, OPEN))
+        worker.script = FULL
+        assert invoke(router, CLOSE, key).headers["x-amzn-errortype"] == "ServiceUnavailable"
+        worker.script = BROKEN
+        assert invoke(router, CLOSE, key).headers["x-amzn-errortype"] == "ModelError"
+        assert len(router.http.get("/sessions").json()) == 1
+        worker.script = OK
+        assert invoke(router, CLOSE, key).status_code == 200
+        assert router.http.get("/sessions").json() == []
+
+    def test_operators_close_it_there_too(self, stub: MakeStub, route: MakeRouter) -> None:
+        """As its client would."""
+        worker = stub(said(f"{NEW}: w-1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        key = opened(invoke(router, OPEN))
+        assert router.http.delete(f"/sessions/{key}").status_code == 204
+        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert f"{HEADER}: w-1".lower().encode() in worker.requests[-1].lower()
+
+
+def test_what_a_container_says_of_itself(stub: MakeStub, route: MakeRouter) -> None:
+    """Its attributes stand in place of the caller's; which request it was, the router says."""
+    attributes = "x-amzn-sagemaker-custom-attributes"
+    worker = stub(said(f"{attributes}: theirs\r\nx-amzn-requestid: w"))
+    router = route({"url": worker.url, "stateful": True})
+    reply = router.http.post("/invocations", json=CHAT, headers={attributes: "mine"})
+    assert reply.headers.get_list(attributes) == ["theirs"]
+    assert reply.headers.get_list("x-amzn-requestid") == [reply.headers["x-request-id"]]
+
+
+class TestThroughRedis:
+    """Several routers know where a session is; while they cannot, they do not guess."""
+
+    def test_the_store_goes_and_comes_back(
+        self, stub: MakeStub, route: MakeRouter, redis: RedisServer
+    ) -> None:
+        """What a router has seen goes on; what it has not is for later; what has begun is noted."""
+        workers = pair(stub)
+        rules = {"redis": {"url": redis.url}}
+        one, other = (route(*listed(workers), strategy="session", session=rules) for _ in range(2))
+        keys = [opened(invoke(one, {**OPEN, "extSessionID": f"k{n}"})) for n in range(4)]
+        homes = {key: invoke(one, CHAT, key).headers["x-warmroute-worker"] for key in keys}
+        assert invoke(other, CHAT, keys[0]).headers["x-warmroute-worker"] == homes[keys[0]]
+        with redis.hanging():
+            fresh = [opened(invoke(one, {**OPEN, "extSessionID": f"f{n}"})) for n in range(4)]
+            seen = {key: invoke(one, CHAT, key).headers["x-warmroute-worker"] for key in keys}
+            assert seen == homes
+            homes |= {key: invoke(one, CHAT, key).headers["x-warmroute-worker"] for key in fresh}
+            unknown = invoke(other, CHAT, keys[1])
+            assert unknown.headers["x-amzn-errortype"] == "ServiceUnavailable"
+            assert invoke(other, CHAT, keys[0]).headers["x-warmroute-worker"] == homes[keys[0]]
+        redis.found_again(one, other)
+        for router in (one, other):
+            now = {key: invoke(router, CHAT, key).headers["x-warmroute-worker"] for key in homes}
+            assert now == homes
+        assert set(homes.values()) == {"a", "b"}

@@ -1,0 +1,181 @@
+"""SageMaker's paths: which names count there, what passes on, and who may come in."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from router.sagemaker.paths import speaks_aws
+from router.settings import Settings
+from tests.support import MakeRouter, MakeStub, head, read_all, send
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+KINDS = "x-amzn-errortype"
+KEY = {"access_key": "AKIA1", "secret_key": "${SECRET}"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/invocations", "/endpoints/x/invocations", "/v1/chat/completions"]
+)
+def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, path: str) -> None:
+    """By the configured header, then by the field of the body; neither reaches a worker."""
+    worker = stub()
+    router = route(worker.url, strategy="session", session={"field": "user"})
+    for body, named, key in (
+        (CHAT, {"x-session-id": "q q".replace(" ", "_")}, "q_q"),
+        ({**CHAT, "user": "ann@x"}, {}, "ann@x"),
+        ({**CHAT, "user": "ann@x"}, {"x-session-id": "q_q"}, "q_q"),
+    ):
+        reply = router.http.post(path, json=body, headers=named)
+        assert reply.status_code == 200
+        assert reply.headers["x-warmroute-session"].partition(";")[0] in {"new", "kept"}
+        assert key in {one["id"] for one in router.http.get("/sessions").json()}
+        assert b"x-session-id" not in worker.requests[-1].lower()
+    assert len(router.http.get("/sessions").json()) == 2
+    bad = router.http.post(path, json=CHAT, headers={"x-session-id": "a b"})
+    assert bad.status_code == 400
+
+
+def test_of_all_names_sagemaker_s_counts_first(stub: MakeStub, route: MakeRouter) -> None:
+    """And `extSessionID` last; what SageMaker's words name must be open."""
+    router = route(stub().url, strategy="session")
+    named = {"x-session-id": "q", "X-Amzn-SageMaker-Session-Id": "nobody"}
+    assert router.http.post("/invocations", json=CHAT, headers=named).status_code == 400
+    del named["X-Amzn-SageMaker-Session-Id"]
+    body = {**CHAT, "extSessionID": "nobody"}
+    assert router.http.post("/invocations", json=body, headers=named).status_code == 200
+    assert router.http.post("/invocations", json=body).status_code == 400
+
+
+def test_names_mean_nothing_to_a_pool_without_sessions(stub: MakeStub, route: MakeRouter) -> None:
+    """The prompt is answered as on OpenAI's paths."""
+    router = route(stub().url, session={"field": "user"})
+    reply = router.http.post("/invocations", json={**CHAT, "user": "ann"})
+    assert (reply.status_code, "x-warmroute-session" in reply.headers) == (200, False)
+
+
+@pytest.mark.parametrize("key", ["AWS4-HMAC-SHA256 Credential=A/b", "Bearer aHR0cHM6Ly9zdHM="])
+def test_credentials_for_aws_stay_here(stub: MakeStub, route: MakeRouter, key: str) -> None:
+    """Below an endpoint's `openai/` too; under `/v1` a worker's own key passes, as before."""
+    worker = stub()
+    router = route(worker.url)
+    fields = {"authorization": key}
+    for path, passes in (
+        ("/endpoints/x/openai/v1/chat/completions", False),
+        ("/v1/chat/completions", True),
+    ):
+        assert router.http.post(path, json=CHAT, headers=fields).status_code == 200
+        assert (b"\r\nauthorization:" in worker.requests[-1].lower()) is passes
+
+
+def test_whose_errors_a_path_has() -> None:
+    """An endpoint, or what stands before all of them, may be called `openai`."""
+    assert speaks_aws("/endpoints/openai/invocations")
+    assert speaks_aws("/openai/endpoints/a/invocations-response-stream")
+    assert speaks_aws("/invocations")
+    assert not speaks_aws("/endpoints/x/openai/v1/chat/completions")
+    assert not speaks_aws("/llm/endpoints/x/inference-components/y/openai/v1/models")
+    assert not speaks_aws("/v1/chat/completions")
+
+
+def test_methods_of_an_endpoint_s_openai_paths(stub: MakeStub, route: MakeRouter) -> None:
+    """As under `/v1`."""
+    worker = stub()
+    router = route(worker.url)
+    base = "/endpoints/x/openai/v1"
+    for method in ("DELETE", "PUT", "GET"):
+        assert router.http.request(method, f"{base}/chat/completions").status_code == 405
+    assert router.http.post(f"{base}/models").status_code == 405
+    assert router.http.get(f"{base}/models").json()["data"][0]["id"] == "m"
+    assert worker.requests == []
+
+
+def test_components_and_target_models(stub: MakeStub, route: MakeRouter) -> None:
+    """A component is a model or a listed name; what nobody knows is not answered by another."""
+    one, two = stub(model="one"), stub(model="two")
+    endpoints = [{"name": "x", "model": "one"}, {"name": "part", "model": "two"}]
+    router = route(one.url, two.url, sagemaker={"endpoints": endpoints})
+    for name, status in (("two", 200), ("part", 200), ("three", 400)):
+        fields = {"X-Amzn-SageMaker-Inference-Component": name}
+        reply = router.http.post("/endpoints/x/invocations", json=CHAT, headers=fields)
+        assert reply.status_code == status
+    assert (len(one.requests), len(two.requests)) == (0, 2)
+    for target, status in (("two", 200), ("other.tar.gz", 400)):
+        fields = {"X-Amzn-SageMaker-Target-Model": target}
+        reply = router.http.post("/endpoints/x/invocations", json=CHAT, headers=fields)
+        assert reply.status_code == status
+    assert (len(one.requests), len(two.requests)) == (0, 3)
+
+
+class TestSignatures:
+    """`sagemaker.sigv4`."""
+
+    def test_models_are_for_those_who_sign(
+        self, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Knowing a key's name is not enough; a signature of any bytes is just a wrong one."""
+        monkeypatch.setenv("SECRET", "right")
+        router = route(stub().url, auth="none", sagemaker={"sigv4": [KEY]})
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ").encode()
+        scheme = b"authorization: AWS4-HMAC-SHA256 Credential=AKIA1/d/r/sagemaker/aws4_request, "
+        signed = b"SignedHeaders=host;x-amz-date, Signature="
+        for signature in (b"0" * 64, b"\xe9" * 64):
+            fields = (scheme + signed + signature, b"x-amz-date: " + now, b"connection: close")
+            with send(router.port, head("/endpoints/x/invocations", 2, *fields) + b"{}") as client:
+                assert read_all(client).startswith(b"HTTP/1.1 403 ")
+            asked = head("/endpoints/x/openai/v1/models", 0, *fields).replace(b"POST", b"GET", 1)
+            with send(router.port, asked) as client:
+                assert read_all(client).startswith(b"HTTP/1.1 403 ")
+
+    def test_the_other_paths_are_not_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who may use them must be said, if only that everyone may."""
+        monkeypatch.setenv("SECRET", "right")
+        told: dict[str, Any] = {"workers": ["http://w:1"], "sagemaker": {"sigv4": [KEY]}}
+        with pytest.raises(ValueError, match="sigv4") as refused:
+            Settings.model_validate(told)
+        assert "auth" in str(refused.value)
+        assert len(Settings.model_validate({**told, "auth": "none"}).workers) == 1
+
+
+def told(*workers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Settings of a few workers."""
+    listed = [{"url": f"http://w{n}:1", **worker} for n, worker in enumerate(workers)]
+    return {"workers": listed, **more}
+
+
+SPILLS = {"name": "session", "spill": "1s"}
+STATEFUL = {"stateful": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        (told(STATEFUL, {}, strategy="session"), "workers.1"),
+        (told(STATEFUL, strategy=SPILLS), "strategy.spill"),
+        (told({}, strategy=SPILLS, session={"on_worker_lost": "error"}), "strategy.spill"),
+        (told({}, strategy={**SPILLS, "over": "roundrobin"}), "strategy.spill"),
+        (told({}, strategy={**SPILLS, "over": {"name": "chbl"}}), "strategy.spill"),
+        (
+            {"strategy": SPILLS, "pools": [{"name": "p", "workers": told(STATEFUL)["workers"]}]},
+            "strategy.spill",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, Any], where: str) -> None:
+    """Sessions that would move although their state cannot, or never would; and mixed pools."""
+    with pytest.raises(ValueError, match=where):
+        Settings.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        told(STATEFUL, STATEFUL, strategy="session"),
+        told({}, strategy=SPILLS),
+        told(STATEFUL, strategy={"name": "session", "spill": "off"}),
+        told({}, strategy={"name": "session", "over": "roundrobin"}),
+    ],
+)
+def test_settings_that_do_not(settings: dict[str, Any]) -> None:
+    """Are taken."""
+    assert Settings.model_validate(settings).all_pools()[0].strategy.name == "session"

@@ -1,0 +1,230 @@
+"""Routers without sockets: the door and all behind it, and workers that are functions.
+
+What a router sends, and what it answers, is what it would send and answer over a network; only who
+is next to go on is decided here.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from router.answer_head import Head as AnswerHead
+from router.breaker import Breaker
+from router.connection import NEVER, Connection, Patience
+from router.errors import Refused
+from router.exchange import Exchange, Source
+from router.fleet import State, Worker
+from router.guard import Head
+from router.metrics import Metrics
+from router.openai import ENDPOINTS
+from router.proxy import Proxy
+from router.rebuild import build
+from router.recall import Recall
+from router.sagemaker.paths import route
+from router.sagemaker.surface import SageMaker
+from router.sessions.sessions import Sessions
+from router.sessions.store import Clock, Kept, Store
+from router.sessions.table import Binding, Lease, Session
+from router.settings import Settings
+from router.tls import Contexts
+from strategies.load import Load
+from strategies.pace import Pace
+
+_PATIENCE = Patience(connect=9.0, first_byte=9.0, idle=9.0, keepalive=9.0, total=NEVER)
+_BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
+
+
+class _Transport(asyncio.Transport):
+    """Takes what is sent and lets it be answered in the loop's next turn."""
+
+    def __init__(self, connection: Connection, status: int) -> None:
+        super().__init__()
+        self._connection = connection
+        self._answer = (
+            b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            % (status, len(_BODY))
+        ) + _BODY
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        del data
+        asyncio.get_running_loop().call_soon(self._connection.data_received, self._answer)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def abort(self) -> None:
+        """The same."""
+
+    def pause_reading(self) -> None:
+        """It has all come."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
+
+class Wire:
+    """The way to one worker, for one router: `well`, `full`, `broken` or `dead`."""
+
+    tls = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.how = "well"
+
+    async def ask(self, head: bytes, body: bytes) -> Connection:
+        """As an upstream does."""
+        if self.how == "dead":
+            raise Refused("could not be reached")
+        status = {"well": 200, "full": 503, "broken": 500}[self.how]
+        recall: Recall[AnswerHead] = Recall()
+        connection = Connection(asyncio.get_running_loop(), _PATIENCE, recall)
+        connection.connection_made(_Transport(connection, status))
+        return await connection.ask(head, body)
+
+    def release(self, connection: Connection) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Line:
+    """Where an answer goes."""
+
+    stopping = False
+
+    def __init__(self) -> None:
+        self.said = b""
+
+    def write(self, data: bytes) -> None:
+        self.said += data
+
+    def finished(self, exchange: Exchange) -> None:
+        """It is all there."""
+
+    def feed_from(self, source: Source | None) -> None:
+        """It is taken as it comes."""
+
+    def cut(self, *, framed: bool) -> None:
+        """There is no more."""
+
+
+class Answered(NamedTuple):
+    """What a client was answered."""
+
+    status: int
+    worker: str
+    state: str
+    """What became of its session; empty if it was not said."""
+    reason: str
+    """Why that worker."""
+
+
+class Yielding:
+    """A store that lets others go on before it does anything, and after."""
+
+    def __init__(self, store: Store, turns: Sequence[int]) -> None:
+        self.store = store
+        self._turns = turns
+        """How often, each time; then over again."""
+        self._at = 0
+
+    @property
+    def lease(self) -> Lease:
+        return self.store.lease
+
+    @lease.setter
+    def lease(self, lease: Lease) -> None:
+        self.store.lease = lease
+
+    async def _yield(self) -> None:
+        self._at += 1
+        for _ in range(self._turns[self._at % len(self._turns)]):
+            await asyncio.sleep(0)
+
+    async def use(self, key: str) -> Session | None:
+        await self._yield()
+        found = _copy(await self.store.use(key))
+        await self._yield()
+        return found
+
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+        await self._yield()
+        found = _copy(await self.store.bind(key, to, expected))
+        await self._yield()
+        return found
+
+    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+        await self._yield()
+        return await self.store.close(key, unless_used=unless_used)
+
+    async def doubt(self, seconds: float) -> None:
+        await self.store.doubt(seconds)
+
+    async def listed(self, most: int) -> list[tuple[str, Session]]:
+        return await self.store.listed(most)
+
+    async def look(self) -> Kept:
+        return await self.store.look()
+
+    async def stop(self) -> None:
+        await self.store.stop()
+
+
+def _copy(one: Session | None) -> Session | None:
+    """Like one that is elsewhere: what was said does not change afterwards."""
+    if one is None:
+        return None
+    return Session(one.worker, one.created, one.expires, one.used, one.own, one.call)
+
+
+class Machine:
+    """One router."""
+
+    def __init__(self, names: tuple[str, ...], settings: dict[str, Any]) -> None:
+        workers = [{"url": f"http://{name}:1", "name": name, "models": ["m"]} for name in names]
+        self._settings = Settings.model_validate({"workers": workers, **settings})
+        fleet = build(self._settings, Contexts())
+        self._proxy = Proxy(fleet, Metrics(fleet, list), self._settings)
+        self._sagemaker = SageMaker(fleet, self._proxy, self._settings)
+        self.pool = fleet.pools[0]
+        self.wires = {name: Wire(name) for name in names}
+        for worker in self.pool.workers:
+            worker.upstream = self.wires[worker.name]  # type: ignore[assignment]
+
+    def begin(self, store: Store, clock: Clock) -> None:
+        """Everything is as at the start, with sessions that are kept there."""
+        stays = self.pool.strategy.stays  # type: ignore[attr-defined]  # it is `session`
+        self.pool.sessions = Sessions(self._settings.session, stays=stays, clock=clock)
+        self.pool.sessions.keep_in(store)
+        for worker in self.pool.workers:
+            worker.load, worker.pace, worker.breaker = Load(), Pace(), Breaker(worker.name)
+            worker.draining = False
+            worker.become(State.READY, "for a test")
+            self.wires[worker.name].how = "well"
+        self.pool.change(self.pool.models, self.pool.workers)
+
+    def worker(self, name: str) -> Worker:
+        """One of its workers."""
+        return self.pool.named[name]
+
+    async def ask(self, path: str, body: dict[str, Any], **fields: str) -> Answered:
+        """Serve one request."""
+        named = [(name.replace("_", "-").encode(), text.encode()) for name, text in fields.items()]
+        line = _Line()
+        exchange = Exchange(line, Head("POST", "1.1", named, path), keep=True)
+        exchange.body = json.dumps(body).encode()
+        asked = route(path)
+        if asked is None:
+            await self._proxy.serve(ENDPOINTS[path], exchange)
+        else:
+            await self._sagemaker.serve(asked, exchange)
+        lines = line.said.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        said = dict(one.split(": ", 1) for one in lines[1:])
+        return Answered(
+            int(lines[0].split(" ")[1]),
+            said.get("x-warmroute-worker", ""),
+            said.get("x-warmroute-session", "").partition(";")[0],
+            said.get("x-warmroute-decision", "").partition(";")[0],
+        )

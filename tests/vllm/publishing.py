@@ -1,0 +1,137 @@
+"""Engines that publish KV events, and what tests ask of a router in front of them."""
+
+import json
+import socket
+from contextlib import suppress
+from pathlib import Path
+from random import Random, SystemRandom
+
+import httpx
+
+from controller.memory import Memory
+from router.openai import ENDPOINTS, parse
+from tests.support import MakeRouter, Router, until
+from tests.vllm.engine import BLOCK, MODEL, Engine
+
+CHAT = "/v1/chat/completions"
+QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
+#: Seconds that an engine's events may take: it publishes with its next step.
+PATIENCE = 60.0
+WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
+
+
+def late_port() -> int:
+    """A port that is free and stays so: it is bound half a minute later, and systems hand out
+    others (from 32768 on) meanwhile."""
+    while True:
+        port = SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+class Publishing:
+    """An engine and where it publishes."""
+
+    def __init__(self, folder: Path, log: Path, *flags: str, dials: str = "") -> None:
+        """With `dials`, the engine connects to that address, instead of being connected to."""
+        self.dials = dials
+        self.events = f"tcp://127.0.0.1:{late_port()}"
+        self.replay = f"tcp://127.0.0.1:{late_port()}"
+        told = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": dials or self.events.replace("127.0.0.1", "*"),
+            "replay_endpoint": self.replay.replace("127.0.0.1", "*"),
+        }
+        dev = {"VLLM_SERVER_DEV_MODE": "1"}
+        self.engine = Engine(folder, log, *flags, environment=dev)
+        self.url = self.engine.url
+        self.name = self.url.partition("://")[2]
+        told["topic"] = f"kv@{self.name}@{MODEL}"
+        self.engine.add("--kv-events-config", json.dumps(told))
+
+
+def start(route: MakeRouter, model: Path, *workers: object, **settings: object) -> Router:
+    """Start a router that believes its engines, once their tokens are known to be ours."""
+    router = route(
+        *workers,  # type: ignore[arg-type]  # as a YAML file has them
+        strategy={"name": "kvaware", "unconfirmed": "0s"},
+        tokenizer=str(model),
+        health=QUICK,
+        **settings,
+    )
+    until(lambda: MODEL in router.door.fleet.pools[0].prompts.known, PATIENCE)
+    return router
+
+
+def trusted(router: Router) -> bool:
+    """Whether every engine's word is had."""
+    workers = router.door.fleet.pools[0].workers
+    return {memory(router).doubt(worker.name) for worker in workers} == {""}
+
+
+def memory(router: Router) -> Memory:
+    """What is known of all engines."""
+    ((_, found),) = router.door.memories.pools()
+    return found
+
+
+def held(router: Router, worker: str) -> int:
+    """Blocks that an engine told of."""
+    return sum(place.blocks for place in memory(router).index.places() if place.worker == worker)
+
+
+def ask(router: Router, text: str, **more: object) -> httpx.Response:
+    """Send a chat; return the answer."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    until(router.idle)
+    return answer
+
+
+def cached(answer: httpx.Response) -> int:
+    """What the engine reported."""
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def tokens(answer: httpx.Response) -> int:
+    """The length of the prompt."""
+    return int(answer.json()["usage"]["prompt_tokens"])
+
+
+def predicted(answer: httpx.Response) -> int:
+    """What the decision expected."""
+    return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
+
+
+def told(router: Router, answer: httpx.Response, text: str, **more: object) -> None:
+    """Wait until the engine has told of all full blocks of that prompt."""
+    worker = answer.headers["x-warmroute-worker"]
+    whole = tokens(answer) // BLOCK * BLOCK
+
+    def is_there() -> bool:
+        (source,) = memory(router).sources[worker]
+        return not source.doubt and memory_of(router, text, worker, **more) >= whole
+
+    until(is_there, PATIENCE)
+
+
+def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
+    """Tokens of a chat that the index says a worker has on its GPU, the last one included."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    body = json.dumps({**chat, **more}).encode()
+    endpoint = ENDPOINTS[CHAT]
+    prompt = router.door.fleet.pools[0].prompts.prompt(endpoint, parse(endpoint, body, b""), body)
+    index = memory(router).index
+    depth = 0
+    for size, keys in prompt.blocks.items():
+        for bit, blocks in index.find(keys).depths.items():
+            if index.place_of(bit).worker == worker:
+                depth = max(depth, blocks * size)
+    return depth
+
+
+def words(random: Random, number: int) -> str:
+    """So many words."""
+    return " ".join(random.choices(WORDS, k=number))

@@ -1,0 +1,122 @@
+"""Real engines that dial in: a fleet at one address of the router's, told apart by topic."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random, SystemRandom
+
+import httpx
+import pytest
+
+from tests.support import MakeRouter, Router, until
+from tests.vllm.engine import BLOCK, MODEL, command, make_model
+from tests.vllm.publishing import (
+    CHAT,
+    PATIENCE,
+    Publishing,
+    ask,
+    cached,
+    late_port,
+    memory,
+    memory_of,
+    predicted,
+    start,
+    tokens,
+    told,
+    trusted,
+    words,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    return make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
+    """Two engines that dial in at the same address, whether anybody is there or not."""
+    if command() is None:
+        pytest.skip("no vLLM")
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as opened:
+        dials = f"tcp://127.0.0.1:{late_port()}"
+        made = [Publishing(model, logs / f"{number}.log", dials=dials) for number in range(2)]
+        for one in made:
+            opened.callback(one.engine.stop)
+            one.engine.start()
+        yield made
+
+
+def settings(one: Publishing, *, replay: bool) -> dict[str, str]:
+    """How a file has such a worker."""
+    found = {"url": one.url, "kv_events": one.dials.replace("127.0.0.1", "*")}
+    return found | ({"kv_replay": one.replay} if replay else {})
+
+
+def direct(one: Publishing, text: str) -> httpx.Response:
+    """Ask an engine itself."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = httpx.post(one.url + CHAT, json=chat, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_a_fleet_at_one_address_is_told_apart(
+    pair: list[Publishing], route: MakeRouter, model: Path
+) -> None:
+    """What was computed before is learned by replay; then each engine is known to the token."""
+    texts = [words(Random(number), 300) for number in (21, 22)]
+    known = [tokens(direct(one, text)) for one, text in zip(pair, texts, strict=True)]
+    router = start(route, model, *(settings(one, replay=True) for one in pair))
+    until(lambda: trusted(router), PATIENCE)
+    for one, text, number in zip(pair, texts, known, strict=True):
+        whole = number // BLOCK * BLOCK
+        until(lambda: memory_of(router, text, one.name) >= whole, PATIENCE)  # noqa: B023
+        answer = ask(router, text)
+        assert answer.headers["x-warmroute-worker"] == one.name
+        assert predicted(answer) == cached(answer) > 250
+    random, used = Random(23), set()
+    for number in range(20):
+        text = f"{random.choice(texts)[: random.randrange(900)]} {number} {words(random, 40)}"
+        answer = ask(router, text)
+        assert predicted(answer) == cached(answer), number
+        told(router, answer, text)
+        used.add(answer.headers["x-warmroute-worker"])
+    assert used == {one.name for one in pair}
+    for one in pair:
+        (source,) = memory(router).sources[one.name]
+        assert (source.refused["topic of nobody"], source.stream.epoch) == (0, 0)
+
+
+def test_who_joins_late_without_replay_learns_what_is_new(
+    pair: list[Publishing], route: MakeRouter, model: Path
+) -> None:
+    """What another router was told is not repeated; an engine is there once it is heard."""
+    workers = [settings(one, replay=False) for one in pair]
+    early = start(route, model, *workers)
+    heard(early, pair)
+    old = words(Random(24), 300)
+    told(early, ask(early, old), old)
+    early.stop()
+    router = start(route, model, *workers)
+    assert {memory(router).doubt(one.name) for one in pair} == {"not connected"}
+    heard(router, pair)
+    answer = ask(router, old)
+    assert predicted(answer) == 0
+    new = words(Random(25), 300)
+    told(router, ask(router, new), new)
+    answer = ask(router, new)
+    assert predicted(answer) == cached(answer) > 250
+
+
+def heard(router: Router, pair: list[Publishing]) -> None:
+    """Have engines compute something new until each was heard: one that has just dialled in speaks
+    to nobody for a moment."""
+    for number in range(100):
+        if trusted(router):
+            return
+        for one in pair:
+            direct(one, f"{SystemRandom().random()} {words(Random(number), 50)}")
+    raise AssertionError("an engine is not heard")
