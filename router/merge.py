@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 #: Gauges of which the least counts: what one process cannot reach is not up for all.
-_LEAST = frozenset(("warmroute_worker_up", "warmroute_session_store_up"))
+_LEAST = frozenset(("warmroute_worker_up", "warmroute_session_store_up", "warmroute_kv_store_up"))
 #: Series of which the most counts: what one process has left out is out for some, and all of them
 #: ask one store for its sessions.
 _MOST = frozenset(
@@ -19,10 +19,11 @@ _MOST = frozenset(
         "warmroute_tokenizer_workers",
         "warmroute_open_sessions",
         "warmroute_sessions_ended",
+        "warmroute_kv_store_wrong",
     )
 )
 #: Gauges that each process learns for itself, of the same thing.
-_MEAN = frozenset(("warmroute_pace_factor",))
+_MEAN = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second"))
 #: What only grows: it stays when its process is gone.
 _GROWING = frozenset(("counter", "histogram"))
 

@@ -16,8 +16,8 @@ from strategies.base import Prompt
 
 log = logging.getLogger("warmroute.tiers")
 
-#: Prompts whose answers are kept; questions under way, more are not asked.
-KEPT, AT_ONCE = 4096, 64
+#: Prompts whose answers are kept, and bytes of their ids; questions under way, more are not asked.
+KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
 #: Seconds for which a store that failed is left alone.
 PAUSE_S = 1.0
 #: Questions in a row that find nothing, after which it is looked at what lies there.
@@ -41,7 +41,7 @@ class SharedStore:
         self._deadline_s = deadline_s
         self._clock = clock
         self._said: OrderedDict[int, tuple[Prompt, int]] = OrderedDict()
-        self._flying = self._in_vain = 0
+        self._bytes = self._flying = self._in_vain = 0
         self._again = 0.0
         self._looking: asyncio.Task[None] | None = None
 
@@ -87,9 +87,7 @@ class SharedStore:
         if self.down:
             log.warning("L2 answers again")
         self.down = ""
-        self._said[id(prompt)] = (prompt, tokens)
-        while len(self._said) > KEPT:
-            self._said.popitem(last=False)
+        self._keep(prompt, tokens)
         if tokens:
             self.found += 1
             self._in_vain, self.wrong = 0, ""
@@ -99,6 +97,14 @@ class SharedStore:
         if self._in_vain >= SUSPECT and (self._looking is None or self._looking.done()):
             self._in_vain = 0
             self._looking = asyncio.create_task(self._doubt())
+
+    def _keep(self, prompt: Prompt, tokens: int) -> None:
+        before, _ = self._said.pop(id(prompt), (None, 0))
+        self._bytes += len(prompt.ids) if before is None else 0
+        self._said[id(prompt)] = (prompt, tokens)
+        while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
+            _, (gone, _) = self._said.popitem(last=False)
+            self._bytes -= len(gone.ids)
 
     async def _doubt(self) -> None:
         try:

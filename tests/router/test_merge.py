@@ -92,6 +92,25 @@ def test_gauges_that_do_not_add_up() -> None:
     }
 
 
+def test_a_shared_store_that_one_cannot_use() -> None:
+    """Is down, or wrong, for all; how fast it loads is the mean."""
+    found = merged(
+        [
+            said(
+                gauge("warmroute_kv_store_up", a=up),
+                gauge("warmroute_kv_store_wrong", a=1 - up),
+                gauge("warmroute_kv_load_tokens_per_second", a=1000 * (1 + up)),
+            )
+            for up in (1, 0)
+        ]
+    )
+    assert values(found) == {
+        "warmroute_kv_store_up a": 0,
+        "warmroute_kv_store_wrong a": 1,
+        "warmroute_kv_load_tokens_per_second a": 1500,
+    }
+
+
 def test_histograms() -> None:
     """Bucket by bucket, and still a histogram to whoever reads it."""
     families_of = []

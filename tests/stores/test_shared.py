@@ -63,14 +63,17 @@ def test_an_answer_is_kept_for_its_prompt() -> None:
     asyncio.run(run())
 
 
-def test_answers_that_are_kept_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go first."""
-    monkeypatch.setattr(shared, "KEPT", 2)
+@pytest.mark.parametrize(("what", "bound"), [("KEPT", 2), ("KEPT_BYTES", 8)])
+def test_answers_that_are_kept_are_few(
+    monkeypatch: pytest.MonkeyPatch, what: str, bound: int
+) -> None:
+    """And short, all together; the oldest go first, however often one is asked about."""
+    monkeypatch.setattr(shared, what, bound)
 
     async def run() -> None:
         store = SharedStore(Told(), 5.0)
         prompts = [Prompt("toy", number, ids=bytes(4)) for number in range(3)]
-        for prompt in prompts:
+        for prompt in (*prompts, prompts[2], prompts[2]):
             await store.ask(prompt)
         assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]
 
