@@ -60,7 +60,7 @@ def client() -> Callable[..., TestClient]:
         followed: list[tuple[str, str | None]] = []
 
         async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
-            del replay
+            assert replay != "", "an empty address is none"
             followed.append((source.name, endpoint))
 
         async def leave(source: Source) -> None:
