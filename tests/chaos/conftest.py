@@ -21,7 +21,7 @@ LIVELY = {"interval": "50ms", "timeout": "5s", "ejection": EJECTION}
 SETTINGS: dict[str, Any] = {
     "strategy": "roundrobin",
     "health": QUIET,
-    "timeouts": {"first_byte": "500ms", "idle": "500ms"},
+    "timeouts": {"first_byte": "1s", "idle": "1s"},
 }
 
 
