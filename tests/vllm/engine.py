@@ -164,5 +164,7 @@ class Engine:
         raise RuntimeError(f"vLLM is not there after {START_S:g}s:\n{self._said()}")
 
     def _said(self) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").split("\n")[-30:])
+        """The end of its log, after what it says went wrong: that may be far above."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        wrong = [line for line in lines[:-30] if "Error: " in line]
+        return "\n".join([*wrong[:10], *lines[-30:]])
