@@ -123,6 +123,7 @@ class Proxy:
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """The same for a session, which waits for its own worker if it must stay there."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
+        until, called = self._admission.until(), ("", "")
         while True:
             pool = plea.pool
             home = visit.home(pool, model, workers)
@@ -131,9 +132,15 @@ class Proxy:
             wanted = [home] if home is not None and held else workers
             if not wanted:
                 raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
-            if not self._admission.must_wait(pool, model, wanted, only):
+            line = (pool.name, only)
+            if line == called:  # those who still stand there come after it
+                waits = not self._admission.room(wanted)
+            else:
+                waits = self._admission.must_wait(pool, model, wanted, only)
+            if not waits:
                 break
-            await self._admission.turn(pool, model, exchange.tenant, only)
+            await self._admission.turn(pool, model, exchange.tenant, only, until)
+            called = line
             found, _, workers = self._fleet.route(model, in_session=True)
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)

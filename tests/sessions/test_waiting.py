@@ -1,9 +1,11 @@
 """A session and the room on its worker: it waits there, or moves, as the settings say."""
 
 import threading
+import time
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, until
 
@@ -29,6 +31,11 @@ class Later:
         """Who has answered it."""
         self._thread.join(20)
         return self.replies[0].headers["x-warmroute-worker"]
+
+    def status(self) -> int:
+        """What it was answered."""
+        self._thread.join(20)
+        return self.replies[0].status_code
 
 
 def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -> None:
@@ -161,6 +168,45 @@ def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> No
     assert {reply.status_code for reply in replies} == {200}
     assert {reply.headers["x-warmroute-session"].partition(";")[0] for reply in replies} == {"new"}
     assert router.metric("warmroute_session_events_total", pool="default", event="new") == 4
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_all_who_wait_have_their_turn(stub: MakeStub, route: MakeRouter, count: int) -> None:
+    """Several requests of one session; more new ones than there is room for."""
+    workers = [stub([0.02, *OK]) for _ in range(count)]
+    listed = [worker.url for worker in workers]
+    router = route(*listed, strategy="session", limits={"in_flight": 1})
+    sessions = ["a"] * 5 if count == 1 else [f"s{n}" for n in range(16)]
+    waiting = [Later(router, session) for session in sessions]
+    assert [one.status() for one in waiting] == [200] * len(sessions)
+    until(router.idle)
+
+
+def test_who_waits_again_does_not_begin_anew(stub: MakeStub, route: MakeRouter) -> None:
+    """Its worker's place was taken by another while it was called: its time goes on."""
+    done: list[int] = []
+    worker = stub()
+    bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
+    router = route(worker.url, strategy="session", **bounds)
+    admission = router.door._proxy._admission
+    assert ask(router, "a").status_code == 200
+    worker.script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(worker.requests) == 2)
+    late = Later(router, "a")
+
+    def call_all() -> None:
+        for line in list(admission._pools):
+            admission._call(line)
+
+    for _ in range(100):
+        router.call(call_all)
+        if late.replies:
+            break
+        time.sleep(0.05)
+    done.append(1)
+    assert late.status() == 503
+    assert first.status() == 200
 
 
 def test_a_session_does_not_wait_for_good(stub: MakeStub, route: MakeRouter) -> None:
