@@ -68,7 +68,7 @@ class Proxy:
         exchange.served = True
         self._admission.in_flight += 1
         try:
-            await self._serve(endpoint, exchange)
+            await self._begin(endpoint, exchange)
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
@@ -85,6 +85,14 @@ class Proxy:
         finally:
             self._admission.in_flight -= 1
             exchange.cut()  # unless it has ended
+
+    async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Serve it; a session that was to begin with it has not if there is no answer."""
+        try:
+            await self._serve(endpoint, exchange)
+        except (Exception, asyncio.CancelledError):
+            await _undo(exchange)
+            raise
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)
@@ -182,7 +190,9 @@ class Proxy:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = self._fleet.route(request.model, in_session=True)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
-        if visit is None:
+        if visit is not None:
+            exchange.part = visit
+        else:
             workers = workers or pool.eligible(request.model)  # nobody: it is told so
         return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
@@ -221,14 +231,6 @@ class Proxy:
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     async def _try(self, job: Job) -> None:
-        """Ask for an answer; a session that was to begin with it has not if there is none."""
-        try:
-            await self._try_each(job)
-        except (DoorError, asyncio.CancelledError):
-            await _undo(job)
-            raise
-
-    async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
         Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
@@ -304,7 +306,7 @@ class Proxy:
                     return False
                 attempt.on_first_byte(status)
                 if status >= 400:
-                    await _undo(job)
+                    await _undo(exchange)
                 self._holding.freed()
                 if not relay.begin(connection, attempt.fields()):
                     await relay.flow(connection)
@@ -381,11 +383,10 @@ async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
     return await visit.settle(choice, job.decision.candidates, job.pool, job.prompt.model)
 
 
-async def _undo(job: Job) -> None:
+async def _undo(exchange: Exchange) -> None:
     """Nobody answers: a session that was to begin has not, unless the client was told so."""
-    exchange = job.exchange
-    if job.visit is not None and (exchange.commented or not exchange.started):
-        await job.visit.undo()
+    if exchange.part is not None and not exchange.told:
+        await exchange.part.undo()
 
 
 def _holds(plea: Plea) -> bool:

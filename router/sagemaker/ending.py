@@ -1,5 +1,6 @@
 """Ending a session, at the worker too where that keeps sessions itself."""
 
+import asyncio
 from contextlib import suppress
 
 from router.errors import DoorError, NoWorker, UnknownSession, WorkerError, answer_for
@@ -9,6 +10,8 @@ from router.sagemaker import container
 #: How a worker says that it knows no such session: AWS's library has 400, or 424 where it has
 #: expired; 404 is what others would say.
 _FORGOTTEN = frozenset((400, 404, 424))
+#: Seconds for which a worker is told of an end that is one whatever it says.
+PATIENCE_S = 2.0
 
 
 async def end_everywhere(fleet: Fleet, key: str, body: bytes, identity: bytes) -> bytes:
@@ -57,5 +60,6 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
 
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
     """Take back what a worker has opened and nobody will use; if it cannot be told, it expires."""
-    with suppress(DoorError, WorkerError):
-        await container.close_session(worker, container.CLOSES, own, identity)
+    with suppress(DoorError, WorkerError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            await container.close_session(worker, container.CLOSES, own, identity)
