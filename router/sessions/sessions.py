@@ -166,16 +166,15 @@ class Sessions:
         self.counts["closed"] += was
         return was
 
-    async def undo(self, key: str) -> None:
-        """It has not begun, unless others use it already."""
-        if self.down:
-            self.away.close(key)
-            return
-        try:
-            await self._store.close(key, unless_used=True)
-        except StoreDown as down:
-            self._lost(down)
-            self.away.close(key)
+    async def undo(self, key: str, begun: float) -> bool:
+        """What has `begun` then has not, unless others use it already, or have closed it and begun
+        another one; tell whether it is so now."""
+        if not self.down:
+            try:
+                return await self._store.close(key, begun=begun) is not None
+            except StoreDown as down:
+                self._lost(down)
+        return self.away.close(key, begun=begun)
 
     async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""

@@ -133,12 +133,13 @@ class Table:
             session.worker, session.own = to.worker, to.own
         return session
 
-    def close(self, key: str, now: float, *, unless_used: bool = False) -> Session | None:
-        """End a session, or only if nobody has used it since it began; return it if it was open."""
+    def close(self, key: str, now: float, *, begun: float | None = None) -> Session | None:
+        """End a session, or only the one `begun` then and used by nobody since; return it if it has
+        ended so."""
         session = self.find(key, now)
-        if session is not None and not (unless_used and session.used != session.created):
-            del self._sessions[key]
-        return session
+        if session is None or (begun is not None and not session.created == begun == session.used):
+            return None
+        return self._sessions.pop(key)
 
     def sweep(self, now: float) -> int:
         """Drop what has expired; return how many."""

@@ -60,6 +60,7 @@ class Visit:
     """A request that belongs to a session."""
 
     __slots__ = (
+        "_begun",
         "_expected",
         "_sessions",
         "_wanted",
@@ -77,6 +78,8 @@ class Visit:
         self._wanted = wanted
         self._expected: str | None = None
         """The worker as the store has it; None while the session is not there."""
+        self._begun = 0.0
+        """When it was created, as the store has it."""
         self.id = key
         self.call = call
         """The client's name for the call that begins it."""
@@ -112,6 +115,7 @@ class Visit:
             self._expected, self.bound, self.own = None, "", ""
             return
         self._expected = session.worker if session.noted else None
+        self._begun = session.created
         self.bound, self.own, self.expires = session.worker, session.own, session.expires
 
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
@@ -220,9 +224,8 @@ class Visit:
         """A request that was to begin the session was not answered: it has not begun."""
         if self._wanted is not Wanted.NEW or not self.bound:
             return
-        await self._sessions.undo(self.id)
-        self.take(None)
-        if self.undone is not None:
+        self.take(None)  # once: whatever becomes of this
+        if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
             await self.undone()
 
     def stripped(self, request: Incoming) -> "Stripped":
