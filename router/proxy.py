@@ -135,7 +135,7 @@ class Proxy:
         while True:
             pool = plea.pool
             home = visit.home(pool, model, workers)
-            held = home is not None and getattr(pool.strategy, "stays", False)
+            held = not workers or getattr(pool.strategy, "stays", False)
             only = home.name if home is not None and held else ""
             wanted = [home] if home is not None and held else workers
             if not wanted:

@@ -121,7 +121,7 @@ class Visit:
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        One that is being drained keeps its sessions, unless they may move anyway. One that is left
+        One that is being drained keeps its sessions, unless they may move and can. One that is left
         out for its failures is asked all the same by those that cannot: nobody else could answer.
         """
         if not self.bound:
@@ -134,7 +134,7 @@ class Visit:
             return None
         if self._sessions.ends_with_its_worker(pool):
             return found
-        if not (found.draining and self._sessions.stays):
+        if not (found.draining and (self._sessions.stays or not workers)):
             return None
         return found if pool.breakers.admits(monotonic(), found) else None
 

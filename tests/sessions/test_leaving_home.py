@@ -75,12 +75,13 @@ def test_sessions_that_cannot_move_ask_it_all_the_same(
     assert router.metric(EVENTS, pool="default", event="lost") == 1
 
 
+@pytest.mark.parametrize("strategy", ["session", {"name": "session", "spill": "1s"}])
 def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, strategy: str | dict[str, str]
 ) -> None:
     """Others are told to come again; so where all workers are being drained."""
     workers, listed = two(stub)
-    router = route(*listed, strategy="session", timeouts={"queue": "100ms"})
+    router = route(*listed, strategy=strategy, timeouts={"queue": "100ms"})
     home = ask(router, "k").headers["x-warmroute-worker"]
     pool = router.door.fleet.pools[0]
 
