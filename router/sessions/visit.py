@@ -161,7 +161,9 @@ class Visit:
                 await self._refuse_to_move(state)
             # Others may have followed it to a worker that has refused us: then it is theirs too.
             to = Binding(name, call=self.call, unless_used=state == "new")
-            session = await self._sessions.bind(self.id, to, self._expected)
+            begins = self._wanted is Wanted.NEW
+            bind = self._sessions.begin if begins else self._sessions.bind
+            session = await bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:
                     raise UnknownSession

@@ -1,15 +1,18 @@
 """A session that was to begin with a prompt and has not: what is undone, and what is not."""
 
 import asyncio
+import json
 import threading
+import time
 from typing import Any
 
 import httpx
+import pytest
 
 from router.sessions.away import Away
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Lease, Session
-from tests.support import OK, MakeRouter, MakeStub, Router, until
+from tests.support import OK, MakeRouter, MakeStub, Router, post, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
@@ -68,3 +71,44 @@ def test_what_was_begun_again_while_it_was_away_stays() -> None:
     assert not away.close("a", begun=1.0)
     assert away.find("a") is not None
     assert away.close("a", begun=2.0)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_client_that_leaves_while_it_is_bound(
+    stub: MakeStub, route: MakeRouter, stateful: bool
+) -> None:
+    """The store has done it, and its answer is on the way: it is undone."""
+    line = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n{}"
+    worker = stub([line])
+    router = route({"url": worker.url, "stateful": stateful}, strategy="session")
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    store = Slow(MemoryStore(Lease(), time.time))
+    router.call(lambda: sessions.keep_in(store))
+    body = json.dumps(OPENS).encode()
+    fields = b"%b: NEW_SESSION" % HEADER.encode()
+    client = post(router.port, "/invocations", body, fields)
+    until(lambda: store.bound)
+    client.close()
+    until(lambda: router.door._proxy._admission.in_flight == 0)
+    until(lambda: store.store.kept().open == 0)
+    assert invoke(router, OPENS).status_code == 200
+
+
+class Slow:
+    """A store whose answers take their time."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.bound = 0
+        """Sessions, so far."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+        """Done at once, and told later."""
+        session = await self.store.bind(key, to, expected)
+        self.bound += 1
+        await asyncio.sleep(0.2)
+        return session
