@@ -98,7 +98,8 @@ class Proxy:
         plea = await self._read(endpoint, exchange)
         if plea.visit is not None:  # before a comment could promise an answer
             await plea.visit.look(plea.pool, plea.workers)
-        if self._comment is not None and plea.prompt.stream:
+        told_first = plea.visit is not None and plea.visit.begins  # its id is, in the header
+        if self._comment is not None and plea.prompt.stream and not told_first:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
         else:

@@ -94,6 +94,11 @@ class Visit:
         self.undone: Callable[[], Awaitable[object]] | None = None
         """What else is to be done if it turns out that it has not begun."""
 
+    @property
+    def begins(self) -> bool:
+        """The session begins with it, and the client is to be told its id."""
+        return self._wanted is Wanted.NEW
+
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
         """Find out where the session is; `workers` could answer. Raises UnknownSession,
         SessionExists, NoWorker."""
@@ -161,8 +166,7 @@ class Visit:
                 await self._refuse_to_move(state)
             # Others may have followed it to a worker that has refused us: then it is theirs too.
             to = Binding(name, call=self.call, unless_used=state == "new")
-            begins = self._wanted is Wanted.NEW
-            bind = self._sessions.begin if begins else self._sessions.bind
+            bind = self._sessions.begin if self.begins else self._sessions.bind
             session = await bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:

@@ -138,6 +138,20 @@ def test_new_sessions_of_openai_clients(stub: MakeStub, route: MakeRouter) -> No
     assert ask(router, key).headers["x-warmroute-session"].startswith("kept;")
 
 
+def test_a_new_session_s_id_is_told_in_a_stream(stub: MakeStub, route: MakeRouter) -> None:
+    """Comments would come before its worker is known, and take the header that tells the id."""
+    stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 14\r\n\r\n"
+    worker = stub([0.2, stream + b"data: [DONE]\n\n"])
+    router = route(worker.url, strategy="session", timeouts={"comment": "20ms"})
+    named = {"X-Amzn-SageMaker-Session-Id": "NEW_SESSION"}
+    body = {**CHAT, "stream": True}
+    reply = router.http.post("/v1/chat/completions", json=body, headers=named)
+    key = reply.headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+    assert [one["id"] for one in router.http.get("/sessions").json()] == [key]
+    more = router.http.post("/v1/chat/completions", json=body, headers={"x-session-id": key})
+    assert more.content.startswith(b":")
+
+
 def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeRouter) -> None:
     """Also where the strategy's options are others now."""
     import asyncio  # noqa: PLC0415
