@@ -92,8 +92,7 @@ class MemoryStore:
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
-        self._table.sweep(self._clock())
-        return list(self._table.items(most))
+        return list(self._table.items(most, self._clock()))
 
     async def look(self) -> Kept:
         """As the seam has it."""
