@@ -14,16 +14,24 @@ _FORGOTTEN = frozenset((400, 404, 424))
 PATIENCE_S = 2.0
 
 
-async def end_everywhere(fleet: Fleet, key: str, body: bytes, identity: bytes) -> bytes:
+async def end_everywhere(
+    fleet: Fleet, key: str, body: bytes, identity: bytes, *, anyway: bool = False
+) -> bytes:
     """End a session in every pool that knows it; return what its worker said to `body`.
 
-    Raises UnknownSession if none does. What goes wrong in one pool is raised when all were asked.
+    With `anyway` it ends here whatever its worker says, and if that says nothing for
+    `PATIENCE_S`. Raises UnknownSession if no pool knows it. What goes wrong in one pool is raised
+    when all were asked.
     """
     closed, said = False, b""
     errors: list[DoorError] = []
     for pool in fleet.pools:
         try:
-            if pool.sessions is not None and pool.stateful:
+            if pool.sessions is not None and pool.stateful and anyway:
+                with suppress(DoorError, TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await _end_there(pool, key, body, identity)
+            elif pool.sessions is not None and pool.stateful:
                 said = await _end_there(pool, key, body, identity) or said
             if pool.sessions is not None:
                 closed = await pool.sessions.close(key) or closed

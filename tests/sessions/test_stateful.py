@@ -151,6 +151,25 @@ class TestClosing:
         assert invoke(router, CLOSE, key).status_code == 200
         assert router.http.get("/sessions").json() == []
 
+    @pytest.mark.parametrize("script", [BROKEN, FULL, ["stall"]])
+    def test_operators_close_it_whatever_the_worker_says(
+        self,
+        stub: MakeStub,
+        route: MakeRouter,
+        monkeypatch: pytest.MonkeyPatch,
+        script: list[Action],
+    ) -> None:
+        """And if it says nothing for a while."""
+        monkeypatch.setattr("router.sagemaker.ending.PATIENCE_S", 0.2)
+        worker = stub(said(f"{NEW}: w-1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        key = opened(invoke(router, OPEN))
+        worker.script = script
+        assert router.http.delete(f"/sessions/{key}").status_code == 204
+        assert b": w-1\r\n" in worker.requests[-1]
+        assert router.http.get("/sessions").json() == []
+        assert router.http.delete(f"/sessions/{key}").status_code == 404
+
     def test_operators_close_it_there_too(self, stub: MakeStub, route: MakeRouter) -> None:
         """As its client would."""
         worker = stub(said(f"{NEW}: w-1"))
