@@ -44,6 +44,8 @@ TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
+#: What a decision is called that came to this.
+_REASONS = {"rebound": "rebind", "spilled": "spill"}
 
 
 class Wanted(Enum):
@@ -148,6 +150,10 @@ class Visit:
         if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
             return replace(decision, reason="spill")
         return decision
+
+    def reason(self, decided: str) -> str:
+        """Return why it is where it is: its worker may have refused it since that was decided."""
+        return _REASONS.get(self.state, decided) if decided == "session" else decided
 
     async def settle(
         self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str

@@ -97,6 +97,21 @@ def test_a_full_worker_s_session_is_told_so(stub: MakeStub, route: MakeRouter) -
     assert again.headers["x-warmroute-session"].startswith("kept;")
 
 
+def test_a_full_worker_s_session_moves_if_it_may(stub: MakeStub, route: MakeRouter) -> None:
+    """However little moving is worth; header, decision and metric tell the same story."""
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "leastload", "spill": "1h"}
+    router = route(*listed, strategy=strategy)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = FULL
+    moved = ask(router, "a")
+    assert moved.headers["x-warmroute-worker"] != home
+    assert moved.headers["x-warmroute-session"].startswith("spilled;")
+    assert moved.headers["x-warmroute-decision"].partition(";")[0] == "spill"
+    assert router.metric("warmroute_session_events_total", pool="default", event="spilled") == 1
+
+
 def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
     """Begins a session, unless that is not wanted."""
     router = route(stub().url, strategy="session", session={"create": False})
