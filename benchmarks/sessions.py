@@ -28,13 +28,15 @@ class Sweep(NamedTuple):
     """One kind of sweep, the median of some."""
 
     open: int
+    used: int
+    """Of them, those that sliding has moved."""
     expired: int
     milliseconds: float
 
 
-def filled(sessions: int, expiring: int = 0) -> tuple[Table, list[str]]:
+def filled(sessions: int, expiring: int = 0, *, sliding: bool = False) -> tuple[Table, list[str]]:
     """Make a table at time 0 whose first `expiring` sessions end a second before the others."""
-    table = Table(Lease(ttl=TTL_S, most=sessions))
+    table = Table(Lease(ttl=TTL_S, most=sessions, sliding=sliding))
     names = [new_id() for _ in range(sessions)]
     for place, name in enumerate(names):
         table.bind(name, Binding("worker-1"), None, 0.0 if place < expiring else 1.0)
@@ -77,18 +79,21 @@ def evictions(sessions: int) -> float:
     return (perf_counter_ns() - began) / 1000 / len(names)
 
 
-def sweep(sessions: int, expiring: int) -> Sweep:
-    """Sweep while so many are open, of which some have expired."""
+def sweep(sessions: int, expiring: int, *, used: bool = False) -> Sweep:
+    """Sweep while so many are open, of which some have expired; `used`: and none, for sliding has
+    moved the ends of all of them."""
     took = []
     for _ in range(ROUNDS):
-        table, _ = filled(sessions, expiring)
+        table, names = filled(sessions, expiring, sliding=used)
+        for name in names if used else ():
+            table.use(name, TTL_S - 1)
         freeze()
         began = perf_counter_ns()
-        dropped = table.sweep(TTL_S + 0.5)
+        dropped = table.sweep(TTL_S + (2 if used else 0.5))
         took.append((perf_counter_ns() - began) / 1e6)
         if dropped != expiring:
             raise RuntimeError(f"{dropped} were swept instead of {expiring}")
-    return Sweep(sessions, expiring, median(took))
+    return Sweep(sessions, sessions if used else 0, expiring, median(took))
 
 
 def main(
@@ -107,12 +112,13 @@ def main(
     numbers = (table_bytes, all_bytes, half, most, evictions(sessions))
     shown.add_row(f"{sessions:,}", *(f"{number:.3g}" for number in numbers))
     out.print(shown)
-    sweeps = Shown("open", "expired", "sweep ms", "µs each")
+    sweeps = Shown("open", "used", "expired", "sweep ms", "µs each")
     for some in (sessions // 10, sessions):
-        for expired in (0, sessions // 100, sessions // 10):
-            told = sweep(some, expired)
-            each = f"{told.milliseconds * 1000 / expired:.2f}" if expired else "-"
-            sweeps.add_row(f"{told.open:,}", f"{expired:,}", f"{told.milliseconds:.3f}", each)
+        found = [sweep(some, expired) for expired in (0, sessions // 100, sessions // 10)]
+        for told in (*found, sweep(some, 0, used=True)):
+            each = f"{told.milliseconds * 1000 / told.expired:.2f}" if told.expired else "-"
+            counts = (f"{count:,}" for count in (told.open, told.used, told.expired))
+            sweeps.add_row(*counts, f"{told.milliseconds:.3f}", each)
     out.print(sweeps)
     with stage(redis) as running:
         cost = path_cost(running, requests, 2 * ROUNDS)

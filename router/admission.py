@@ -74,18 +74,25 @@ class Admission:
         """Those that did not say that they are full."""
         return self.rests.awake(workers, monotonic()) if self.rests else workers
 
+    def until(self) -> float:
+        """When whoever comes now has waited too long, by the loop's clock."""
+        return asyncio.get_running_loop().time() + self._patience
+
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Nobody has room, or others came first. `only` one worker will do, if it is named."""
         return not self.room(workers) or self.queue.holds((pool.name, model, only))
 
-    async def turn(self, pool: Pool, model: str, tenant: str, only: str = "") -> None:
-        """Wait for room on one of the pool's workers, or on `only` one of them. Raises QueueFull,
-        Overrun."""
+    async def turn(
+        self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
+    ) -> None:
+        """Wait for room on one of the pool's workers, or on `only` one of them; who waits once
+        more, `until` the time of the first wait. Raises QueueFull, Overrun."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         now = loop.time()
         line = (pool.name, model, only)
-        ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
+        late = now + self._patience if until is None else until
+        ticket = self.queue.enter(waiter, now, late, tenant=tenant, pool=line)
         if ticket is None:
             raise self._full(pool)
         self.waited += 1

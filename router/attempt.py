@@ -197,7 +197,9 @@ class Attempt:
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
-        choice, reason = self.choice, self.job.decision.reason.encode()
+        choice, visit = self.choice, self.job.visit
+        named = self.job.decision.reason
+        reason = (named if visit is None else visit.reason(named)).encode()
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:

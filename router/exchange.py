@@ -73,6 +73,7 @@ class Exchange:
         "keyed",
         "left",
         "method",
+        "part",
         "path",
         "query",
         "refusal",
@@ -105,6 +106,8 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """Somebody has begun to work on it."""
+        self.part: Visit | None = None
+        """Its part in a session, once that is known."""
         self.asked = False
         """A worker was chosen, and is counted with it."""
         self.started = False
@@ -125,6 +128,11 @@ class Exchange:
     def line(self) -> Line:
         """The connection it came on."""
         return self._line
+
+    @property
+    def told(self) -> bool:
+        """The client has been told how its request was answered."""
+        return self.started and not self.commented
 
     def whose(self) -> str:
         """For a log line: the name of the key that was shown, if one was."""

@@ -68,7 +68,7 @@ class Proxy:
         exchange.served = True
         self._admission.in_flight += 1
         try:
-            await self._serve(endpoint, exchange)
+            await self._begin(endpoint, exchange)
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
@@ -86,11 +86,20 @@ class Proxy:
             self._admission.in_flight -= 1
             exchange.cut()  # unless it has ended
 
+    async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Serve it; a session that was to begin with it has not if there is no answer."""
+        try:
+            await self._serve(endpoint, exchange)
+        except (Exception, asyncio.CancelledError):
+            await _undo(exchange)
+            raise
+
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)
         if plea.visit is not None:  # before a comment could promise an answer
             await plea.visit.look(plea.pool, plea.workers)
-        if self._comment is not None and plea.prompt.stream:
+        told_first = plea.visit is not None and plea.visit.begins  # its id is, in the header
+        if self._comment is not None and plea.prompt.stream and not told_first:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
         else:
@@ -123,17 +132,24 @@ class Proxy:
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """The same for a session, which waits for its own worker if it must stay there."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
+        until, called = self._admission.until(), ("", "")
         while True:
             pool = plea.pool
             home = visit.home(pool, model, workers)
-            held = home is not None and getattr(pool.strategy, "stays", False)
+            held = not workers or getattr(pool.strategy, "stays", False)
             only = home.name if home is not None and held else ""
             wanted = [home] if home is not None and held else workers
             if not wanted:
                 raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
-            if not self._admission.must_wait(pool, model, wanted, only):
+            line = (pool.name, only)
+            if line == called:  # those who still stand there come after it
+                waits = not self._admission.room(wanted)
+            else:
+                waits = self._admission.must_wait(pool, model, wanted, only)
+            if not waits:
                 break
-            await self._admission.turn(pool, model, exchange.tenant, only)
+            await self._admission.turn(pool, model, exchange.tenant, only, until)
+            called = line
             found, _, workers = self._fleet.route(model, in_session=True)
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
@@ -175,7 +191,9 @@ class Proxy:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = self._fleet.route(request.model, in_session=True)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
-        if visit is None:
+        if visit is not None:
+            exchange.part = visit
+        else:
             workers = workers or pool.eligible(request.model)  # nobody: it is told so
         return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
@@ -214,14 +232,6 @@ class Proxy:
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     async def _try(self, job: Job) -> None:
-        """Ask for an answer; a session that was to begin with it has not if there is none."""
-        try:
-            await self._try_each(job)
-        except (DoorError, asyncio.CancelledError):
-            await _undo(job)
-            raise
-
-    async def _try_each(self, job: Job) -> None:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
         Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
@@ -297,7 +307,7 @@ class Proxy:
                     return False
                 attempt.on_first_byte(status)
                 if status >= 400:
-                    await _undo(job)
+                    await _undo(exchange)
                 self._holding.freed()
                 if not relay.begin(connection, attempt.fields()):
                     await relay.flow(connection)
@@ -374,11 +384,10 @@ async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
     return await visit.settle(choice, job.decision.candidates, job.pool, job.prompt.model)
 
 
-async def _undo(job: Job) -> None:
+async def _undo(exchange: Exchange) -> None:
     """Nobody answers: a session that was to begin has not, unless the client was told so."""
-    exchange = job.exchange
-    if job.visit is not None and (exchange.commented or not exchange.started):
-        await job.visit.undo()
+    if exchange.part is not None and not exchange.told:
+        await exchange.part.undo()
 
 
 def _holds(plea: Plea) -> bool:

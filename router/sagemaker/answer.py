@@ -20,6 +20,7 @@ LARGEST = 16 << 20
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
 _PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
+_BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
 _REST = frozenset((b"content-type", b"accept"))
 
 
@@ -35,7 +36,7 @@ class Answer(Exchange):
         "_outer",
         "_size",
         "_status",
-        "_visit",
+        "failed",
         "stateful",
     )
 
@@ -46,7 +47,7 @@ class Answer(Exchange):
         super().__init__(outer.line, outer.head, keep=outer.keep)
         self._outer = outer
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
-        self._visit = visit
+        self.part = visit
         self._framed = framed
         self._converts = converts and not framed
         self._holds = False
@@ -55,6 +56,8 @@ class Answer(Exchange):
         self._kept = b""
         self.stateful = False
         """It is for a worker that keeps sessions itself."""
+        self.failed = False
+        """What was there of it could not be told; the client was told an error."""
         outer.add(_ours(outer.headers, outer.identity))
 
     @property
@@ -66,12 +69,17 @@ class Answer(Exchange):
     def left(self, value: bool) -> None:
         """The other one knows."""
 
+    @property
+    def told(self) -> bool:
+        """The client has been told: not while the answer is held back."""
+        return self._outer.started and not self.commented
+
     # What the proxy asks.
 
     def visit(self, sessions: Sessions) -> Visit | None:
         """Return the part in a session that was found out already."""
         del sessions
-        return self._visit
+        return self.part
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines for the worker: none of those that are for SageMaker."""
@@ -89,8 +97,8 @@ class Answer(Exchange):
             if pair[0] in FOR_SAGEMAKER and pair[0].startswith(b"x-amzn")
         ]
         lines = [b"%b: %b\r\n" % pair for pair in fields if pair[0] != AWS_HEADER]
-        if self._visit is not None:
-            own = self._visit.own or self._visit.id
+        if self.part is not None:
+            own = self.part.own or self.part.id
             lines.append(b"%b: %b\r\n" % (AWS_HEADER, own.encode()))
         return b"".join(lines)
 
@@ -185,6 +193,8 @@ class Answer(Exchange):
 
     def _give(self, error: AwsError) -> None:
         kept, _ = _typed(self._kept)
+        if self._status < 400:
+            self.failed, kept = True, _unannounced(kept)
         self._outer.answer(error.status, kept + error.fields(), error.body)
 
 
@@ -209,6 +219,14 @@ def _worker_s(fields: bytes) -> bytes:
         return fields
     lines = fields.splitlines(keepends=True)
     return b"".join([line for line in lines if not line.startswith(_PLATFORM_S)])
+
+
+def _unannounced(fields: bytes) -> bytes:
+    """Leave out that a session has begun."""
+    if b"x-amzn-sagemaker-new-session-id:" not in fields:
+        return fields
+    lines = fields.splitlines(keepends=True)
+    return b"".join([line for line in lines if not line.startswith(_BEGUN)])
 
 
 def session_answer(

@@ -1,5 +1,6 @@
 """Ending a session, at the worker too where that keeps sessions itself."""
 
+import asyncio
 from contextlib import suppress
 
 from router.errors import DoorError, NoWorker, UnknownSession, WorkerError, answer_for
@@ -9,18 +10,28 @@ from router.sagemaker import container
 #: How a worker says that it knows no such session: AWS's library has 400, or 424 where it has
 #: expired; 404 is what others would say.
 _FORGOTTEN = frozenset((400, 404, 424))
+#: Seconds for which a worker is told of an end that is one whatever it says.
+PATIENCE_S = 2.0
 
 
-async def end_everywhere(fleet: Fleet, key: str, body: bytes, identity: bytes) -> bytes:
+async def end_everywhere(
+    fleet: Fleet, key: str, body: bytes, identity: bytes, *, anyway: bool = False
+) -> bytes:
     """End a session in every pool that knows it; return what its worker said to `body`.
 
-    Raises UnknownSession if none does. What goes wrong in one pool is raised when all were asked.
+    With `anyway` it ends here whatever its worker says, and if that says nothing for
+    `PATIENCE_S`. Raises UnknownSession if no pool knows it. What goes wrong in one pool is raised
+    when all were asked.
     """
     closed, said = False, b""
     errors: list[DoorError] = []
     for pool in fleet.pools:
         try:
-            if pool.sessions is not None and pool.stateful:
+            if pool.sessions is not None and pool.stateful and anyway:
+                with suppress(DoorError, TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await _end_there(pool, key, body, identity)
+            elif pool.sessions is not None and pool.stateful:
                 said = await _end_there(pool, key, body, identity) or said
             if pool.sessions is not None:
                 closed = await pool.sessions.close(key) or closed
@@ -57,5 +68,6 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
 
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
     """Take back what a worker has opened and nobody will use; if it cannot be told, it expires."""
-    with suppress(DoorError, WorkerError):
-        await container.close_session(worker, container.CLOSES, own, identity)
+    with suppress(DoorError, WorkerError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            await container.close_session(worker, container.CLOSES, own, identity)

@@ -17,10 +17,6 @@ import msgspec
 from router.errors import BadRequest
 from router.sagemaker.inputs import as_completion
 
-_OPENS = frozenset(("NEW_SESSION",))
-_CLOSES = frozenset(("CLOSE", "CLOSE_SESSION"))
-_GOES_ON = frozenset(("SESSION",))
-
 
 class Shape(Enum):
     """What kind of prompt it is."""
@@ -37,6 +33,14 @@ class Word(Enum):
     NOTHING = "nothing"
     OPEN = "open"
     CLOSE = "close"
+
+
+_WORDS = {
+    "SESSION": Word.NOTHING,
+    "NEW_SESSION": Word.OPEN,
+    "CLOSE": Word.CLOSE,
+    "CLOSE_SESSION": Word.CLOSE,
+}
 
 
 class Payload(NamedTuple):
@@ -113,12 +117,10 @@ def without_words(body: bytes) -> bytes:
 
 
 def _word(said: object) -> Word:
-    if said is None or said in _GOES_ON:
+    if said is None:
         return Word.NOTHING
-    if said in _OPENS:
-        return Word.OPEN
-    if said in _CLOSES:
-        return Word.CLOSE
+    if isinstance(said, str) and said in _WORDS:
+        return _WORDS[said]
     raise BadRequest(
         "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
         param="requestType",

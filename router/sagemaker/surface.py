@@ -138,7 +138,6 @@ class SageMaker:
     async def _infer(self, asked: Invocation) -> None:
         """Have a prompt answered, in a session if it is in one."""
         pool, model, workers = self._fleet.route(asked.model or None, in_session=True)
-        visit = await _visit(asked, pool, model, workers)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint, body = (
@@ -149,10 +148,13 @@ class SageMaker:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
         if asked.model and payload.model is None:
             body = _naming(body, asked.model)
+        visit = await _visit(asked, pool, model, workers)  # from here on it is undone if need be
         converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
+        if visit is not None and answer.failed:
+            await visit.undo()
 
 
 async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:

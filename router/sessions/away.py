@@ -23,8 +23,9 @@ class Away:
         """Where sessions were that cannot be anywhere else."""
         self.closed: OrderedDict[str, None] = OrderedDict()
         """Ended by this router, at any time."""
-        self._untold: OrderedDict[str, None] = OrderedDict()
-        """Those of them that the store has not been told of."""
+        self._untold: OrderedDict[str, float | None] = OrderedDict()
+        """Those of them that the store has not been told of; when it began, if only that one
+        ended."""
 
     def begin(self, key: str, session: Session) -> None:
         """It is bound, and nobody could note it."""
@@ -39,15 +40,19 @@ class Away:
         else:
             self._keep(self.seen, key, session)
 
-    def close(self, key: str, *, told: bool = False) -> bool:
-        """End it; tell whether it may have been open. `told`: the store knows."""
+    def close(self, key: str, *, told: bool = False, begun: float | None = None) -> bool:
+        """End it, or only the one `begun` then; tell whether it may have been open. `told`: the
+        store knows."""
+        there = self.begun.get(key)
+        if there is not None and begun is not None and there.created != begun:
+            return False
         self.begun.pop(key, None)
         self.seen.pop(key, None)
         if key in self.closed:
             return False
         self._keep(self.closed, key, None)
         if not told:
-            self._keep(self._untold, key, None)
+            self._keep(self._untold, key, begun)
         return True
 
     def find(self, key: str) -> Session | None:
@@ -58,8 +63,8 @@ class Away:
         """Note all of it where it belongs, the oldest first. Raises StoreDown; then the rest
         stays."""
         while self._untold:
-            key = next(iter(self._untold))
-            await store.close(key)
+            key, since = next(iter(self._untold.items()))
+            await store.close(key, begun=since)
             self._untold.pop(key, None)
         while self.begun:
             key, session = next(iter(self.begun.items()))

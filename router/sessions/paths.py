@@ -52,6 +52,6 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
 
     @app.delete(SESSION + "{session:path}", status_code=204)
     async def close(session: str) -> Response:
-        """Close a session in every pool that knows it, and at its worker."""
-        await end_everywhere(fleet, unquote(session), CLOSES, new_id())
+        """Close a session in every pool that knows it, and at its worker if that can be told."""
+        await end_everywhere(fleet, unquote(session), CLOSES, new_id(), anyway=True)
         return Response(status_code=204)

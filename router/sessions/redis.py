@@ -63,9 +63,9 @@ class RedisStore:
         more = (to.worker, expected or "", to.own, to.call, CLEARED, end, int(to.unless_used))
         return _session(await self._do("bind", key, *more))
 
-    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("close", key, int(unless_used)))
+        return _session(await self._do("close", key, "" if begun is None else repr(begun)))
 
     async def doubt(self, seconds: float) -> None:
         """As the seam has it."""

@@ -117,7 +117,9 @@ _CLOSE = (
     _BEGIN
     + """
 local said = worker and told() or nobody()
-if worker and ARGV[8] == '1' and was_used() then return said end
+if worker and ARGV[8] ~= '' and (tonumber(ARGV[8]) ~= tonumber(created) or was_used()) then
+  return {era}
+end
 if #said > 1 then
   redis.call('DEL', key)
   finish(id)

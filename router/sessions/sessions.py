@@ -1,5 +1,6 @@
 """The sessions of one pool: rules, store, counts, and what is done while the store is down."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -142,9 +143,21 @@ class Sessions:
         self.away.begin(key, session)
         return session
 
+    async def begin(self, key: str, to: Binding, expected: str | None) -> Session | None:
+        """Bind one that is to begin; if its client leaves before it is known to be, it has not."""
+        binding = asyncio.ensure_future(self.bind(key, to, expected))
+        try:
+            return await asyncio.shield(binding)
+        except asyncio.CancelledError:
+            # It is on its way to the store, and cannot be undone before it has come there.
+            session = await binding
+            if session is not None and Binding.of(session)[:2] == to[:2]:
+                await self.undo(key, session.created)
+            raise
+
     async def adopt(self, key: str, to: Binding) -> Session | None:
         """Note a session that a worker has opened itself; None: that id is open already."""
-        session = await self.bind(key, to, None)
+        session = await self.begin(key, to, None)
         if session is not None and (session.worker, session.own) != (to.worker, to.own):
             return None
         self.count("new")
@@ -166,16 +179,15 @@ class Sessions:
         self.counts["closed"] += was
         return was
 
-    async def undo(self, key: str) -> None:
-        """It has not begun, unless others use it already."""
-        if self.down:
-            self.away.close(key)
-            return
-        try:
-            await self._store.close(key, unless_used=True)
-        except StoreDown as down:
-            self._lost(down)
-            self.away.close(key)
+    async def undo(self, key: str, begun: float) -> bool:
+        """What has `begun` then has not, unless others use it already, or have closed it and begun
+        another one; tell whether it is so now."""
+        if not self.down:
+            try:
+                return await self._store.close(key, begun=begun) is not None
+            except StoreDown as down:
+                self._lost(down)
+        return self.away.close(key, begun=begun)
 
     async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""

@@ -42,9 +42,9 @@ class Store(Protocol):
         Of several who try at once one wins; all are told the session as it is then.
         """
 
-    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
-        """End a session, or only if nobody has used it since it began; return it if it was open; or
-        PERHAPS."""
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+        """End a session, or only the one `begun` then and used by nobody since; return it if it has
+        ended so; or PERHAPS."""
 
     async def doubt(self, seconds: float) -> None:
         """For so long, others may have begun sessions that it has not heard of yet."""
@@ -83,17 +83,16 @@ class MemoryStore:
         """As the seam has it."""
         return self._table.bind(key, to, expected, self._clock())
 
-    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
         """As the seam has it."""
-        return self._table.close(key, self._clock(), unless_used=unless_used)
+        return self._table.close(key, self._clock(), begun=begun)
 
     async def doubt(self, seconds: float) -> None:
         """Nobody else begins any."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
-        self._table.sweep(self._clock())
-        return list(self._table.items(most))
+        return list(self._table.items(most, self._clock()))
 
     async def look(self) -> Kept:
         """As the seam has it."""

@@ -3,7 +3,7 @@
 Every session ends: its expiry is strict (the first use after it is refused; AWS's container
 library lets one pass), and where there are too many, the one unused for longest goes. Looking for
 what has expired costs what has expired, not what is there: ends lie in a heap, and one that has
-moved meanwhile is put back when its turn comes.
+moved meanwhile is put back when its turn comes, only so many at once.
 """
 
 from collections import OrderedDict
@@ -14,6 +14,10 @@ from math import inf, nextafter
 from typing import NamedTuple
 
 from msgspec import Struct
+
+#: Ends that have moved and are put back in one sweep: a few milliseconds. What they hide for the
+#: next ones is refused all the same when it is used.
+MOVED = 1000
 
 
 class Lease(NamedTuple):
@@ -105,6 +109,7 @@ class Table:
             self._touch(key, session, now)
             if self.lease.sliding:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
+                self.sweep(now, moved=2)  # one has moved: so their number does not grow
         return session
 
     def _touch(self, key: str, session: Session, now: float) -> None:
@@ -133,33 +138,37 @@ class Table:
             session.worker, session.own = to.worker, to.own
         return session
 
-    def close(self, key: str, now: float, *, unless_used: bool = False) -> Session | None:
-        """End a session, or only if nobody has used it since it began; return it if it was open."""
+    def close(self, key: str, now: float, *, begun: float | None = None) -> Session | None:
+        """End a session, or only the one `begun` then and used by nobody since; return it if it has
+        ended so."""
         session = self.find(key, now)
-        if session is not None and not (unless_used and session.used != session.created):
-            del self._sessions[key]
-        return session
+        if session is None or (begun is not None and not session.created == begun == session.used):
+            return None
+        return self._sessions.pop(key)
 
-    def sweep(self, now: float) -> int:
-        """Drop what has expired; return how many."""
+    def sweep(self, now: float, moved: int = MOVED) -> int:
+        """Drop what has expired, until so many were found that have `moved`; return how many."""
         dropped = 0
         ends, sessions = self._ends, self._sessions
-        while ends and ends[0][0] <= now:
+        while moved and ends and ends[0][0] <= now:
             _, key = heappop(ends)
             session = sessions.get(key)
             if session is None:
                 continue
             if session.expires > now:  # it was used, or made anew
                 heappush(ends, (session.expires, key))
+                moved -= 1
             else:
                 del sessions[key]
                 dropped += 1
         self.expired += dropped
         return dropped
 
-    def items(self, most: int) -> Iterator[tuple[str, Session]]:
-        """Return sessions, those unused for longest first."""
-        return islice(self._sessions.items(), most)
+    def items(self, most: int, now: float) -> Iterator[tuple[str, Session]]:
+        """Return open sessions, those unused for longest first."""
+        return islice(
+            ((key, one) for key, one in self._sessions.items() if one.expires > now), most
+        )
 
     def _note_end(self, expires: float, key: str) -> None:
         heappush(self._ends, (expires, key))
@@ -170,5 +179,8 @@ class Table:
     def _make_room(self, now: float) -> None:
         self.sweep(now)
         while len(self._sessions) >= self.lease.most:
-            self._sessions.popitem(last=False)
-            self.evicted += 1
+            _, session = self._sessions.popitem(last=False)
+            if session.expires > now:
+                self.evicted += 1
+            else:
+                self.expired += 1

@@ -44,6 +44,8 @@ TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
+#: What a decision is called that came to this.
+_REASONS = {"rebound": "rebind", "spilled": "spill"}
 
 
 class Wanted(Enum):
@@ -60,6 +62,7 @@ class Visit:
     """A request that belongs to a session."""
 
     __slots__ = (
+        "_begun",
         "_expected",
         "_sessions",
         "_wanted",
@@ -77,6 +80,8 @@ class Visit:
         self._wanted = wanted
         self._expected: str | None = None
         """The worker as the store has it; None while the session is not there."""
+        self._begun = 0.0
+        """When it was created, as the store has it."""
         self.id = key
         self.call = call
         """The client's name for the call that begins it."""
@@ -90,6 +95,11 @@ class Visit:
         `hashed` (the store is down)."""
         self.undone: Callable[[], Awaitable[object]] | None = None
         """What else is to be done if it turns out that it has not begun."""
+
+    @property
+    def begins(self) -> bool:
+        """The session begins with it, and the client is to be told its id."""
+        return self._wanted is Wanted.NEW
 
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
         """Find out where the session is; `workers` could answer. Raises UnknownSession,
@@ -112,12 +122,13 @@ class Visit:
             self._expected, self.bound, self.own = None, "", ""
             return
         self._expected = session.worker if session.noted else None
+        self._begun = session.created
         self.bound, self.own, self.expires = session.worker, session.own, session.expires
 
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        One that is being drained keeps its sessions, unless they may move anyway. One that is left
+        One that is being drained keeps its sessions, unless they may move and can. One that is left
         out for its failures is asked all the same by those that cannot: nobody else could answer.
         """
         if not self.bound:
@@ -130,7 +141,7 @@ class Visit:
             return None
         if self._sessions.ends_with_its_worker(pool):
             return found
-        if not (found.draining and self._sessions.stays):
+        if not (found.draining and (self._sessions.stays or not workers)):
             return None
         return found if pool.breakers.admits(monotonic(), found) else None
 
@@ -139,6 +150,10 @@ class Visit:
         if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
             return replace(decision, reason="spill")
         return decision
+
+    def reason(self, decided: str) -> str:
+        """Return why it is where it is: its worker may have refused it since that was decided."""
+        return _REASONS.get(self.state, decided) if decided == "session" else decided
 
     async def settle(
         self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str
@@ -157,7 +172,8 @@ class Visit:
                 await self._refuse_to_move(state)
             # Others may have followed it to a worker that has refused us: then it is theirs too.
             to = Binding(name, call=self.call, unless_used=state == "new")
-            session = await self._sessions.bind(self.id, to, self._expected)
+            bind = self._sessions.begin if self.begins else self._sessions.bind
+            session = await bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:
                     raise UnknownSession
@@ -220,9 +236,8 @@ class Visit:
         """A request that was to begin the session was not answered: it has not begun."""
         if self._wanted is not Wanted.NEW or not self.bound:
             return
-        await self._sessions.undo(self.id)
-        self.take(None)
-        if self.undone is not None:
+        self.take(None)  # once: whatever becomes of this
+        if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
             await self.undone()
 
     def stripped(self, request: Incoming) -> "Stripped":

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from strategies.base import FREE, Candidate
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
@@ -75,12 +75,13 @@ def test_sessions_that_cannot_move_ask_it_all_the_same(
     assert router.metric(EVENTS, pool="default", event="lost") == 1
 
 
+@pytest.mark.parametrize("strategy", ["session", {"name": "session", "spill": "1s"}])
 def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, strategy: str | dict[str, str]
 ) -> None:
     """Others are told to come again; so where all workers are being drained."""
     workers, listed = two(stub)
-    router = route(*listed, strategy="session", timeouts={"queue": "100ms"})
+    router = route(*listed, strategy=strategy, timeouts={"queue": "100ms"})
     home = ask(router, "k").headers["x-warmroute-worker"]
     pool = router.door.fleet.pools[0]
 
@@ -184,3 +185,20 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
     assert loop is not None
     asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
     assert states == ["spilled"]
+
+
+@pytest.mark.parametrize("trouble", ["dies", "talks for ever"])
+def test_an_answer_that_cannot_be_told_begins_nothing(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """It was held back as a whole: the client is told an error, and of no session."""
+    monkeypatch.setattr("router.sagemaker.answer.LARGEST", 4)
+    part = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
+    worker = stub([part, 0.05, "close"] if trouble == "dies" else OK)
+    router = route(worker.url, strategy="session")
+    body = {"inputs": "Hello", "requestType": "NEW_SESSION", "extSessionID": "mine"}
+    for _ in range(2):  # the second time, the id is free again
+        reply = router.http.post("/invocations", json=body, headers={HEADER: "NEW_SESSION"})
+        assert reply.headers["x-amzn-errortype"] == "ModelError"
+        assert not {NEW, "x-warmroute-session"} & set(reply.headers)
+        until(lambda: router.http.get("/sessions").json() == [])

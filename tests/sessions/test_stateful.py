@@ -1,12 +1,13 @@
 """Workers that keep sessions themselves: never asked for a session that another one has."""
 
+import threading
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.sessions.redis_server import RedisServer
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
@@ -89,6 +90,33 @@ class TestOpening:
         assert workers["a"].requests[-1].endswith(b'{"requestType":"CLOSE"}')
         assert b": own-a\r\n" in workers["a"].requests[-1]
 
+    def test_it_has_not_begun_if_its_prompt_is_not_asked(
+        self, stub: MakeStub, route: MakeRouter
+    ) -> None:
+        """Because it is none, or because there is no room: the id is free again."""
+        worker = stub(said(f"{NEW}: w-1"))
+        listed = [{"url": worker.url, "stateful": True}]
+        router = route(*listed, strategy="session", limits={"in_flight": 1, "queue": 0})
+        mine = {**CHAT, **OPEN, "extSessionID": "mine"}
+        assert invoke(router, {**mine, "n": 10**6}, "NEW_SESSION").status_code == 400
+        assert router.http.get("/sessions").json() == []
+        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        done: list[int] = []
+        count = len(worker.requests)
+        worker.script = [lambda: bool(done), *OK]
+        busy = threading.Thread(target=lambda: invoke(router, CHAT))
+        busy.start()
+        until(lambda: len(worker.requests) > count)
+        worker.script = said(f"{NEW}: w-1")
+        refused = invoke(router, mine, "NEW_SESSION")
+        done.append(1)
+        busy.join(20)
+        assert refused.headers["x-amzn-errortype"] == "ThrottlingException"
+        assert router.http.get("/sessions").json() == []
+        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        until(router.idle)
+        assert opened(invoke(router, mine, "NEW_SESSION")) == "mine"
+
     def test_the_endpoint_s_model_decides(self, stub: MakeStub, route: MakeRouter) -> None:
         """It begins where its prompts will be answered."""
         plain = [stub(model="one"), stub(model="two")]
@@ -122,6 +150,25 @@ class TestClosing:
         worker.script = OK
         assert invoke(router, CLOSE, key).status_code == 200
         assert router.http.get("/sessions").json() == []
+
+    @pytest.mark.parametrize("script", [BROKEN, FULL, ["stall"]])
+    def test_operators_close_it_whatever_the_worker_says(
+        self,
+        stub: MakeStub,
+        route: MakeRouter,
+        monkeypatch: pytest.MonkeyPatch,
+        script: list[Action],
+    ) -> None:
+        """And if it says nothing for a while."""
+        monkeypatch.setattr("router.sagemaker.ending.PATIENCE_S", 0.2)
+        worker = stub(said(f"{NEW}: w-1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        key = opened(invoke(router, OPEN))
+        worker.script = script
+        assert router.http.delete(f"/sessions/{key}").status_code == 204
+        assert b": w-1\r\n" in worker.requests[-1]
+        assert router.http.get("/sessions").json() == []
+        assert router.http.delete(f"/sessions/{key}").status_code == 404
 
     def test_operators_close_it_there_too(self, stub: MakeStub, route: MakeRouter) -> None:
         """As its client would."""

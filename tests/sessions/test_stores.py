@@ -210,9 +210,26 @@ def test_what_others_use_is_not_one_s_own(play: Play) -> None:
             moved = await store.bind(key, elsewhere, "w")
             assert moved is not None
             assert moved.worker == ("w" if others else "v")
-            await store.close(key, unless_used=True)
+            ended = await store.close(key, begun=moved.created)
+            assert (ended is None) == others
             assert (await store.use(key) is not None) == others
-            await store.close(key, unless_used=True)
-            assert (await store.use(key) is not None) == others
+
+    play(test)
+
+
+def test_another_session_of_the_same_id_is_not_one_s_own(play: Play) -> None:
+    """The first was closed meanwhile, and begun anew: there it stays."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease())
+        first = await store.bind("a", Binding("w"), None)
+        assert first is not None
+        assert await store.close("a") is not None
+        await asyncio.sleep(0.01)  # so that it is another time
+        assert await store.bind("a", Binding("w"), None) is not None
+        assert await store.close("a", begun=first.created) is None
+        second = await store.use("a")
+        assert second is not None
+        assert second.created > first.created
 
     play(test)

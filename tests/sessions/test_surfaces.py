@@ -54,6 +54,17 @@ def test_names_mean_nothing_to_a_pool_without_sessions(stub: MakeStub, route: Ma
     assert (reply.status_code, "x-warmroute-session" in reply.headers) == (200, False)
 
 
+@pytest.mark.parametrize("word", [[], {}, 1, "NEW", True])
+def test_a_word_on_a_session_is_a_known_text(
+    stub: MakeStub, route: MakeRouter, word: object
+) -> None:
+    """Anything else is the client's fault, and named."""
+    router = route(stub().url, strategy="session")
+    reply = router.http.post("/invocations", json={**CHAT, "requestType": word})
+    assert (reply.status_code, reply.headers[KINDS]) == (400, "ValidationError")
+    assert "requestType" in reply.text
+
+
 @pytest.mark.parametrize("key", ["AWS4-HMAC-SHA256 Credential=A/b", "Bearer aHR0cHM6Ly9zdHM="])
 def test_credentials_for_aws_stay_here(stub: MakeStub, route: MakeRouter, key: str) -> None:
     """Below an endpoint's `openai/` too; under `/v1` a worker's own key passes, as before."""

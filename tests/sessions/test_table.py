@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sessions.table import Binding, Lease, Table
+from router.sessions.table import MOVED, Binding, Lease, Table
 
 
 def test_expiry_is_strict() -> None:
@@ -54,7 +54,7 @@ def test_the_one_unused_for_longest_makes_room() -> None:
     table.bind("b", Binding("w"), None, 1)
     table.use("a", 2)
     table.bind("c", Binding("w"), None, 3)
-    assert [key for key, _ in table.items(9)] == ["a", "c"]
+    assert [key for key, _ in table.items(9, 3)] == ["a", "c"]
     assert table.evicted == 1
 
 
@@ -75,8 +75,35 @@ def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
     table.use("b", 5)
     table.close("c", 5)
     assert table.sweep(10) == 2
-    assert [key for key, _ in table.items(9)] == ["b"]
+    assert [key for key, _ in table.items(9, 10)] == ["b"]
     assert table.sweep(15) == 1
+
+
+def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
+    """They are not what it looks for, and all of them at once would take long."""
+    table = Table(Lease(ttl=10, sliding=True))
+    for number in range(5 * MOVED):
+        table.bind(str(number), Binding("w"), None, 0)
+    for number in range(1, 5 * MOVED):
+        table.use(str(number), 9)
+    assert table.sweep(10.0) <= 1
+    assert sum(end == 10 for end, _ in table._ends) >= 4 * MOVED - 1
+    assert [key for key, _ in table.items(1, 10)] == ["1"]
+    for _ in range(5):
+        table.sweep(10.0)
+    assert (len(table), table.expired) == (5 * MOVED - 1, 1)
+
+
+def test_uses_put_back_what_has_moved() -> None:
+    """So that sweeps do not fall behind."""
+    table = Table(Lease(ttl=10, sliding=True))
+    keys = [str(number) for number in range(1000)]
+    for key in keys:
+        table.bind(key, Binding("w"), None, 0)
+    for now in (9, 18):
+        for key in keys:
+            table.use(key, now)
+    assert min(end for end, _ in table._ends) > 10
 
 
 def test_ends_of_closed_sessions_do_not_pile_up() -> None:
@@ -128,4 +155,4 @@ def test_it_is_what_a_plain_dictionary_would_be(
         elif what == "close":
             assert (table.close(key, now) is not None) == (model.pop(key, None) is not None)
         table.sweep(now)
-        assert [one for one, _ in table.items(99)] == list(model)
+        assert [one for one, _ in table.items(99, now)] == list(model)

@@ -1,9 +1,11 @@
 """A session and the room on its worker: it waits there, or moves, as the settings say."""
 
 import threading
+import time
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, until
 
@@ -29,6 +31,11 @@ class Later:
         """Who has answered it."""
         self._thread.join(20)
         return self.replies[0].headers["x-warmroute-worker"]
+
+    def status(self) -> int:
+        """What it was answered."""
+        self._thread.join(20)
+        return self.replies[0].status_code
 
 
 def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -> None:
@@ -90,6 +97,21 @@ def test_a_full_worker_s_session_is_told_so(stub: MakeStub, route: MakeRouter) -
     assert again.headers["x-warmroute-session"].startswith("kept;")
 
 
+def test_a_full_worker_s_session_moves_if_it_may(stub: MakeStub, route: MakeRouter) -> None:
+    """However little moving is worth; header, decision and metric tell the same story."""
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "leastload", "spill": "1h"}
+    router = route(*listed, strategy=strategy)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = FULL
+    moved = ask(router, "a")
+    assert moved.headers["x-warmroute-worker"] != home
+    assert moved.headers["x-warmroute-session"].startswith("spilled;")
+    assert moved.headers["x-warmroute-decision"].partition(";")[0] == "spill"
+    assert router.metric("warmroute_session_events_total", pool="default", event="spilled") == 1
+
+
 def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
     """Begins a session, unless that is not wanted."""
     router = route(stub().url, strategy="session", session={"create": False})
@@ -131,6 +153,20 @@ def test_new_sessions_of_openai_clients(stub: MakeStub, route: MakeRouter) -> No
     assert ask(router, key).headers["x-warmroute-session"].startswith("kept;")
 
 
+def test_a_new_session_s_id_is_told_in_a_stream(stub: MakeStub, route: MakeRouter) -> None:
+    """Comments would come before its worker is known, and take the header that tells the id."""
+    stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 14\r\n\r\n"
+    worker = stub([0.2, stream + b"data: [DONE]\n\n"])
+    router = route(worker.url, strategy="session", timeouts={"comment": "20ms"})
+    named = {"X-Amzn-SageMaker-Session-Id": "NEW_SESSION"}
+    body = {**CHAT, "stream": True}
+    reply = router.http.post("/v1/chat/completions", json=body, headers=named)
+    key = reply.headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+    assert [one["id"] for one in router.http.get("/sessions").json()] == [key]
+    more = router.http.post("/v1/chat/completions", json=body, headers={"x-session-id": key})
+    assert more.content.startswith(b":")
+
+
 def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeRouter) -> None:
     """Also where the strategy's options are others now."""
     import asyncio  # noqa: PLC0415
@@ -161,6 +197,45 @@ def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> No
     assert {reply.status_code for reply in replies} == {200}
     assert {reply.headers["x-warmroute-session"].partition(";")[0] for reply in replies} == {"new"}
     assert router.metric("warmroute_session_events_total", pool="default", event="new") == 4
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_all_who_wait_have_their_turn(stub: MakeStub, route: MakeRouter, count: int) -> None:
+    """Several requests of one session; more new ones than there is room for."""
+    workers = [stub([0.02, *OK]) for _ in range(count)]
+    listed = [worker.url for worker in workers]
+    router = route(*listed, strategy="session", limits={"in_flight": 1})
+    sessions = ["a"] * 5 if count == 1 else [f"s{n}" for n in range(16)]
+    waiting = [Later(router, session) for session in sessions]
+    assert [one.status() for one in waiting] == [200] * len(sessions)
+    until(router.idle)
+
+
+def test_who_waits_again_does_not_begin_anew(stub: MakeStub, route: MakeRouter) -> None:
+    """Its worker's place was taken by another while it was called: its time goes on."""
+    done: list[int] = []
+    worker = stub()
+    bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
+    router = route(worker.url, strategy="session", **bounds)
+    admission = router.door._proxy._admission
+    assert ask(router, "a").status_code == 200
+    worker.script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(worker.requests) == 2)
+    late = Later(router, "a")
+
+    def call_all() -> None:
+        for line in list(admission._pools):
+            admission._call(line)
+
+    for _ in range(100):
+        router.call(call_all)
+        if late.replies:
+            break
+        time.sleep(0.05)
+    done.append(1)
+    assert late.status() == 503
+    assert first.status() == 200
 
 
 def test_a_session_does_not_wait_for_good(stub: MakeStub, route: MakeRouter) -> None:

@@ -155,9 +155,9 @@ class Yielding:
         await self._yield()
         return found
 
-    async def close(self, key: str, *, unless_used: bool = False) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
         await self._yield()
-        return await self.store.close(key, unless_used=unless_used)
+        return await self.store.close(key, begun=begun)
 
     async def doubt(self, seconds: float) -> None:
         await self.store.doubt(seconds)

@@ -1,0 +1,114 @@
+"""A session that was to begin with a prompt and has not: what is undone, and what is not."""
+
+import asyncio
+import json
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from router.sessions.away import Away
+from router.sessions.store import MemoryStore
+from router.sessions.table import Binding, Lease, Session
+from tests.support import OK, MakeRouter, MakeStub, Router, post, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
+HEADER = "X-Amzn-SageMaker-Session-Id"
+
+
+def invoke(router: Router, body: dict[str, Any], key: str = "NEW_SESSION") -> httpx.Response:
+    """What boto3 would send."""
+    return router.http.post("/invocations", json=body, headers={HEADER: key})
+
+
+def test_somebody_else_s_session_of_the_same_id_stays(stub: MakeStub, route: MakeRouter) -> None:
+    """Closed while its first prompt was asked, and begun by another: that one goes on."""
+    done: list[int] = []
+    broken = b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"
+    worker = stub([lambda: bool(done), broken])
+    router = route(worker.url, strategy="session")
+    replies: list[httpx.Response] = []
+    first = threading.Thread(target=lambda: replies.append(invoke(router, OPENS)))
+    first.start()
+    until(lambda: worker.requests)
+    assert invoke(router, {"requestType": "CLOSE"}, "mine").status_code == 200
+    anew = {"requestType": "NEW_SESSION", "extSessionID": "mine"}
+    assert invoke(router, anew).status_code == 200
+    done.append(1)
+    first.join(20)
+    assert replies[0].headers["x-amzn-errortype"] == "ModelError"
+    worker.script = OK
+    assert invoke(router, CHAT, "mine").status_code == 200
+
+
+def test_the_same_is_told_to_a_store_that_was_away() -> None:
+    """What has ended is only what began then."""
+    now = [1.0]
+
+    async def told() -> Session | None:
+        store = MemoryStore(Lease(), lambda: now[0])
+        await store.bind("a", Binding("w"), None)
+        away = Away(9)
+        assert away.close("a", begun=1.0)
+        await store.close("a")
+        now[0] = 2.0
+        await store.bind("a", Binding("v"), None)
+        await away.tell(store)
+        return await store.use("a")
+
+    assert asyncio.run(told()) is not None
+
+
+def test_what_was_begun_again_while_it_was_away_stays() -> None:
+    """By the same id."""
+    away = Away(9)
+    away.begin("a", Session("w", 1.0, 9.0, 1.0))
+    away.close("a")
+    away.begin("a", Session("w", 2.0, 9.0, 2.0))
+    assert not away.close("a", begun=1.0)
+    assert away.find("a") is not None
+    assert away.close("a", begun=2.0)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_client_that_leaves_while_it_is_bound(
+    stub: MakeStub, route: MakeRouter, stateful: bool
+) -> None:
+    """The store has done it, and its answer is on the way: it is undone."""
+    line = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n{}"
+    worker = stub([line])
+    router = route({"url": worker.url, "stateful": stateful}, strategy="session")
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    store = Slow(MemoryStore(Lease(), time.time))
+    router.call(lambda: sessions.keep_in(store))
+    body = json.dumps(OPENS).encode()
+    fields = b"%b: NEW_SESSION" % HEADER.encode()
+    client = post(router.port, "/invocations", body, fields)
+    until(lambda: store.bound)
+    client.close()
+    until(lambda: router.door._proxy._admission.in_flight == 0)
+    until(lambda: store.store.kept().open == 0)
+    assert invoke(router, OPENS).status_code == 200
+
+
+class Slow:
+    """A store whose answers take their time."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.bound = 0
+        """Sessions, so far."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+        """Done at once, and told later."""
+        session = await self.store.bind(key, to, expected)
+        self.bound += 1
+        await asyncio.sleep(0.2)
+        return session
