@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from controller.events import Refused, Removed, Stored, Tier, decode
+from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
 from controller.stream import Apply, Ask, Clear, Step, Stream
+
+#: Why something was refused that nobody here foresaw.
+UNEXPECTED = "unexpected"
 
 
 class Source:
@@ -104,19 +107,25 @@ class Source:
             return
         if batch.ignored:
             self.refused.update(batch.ignored)
-        index, name = self._index, self.name
         for event in batch.events:
-            if isinstance(event, Stored):
-                if self._counts(event):
-                    index.store(name, event)
-                    self.blocks += len(event.hashes)
-            elif isinstance(event, Removed):
-                if event.group is None or self.group is None or event.group == self.group:
-                    index.remove(name, event)
-                    self.blocks += len(event.hashes)
-            else:
-                index.clear(name, Tier.GPU)
+            try:
+                self._use(event)
+            except Exception:  # noqa: BLE001 - a fault of ours, by one event: those after it count
+                self.refused[UNEXPECTED] += 1
         self.events += len(batch.events)
+
+    def _use(self, event: Event) -> None:
+        index, name = self._index, self.name
+        if isinstance(event, Stored):
+            if self._counts(event):
+                index.store(name, event)
+                self.blocks += len(event.hashes)
+        elif isinstance(event, Removed):
+            if event.group is None or self.group is None or event.group == self.group:
+                index.remove(name, event)
+                self.blocks += len(event.hashes)
+        else:
+            index.clear(name, Tier.GPU)
 
     def _counts(self, event: Stored) -> bool:
         """Whether these blocks extend a prefix: those of one group that attends to everything.

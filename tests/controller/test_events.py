@@ -102,6 +102,7 @@ def test_what_is_unknown_is_passed_over() -> None:
             {"type": "BlockRemoved", "block_hashes": [1, "x"]},
             STORED | {"token_ids": ["x"]},
             STORED | {"token_ids": [-1]},
+            *(STORED | {"token_ids": ids} for ids in (b"abc", b"a" * 128, "abc", {1: 2})),
             STORED | {"block_size": -1},
             7,
         )
@@ -111,7 +112,7 @@ def test_what_is_unknown_is_passed_over() -> None:
         "unknown kind": 2,
         "unknown medium": 1,
         "odd hashes": 1,
-        "odd tokens": 2,
+        "odd tokens": 6,
         "odd block size": 1,
         "not an event": 1,
     }
