@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from controller.events import Removed, Stored, Tier
 from controller.keys import keys_of, root_of
 from controller.names import SETTLED_BYTES
-from controller.orphans import Orphans
+from controller.orphans import Orphans, Room
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
 from controller.tree import Found, Tree, common, numbers, references
@@ -30,8 +30,8 @@ RUN_BYTES = 400
 LOOSE_BYTES = 80
 #: Bytes of a block that a place has more than once.
 COPY_BYTES = 120
-#: Part of the bound that orphans of one engine may take.
-_ORPHANS = 64
+#: Part of the bound that the orphans of all engines may take.
+_ORPHANS = 8
 
 _TIERS = tuple(Tier)
 
@@ -54,6 +54,7 @@ class Index:
         """And those that it has more than once."""
         self.counts: Counter[str] = Counter()
         """What could not be used or kept, by reason, in blocks."""
+        self._room = Room(limit_bytes // _ORPHANS, self.counts)
 
     # What engines tell.
 
@@ -103,7 +104,9 @@ class Index:
             if place is not None:
                 self._empty(place)
                 del self._by_bit[place.bit]
-        self._orphans.pop(worker, None)
+        orphans = self._orphans.pop(worker, None)
+        if orphans is not None:
+            orphans.forget()
 
     # What prompts ask.
 
@@ -303,7 +306,7 @@ class Index:
     def _orphan(self, worker: str) -> Orphans:
         orphans = self._orphans.get(worker)
         if orphans is None:
-            orphans = self._orphans[worker] = Orphans(self.limit // _ORPHANS)
+            orphans = self._orphans[worker] = Orphans(self._room)
         return orphans
 
     # The bound.
@@ -339,9 +342,7 @@ class Index:
         size = self.tree.blocks * BLOCK_BYTES + self.holders * HOLDER_BYTES
         size += len(self.tree) * RUN_BYTES
         size += self.loose * LOOSE_BYTES + self.copies * COPY_BYTES
-        if self._orphans:
-            size += sum(orphans.bytes for orphans in self._orphans.values())
-        return size
+        return size + self._room.bytes
 
     def __len__(self) -> int:
         """Different blocks."""
