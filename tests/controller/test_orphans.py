@@ -3,7 +3,8 @@
 from controller.events import Stored, Tier
 from controller.index import Index
 from controller.orphans import DROPPED
-from tests.controller.test_index_properties import SIZE, depths, ids, stored
+from tests.controller.naive import SIZE, depths
+from tests.controller.test_index_properties import ids, stored
 
 LIMIT = 1 << 20
 
