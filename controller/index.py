@@ -46,6 +46,8 @@ class Index:
         self._places: dict[tuple[str, Tier], Place] = {}
         self._by_bit: dict[int, Place] = {}
         self._orphans: dict[str, Orphans] = {}
+        self._sizes: Counter[int] = Counter()
+        """Of blocks, as `holders` counts them."""
         self.holders = 0
         """Blocks, counted once for each place that holds them."""
         self.loose = 0
@@ -91,9 +93,9 @@ class Index:
 
     def adopt(self, other: "Index") -> None:
         """Hold what another one holds, which is not to be used any more; only while empty."""
-        self.tree, self.holders = other.tree, other.holders
+        self.tree, self.holders, self._sizes = other.tree, other.holders, other._sizes  # noqa: SLF001 - of its own kind
         self.loose, self.copies = other.loose, other.copies
-        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001 - of its own kind
+        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001
         if self.bytes > self.limit:
             self._shrink()
 
@@ -110,10 +112,11 @@ class Index:
 
     # What prompts ask.
 
-    def sizes(self) -> set[int]:
-        """Tokens a block, all that are in use anywhere. May be asked from any thread."""
-        places = tuple(self._places.values())  # in one go, as the sizes are
-        return {size for place in places for size in tuple(place.sizes)}
+    def sizes(self) -> list[int]:
+        """Tokens a block, all that are held anywhere; those of most blocks first. May be asked from
+        any thread."""
+        sizes = list(self._sizes.items())  # in one go
+        return [size for size, _ in sorted(sizes, key=lambda one: (-one[1], one[0]))]
 
     def places(self) -> Iterator[Place]:
         """Every tier of every engine; the shared store is one of the engine called ``""``."""
@@ -173,7 +176,6 @@ class Index:
                 self.counts["part of a block"] += len(hashes)
                 return False
             root = above.keys[offset]
-        place.sizes.add(size)
         added = self._add(place, above, offset, keys_of(event, root), size)
         place.names.add(hashes, added)
         return True
@@ -186,7 +188,6 @@ class Index:
                 self.counts["unknown without tokens"] += 1
                 continue
             run, offset = found
-            place.sizes.add(run.size)
             self._hold(place, run, offset, 1)
             place.names.add([name], references(run, offset, 1))
         return True
@@ -223,16 +224,24 @@ class Index:
         self.loose -= run.loose(bit)
         new = run.add(bit, start, start + number)
         self.loose += run.loose(bit)
-        place.blocks += new
-        self.holders += new
+        if new:
+            self.count(place, run.size, new)
+
+    def count(self, place: Place, size: int, number: int) -> None:
+        """`place` holds so many more blocks of that size; fewer, if below zero."""
+        place.blocks += number
+        self.holders += number
+        for sizes in (place.sizes, self._sizes):
+            sizes[size] += number
+            if not sizes[size]:
+                del sizes[size]
 
     def _grow(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
         """New blocks: at the end of a run, if that is what they follow, or in runs of their own."""
         tree, bit, at = self.tree, place.bit, 0
-        place.blocks += len(keys)
-        self.holders += len(keys)
+        self.count(place, size, len(keys))
         added: Sequence[int] = ()
         if above is not None and offset + 1 == len(above.keys):
             self.loose -= above.loose(bit)
@@ -275,8 +284,7 @@ class Index:
         gone = run.discard(place.bit, offset)
         self.loose += run.loose(place.bit)
         if gone:
-            place.blocks -= 1
-            self.holders -= 1
+            self.count(place, run.size, -1)
             if offset == len(run.keys) - 1:
                 self.tree.trim(run)
 
@@ -299,8 +307,8 @@ class Index:
         """`place` holds nothing of a run any more; return how many blocks it held."""
         self.loose -= run.loose(place.bit)
         left = run.leave(place.bit)
-        place.blocks -= left
-        self.holders -= left
+        if left:
+            self.count(place, run.size, -left)
         return left
 
     def _orphan(self, worker: str) -> Orphans:

@@ -12,7 +12,7 @@ from strategies.loads import Held
 
 #: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
 USUAL = (16,)
-#: Different sizes that prompts are cut into, the smallest first.
+#: Different sizes that prompts are cut into.
 MOST_SIZES = 4
 #: Tokens computed that must give new blocks, whatever the size of a block.
 SURELY_NEW = 1024
@@ -60,8 +60,9 @@ class Memory:
         return (source for sources in self.sources.values() for source in sources)
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut."""
-        return sorted(self.index.sizes())[:MOST_SIZES] or USUAL
+        """Tokens a block: into these prompts should be cut; those of most blocks first, so that one
+        engine's odd ones are in nobody's way."""
+        return self.index.sizes()[:MOST_SIZES] or USUAL
 
     # For `kvaware`.
 
@@ -109,7 +110,7 @@ class Memory:
         if prompt - cached >= SURELY_NEW:
             truth.computed(sum(source.events for source in self.sources[worker]))
         if predicted is not None:
-            truth.observe(predicted, cached, max(self.sizes()))
+            truth.observe(predicted, cached, self._block(worker))
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""
@@ -162,6 +163,15 @@ class Memory:
             self._beyond(("", Tier.L2), gpu + l1, found),
         )
         return Held(gpu, l1, l2)
+
+    def _block(self, worker: str) -> int:
+        """Tokens a block, as that worker has them: of the tier with the largest."""
+        places = (
+            self.index.place(source.name, tier)
+            for source in self.sources.get(worker, ())
+            for tier in Tier
+        )
+        return max((place.usual for place in places if place), default=0) or self.sizes()[0]
 
     def _size(self, engine: str, tier: Tier) -> int:
         place = self.index.place(engine, tier)

@@ -131,9 +131,7 @@ def _fill(index: Index, found: _Snapshot) -> None:
                 raise ValueError("blocks outside of their run")
             added = run.add(place.bit, 0, held) if held else 0
             added += sum(run.add(place.bit, one, one + 1) for one in beyond)
-            place.blocks += added
-            place.sizes.add(given.size)
-            index.holders += added
+            index.count(place, given.size, added)
             index.loose += run.loose(place.bit)
     for place, one in zip(places, found.places, strict=True):
         _call(place, one, runs)

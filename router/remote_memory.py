@@ -75,7 +75,7 @@ class RemoteMemory:
         )
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut."""
+        """Tokens a block: into these prompts should be cut; the most usual first."""
         return self._sizes
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ class RemoteMemory:
             return
         truth = self.truths.setdefault(worker, Truth())
         if predicted is not None:
-            truth.observe(predicted, outcome.cached_tokens, max(self._sizes))
+            truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
 
     def forget(self, worker: str) -> None:
         """The controller finds out by itself; our own record of it ends."""

@@ -134,3 +134,30 @@ def test_doubts() -> None:
     for _ in range(30):
         memory.observe("w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500))
     assert memory.doubt("w") == ""
+
+
+def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
+    """Prompts are cut into the sizes of most blocks there are; what is gone is forgotten."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8))
+    odd = memory.join("odd")
+    for size in (1, 2, 3, 5):
+        push(odd, stored(0, 1, size))
+    assert memory.sizes()[0] == 16
+    assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
+    for size in (1, 2, 3, 5):
+        push(odd, {"type": "BlockRemoved", "block_hashes": [size * 1000]})
+    assert memory.sizes() == [16]
+    push(odd, {"type": "AllBlocksCleared"})
+    memory.index.forget("w")
+    assert memory.sizes() == (16,), "as vLLM has it"
+
+
+def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
+    """Another engine's huge one excuses nothing."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8))
+    push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
+    for _ in range(20):
+        memory.observe("w", 5000, Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900))
+    assert memory.doubt("w") == "disagrees"
