@@ -97,18 +97,22 @@ class Memory:
             if source.doubt:
                 return source.doubt
         truth = self.truths[worker]
-        if truth.silent:
+        if truth.silent(self.heard(worker)):
             return "silent"
         return "disagrees" if truth.demoted else ""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def heard(self, worker: str) -> int:
+        """As `strategies.kvaware.Memory` has it."""
+        return sum(source.events for source in self.sources.get(worker, ()))
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
         if truth is None or not outcome.ok or outcome.cached_tokens is None:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
         if prompt - cached >= SURELY_NEW:
-            truth.computed(sum(source.events for source in self.sources[worker]))
+            truth.computed(heard, self.heard(worker))
         if predicted is not None:
             truth.observe(predicted, cached, self._block(worker))
 

@@ -145,7 +145,17 @@ class RemoteMemory:
         truth = self.truths.get(worker)
         return said.doubts.get(worker, "") or ("disagrees" if truth and truth.demoted else "")
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def heard(self, worker: str) -> int:  # noqa: ARG002 - that the controller knows
+        """As `strategies.kvaware.Memory` has it."""
+        return 0
+
+    def observe(
+        self,
+        worker: str,
+        predicted: int | None,
+        outcome: Outcome,
+        heard: int,  # noqa: ARG002
+    ) -> None:
         """As `strategies.kvaware.Memory` has it."""
         if not outcome.ok or outcome.cached_tokens is None:
             return
