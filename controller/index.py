@@ -6,7 +6,8 @@ ways of their own; each place, a tier of one engine, remembers what its names st
 for removals come by name.
 
 Presence is counted: engines may have a block twice (vLLM `v1/core/block_pool.py` does not merge
-equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice.
+equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice. What a
+GPU tells again with nothing new beside it is no second one.
 """
 
 from collections import Counter
@@ -182,14 +183,18 @@ class Index:
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Blocks without tokens: the engine has told of them by the same names before."""
+        repeated: list[int] = []
+        known = 0
         for name in event.hashes:
             found = self._block(worker, name)
             if found is None:
                 self.counts["unknown without tokens"] += 1
                 continue
             run, offset = found
-            self._hold(place, run, offset, 1)
+            known += 1
+            repeated += self._hold(place, run, offset, 1)
             place.names.add([name], references(run, offset, 1))
+        self._repeat(place, repeated, known)
         return True
 
     def _add(
@@ -197,35 +202,54 @@ class Index:
     ) -> Sequence[int]:
         """`place` holds these, which follow one block of `above`; return references to them."""
         added: Sequence[int] = ()
+        repeated: list[int] = []
         at, number = 0, len(keys)
         while at < number:
             found = self.tree.after(above, offset, keys[at])
             if found is None:
                 # What follows an unknown block is unknown: runs stay while others follow them.
                 fresh = self._grow(place, above, offset, keys[at:] if at else keys, size)
-                return [*added, *fresh] if added else fresh
+                added = [*added, *fresh] if added else fresh
+                break
             above, start = found
             here = common(above.keys, keys, at, start)
-            self._hold(place, above, start, here)
+            repeated += self._hold(place, above, start, here)
             more = references(above, start, here)
             added = [*added, *more] if added else more
             offset = start + here - 1
             at += here
+        self._repeat(place, repeated, number)
         return added
 
-    def _hold(self, place: Place, run: Run, start: int, number: int) -> None:
-        """`place` holds blocks of a run; those that it held before it holds once more."""
-        bit = place.bit
+    def _hold(self, place: Place, run: Run, start: int, number: int) -> list[int]:
+        """`place` holds blocks of a run; return references to those that it held before."""
+        bit, repeated = place.bit, []
         if run.places() & bit:
-            for offset, reference in enumerate(references(run, start, number), start):
-                if run.holds(bit, offset):
-                    self.copies += reference not in place.copies
-                    place.copies[reference] = place.copies.get(reference, 0) + 1
+            repeated = [
+                reference
+                for offset, reference in enumerate(references(run, start, number), start)
+                if run.holds(bit, offset)
+            ]
         self.loose -= run.loose(bit)
         new = run.add(bit, start, start + number)
         self.loose += run.loose(bit)
         if new:
             self.count(place, run.size, new)
+        return repeated
+
+    def _repeat(self, place: Place, repeated: list[int], number: int) -> None:
+        """`place` has these once more, of the so many blocks of one event.
+
+        A GPU that tells nothing new may be telling what it reused (vLLM `kv_cache_report_mode`,
+        "full"): were they copies, they would never leave. If they were, the first that leaves takes
+        the block with it, and too little is predicted instead of too much.
+        """
+        if place.tier is Tier.GPU and len(repeated) == number:
+            return
+        copies = place.copies
+        for reference in repeated:
+            self.copies += reference not in copies
+            copies[reference] = copies.get(reference, 0) + 1
 
     def count(self, place: Place, size: int, number: int) -> None:
         """`place` holds so many more blocks of that size; fewer, if below zero."""

@@ -252,3 +252,19 @@ def test_the_least_used_go_at_the_bound() -> None:
         if number % 100 == 0:
             assert depths(index, "", ids([1, 2, 0])) == {("a", Tier.GPU): 3}
     assert index.counts["dropped for room"] > 5000
+
+
+def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:
+    """It may have told what it reused; an offloaded chunk that is told again is there twice."""
+    index = Index(1 << 30)
+    for tier in TIERS:
+        event = stored("a", tier, "", [1, 2], range(2))
+        for _ in range(3):
+            index.store("a", event)
+        index.store("a", event._replace(tokens=b"", size=0))
+        index.remove("a", Removed(event.hashes, tier, False, None))
+    assert depths(index, "", ids([1, 2])) == {("a", Tier.L1): 2}
+    index.store("a", stored("a", Tier.GPU, "", [1, 2], range(1)))
+    index.store("a", stored("a", Tier.GPU, "", [1, 2], range(2)))
+    index.remove("a", Removed([name("a", "", [1])], Tier.GPU, False, None))
+    assert depths(index, "", ids([1]))["a", Tier.GPU] == 1, "with something new, it is a copy"
