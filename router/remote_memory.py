@@ -21,8 +21,8 @@ from router.upstream import Upstream
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
-#: Prompts whose answers are kept.
-KEPT = 4096
+#: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
+KEPT, KEPT_WORDS = 4096, 1 << 19
 #: Questions under way; more are not asked.
 AT_ONCE = 64
 #: Bytes of an answer: some hundred for each worker.
@@ -43,6 +43,8 @@ class _Said(msgspec.Struct):
     held: dict[str, Held]
     doubts: dict[str, str]
     failure: str
+    words: int = 0
+    """Keys of the prompt, and workers that something is said of: some 50 bytes each, or 200."""
 
 
 class RemoteMemory:
@@ -59,6 +61,7 @@ class RemoteMemory:
         self._deadline = deadline
         self._sizes: Sequence[int] = USUAL
         self._said: OrderedDict[int, _Said] = OrderedDict()
+        self._words = 0
         self._flying = 0
         parts = urlsplit(url)
         secure = parts.scheme == "https"
@@ -98,9 +101,18 @@ class RemoteMemory:
         self.failing = bool(said.failure)
         self.slow += said.failure == SLOW
         self.failed += said.failure == AWAY
+        self._keep(said)
+
+    def _keep(self, said: _Said) -> None:
+        """Keep an answer until the decision is made, and no more of those before than there is room
+        for."""
+        prompt = said.prompt
+        said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
+        before = self._said.pop(id(prompt), None)
+        self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said
-        while len(self._said) > KEPT:
-            self._said.popitem(last=False)
+        while len(self._said) > 1 and (len(self._said) > KEPT or self._words > KEPT_WORDS):
+            self._words -= self._said.popitem(last=False)[1].words
 
     async def _ask(self, said: _Said, workers: Sequence[str]) -> None:
         prompt = said.prompt
