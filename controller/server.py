@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Respo
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
 from controller.door import Door
 from controller.events import LARGEST
@@ -36,8 +36,21 @@ MSGPACK = "application/msgpack"
 
 InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Rank = Annotated[int, Field(ge=0, lt=1024)]
+
+
+def _port(endpoint: str) -> str:
+    """Raises ValueError where a port is none: ZeroMQ would say so only to the log."""
+    if endpoint.startswith("tcp://") and not 0 < int(endpoint.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("the port must be 1 to 65535")
+    return endpoint
+
+
 #: Clients of Mooncake's send an empty text for none.
-Endpoint = Annotated[str, Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]+|ipc://.+)$")]
+Endpoint = Annotated[
+    str,
+    Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$"),
+    AfterValidator(_port),
+]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 Key = Annotated[int, Field(ge=0, lt=1 << 64)]
 

@@ -138,6 +138,8 @@ def test_a_snapshot_that_comes_while_engines_talk_is_refused(
         ("/register", b'{"instance_id": ""}', "instance_id"),
         ("/register", b'{"instance_id": "a\\u0000b"}', "instance_id"),
         ("/register", b'{"instance_id": "b", "endpoint": "nonsense"}', "endpoint"),
+        ("/register", b'{"instance_id": "b", "endpoint": "tcp://h:99999"}', "1 to 65535"),
+        ("/register", b'{"instance_id": "b", "replay_endpoint": "tcp://h:0"}', "replay_endpoint"),
         ("/register", b'{"instance_id": "b", "dp_rank": -1}', "dp_rank"),
         ("/query", b'{"token_ids": [NaN]}', "token_ids"),
         ("/query", b'{"token_ids": [4294967296]}', "token_ids"),
@@ -295,3 +297,20 @@ def test_a_router_asks_it_and_does_without_it(
     question = {"token_ids": [1], "block_size": 16}
     assert httpx.post(f"{url}/query", json=question).status_code == 200
     until(lambda: {one["doubt"] for one in httpx.get(f"{url}/streams").json()} == {""})
+
+
+def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Not when the index would be lost; and looking leaves nothing behind."""
+    settings = tmp_path / "controller.yaml"
+    settings.write_text("strategy: kvaware\nworkers: [http://127.0.0.1:1]\n")
+    args = ["--config", str(settings), "--listen", "127.0.0.1:0", "--snapshot"]
+    for odd in (tmp_path / "none" / "index", tmp_path):
+        command = [sys.executable, "-m", "router", "controller", *args, str(odd)]
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        answer = subprocess.run(
+            command, env=path, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert answer.returncode == 1
+        assert str(odd) in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert list(tmp_path.iterdir()) == [settings]
