@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from controller.events import Tier
 from controller.index import Index
 from controller.source import Source
+from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
@@ -54,6 +55,17 @@ class Memory:
         else:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
+
+    def resume(self, marks: dict[str, tuple[int, int, int]]) -> None:
+        """A snapshot was taken over, in which streams were so far: they go on there, but for those
+        that have spoken since. What it says of these engines may be of processes before."""
+        self.marks = marks
+        for source in self.all_sources():
+            mark = marks.pop(source.name, None)
+            if source.stream.state is not State.WAITING:
+                self.index.forget(source.name)
+            elif mark is not None:
+                source.stream.resume(mark)
 
     def all_sources(self) -> Iterator[Source]:
         """Every source of every worker."""

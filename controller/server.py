@@ -237,10 +237,7 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
             marks = restore(memory.index, body)
         except BadSnapshot as error:
             raise HTTPException(400, str(error)) from None
-        memory.marks = marks
-        for source in memory.all_sources():
-            if source.name in marks:
-                source.stream.resume(marks.pop(source.name))
+        memory.resume(marks)
         return {"blocks": len(memory.index)}
 
 

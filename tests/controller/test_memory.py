@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from controller.memory import Memory
+from controller.snapshot import dump, restore
 from controller.source import Source
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
@@ -34,9 +35,14 @@ def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str,
     }
 
 
+def batch(*events: object) -> bytes:
+    """As an engine publishes it."""
+    return msgspec.msgpack.encode([0.0, list(events), 0])
+
+
 def push(source: Source, *events: object) -> None:
     """Tell."""
-    source.push(msgspec.msgpack.encode([0.0, list(events), 0]), 0.0)
+    source.push(batch(*events), 0.0)
 
 
 def test_ranks_are_averaged() -> None:
@@ -186,3 +192,22 @@ def test_one_event_may_be_of_many_prompts() -> None:
     for _ in range(4):
         memory.observe("w", None, answer, memory.heard("w"))
     assert memory.doubt("w") == "silent"
+
+
+def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
+    """It may be another process, which counts from 0 too; who was not heard yet goes on."""
+    before = Memory(1 << 24)
+    for worker in ("spoken", "quiet"):
+        source = before.join(worker)
+        for number in range(8):
+            source.heard(number, batch(stored(number, 1)), 0.0)
+    marks = {source.name: source.stream.mark() for source in before.all_sources()}
+    taken = dump(before.index, marks)
+    memory = Memory(1 << 24)
+    spoken, quiet = memory.join("spoken"), memory.join("quiet")
+    spoken.heard(0, batch({"type": "AllBlocksCleared"}), 0.0)
+    memory.resume(restore(memory.index, taken))
+    assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(), "quiet": Held(128)}
+    spoken.heard(1, batch(stored(0, 2)), 1.0)
+    quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
+    assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(32), "quiet": Held(112)}
