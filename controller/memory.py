@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
 from controller.index import Index
-from controller.source import Source
+from controller.source import Mark, Source
 from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
@@ -31,7 +31,7 @@ class Memory:
         self.truths: dict[str, Truth] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
-        self.marks: dict[str, tuple[int, int, int]] = {}
+        self.marks: dict[str, Mark] = {}
         """Where streams go on, of a snapshot that was taken over; by the engine's name."""
 
     # For whoever listens to the engines.
@@ -40,7 +40,7 @@ class Memory:
         """Another source of events; returns it."""
         source = Source(self.index, worker, rank, replays=replays)
         if source.name in self.marks:
-            source.stream.resume(self.marks.pop(source.name))
+            source.resume(self.marks.pop(source.name))
         self.sources.setdefault(worker, []).append(source)
         self.truths.setdefault(worker, Truth())
         self.missing.pop(worker, None)
@@ -56,7 +56,7 @@ class Memory:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
 
-    def resume(self, marks: dict[str, tuple[int, int, int]]) -> None:
+    def resume(self, marks: dict[str, Mark]) -> None:
         """A snapshot was taken over, in which streams were so far: they go on there, but for those
         that have spoken since. What it says of these engines may be of processes before."""
         self.marks = marks
@@ -65,7 +65,7 @@ class Memory:
             if source.stream.state is not State.WAITING:
                 self.index.forget(source.name)
             elif mark is not None:
-                source.stream.resume(mark)
+                source.resume(mark)
 
     def all_sources(self) -> Iterator[Source]:
         """Every source of every worker."""

@@ -224,7 +224,7 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
     @app.get("/snapshot", response_class=Response)
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
-        marks = {source.name: source.stream.mark() for source in memory.all_sources()}
+        marks = {source.name: source.mark() for source in memory.all_sources()}
         return Response(dump(memory.index, marks), media_type=MSGPACK)
 
     @app.post("/restore")

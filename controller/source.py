@@ -10,6 +10,9 @@ from controller.stream import Apply, Ask, Clear, Step, Stream
 #: Why something was refused that nobody here foresaw.
 UNEXPECTED = "unexpected"
 
+#: What `Stream.mark` says, and the group of layers whose blocks count.
+Mark = tuple[int, int, int, int | None]
+
 
 class Source:
     """One engine: a worker, or one data-parallel rank of it. Pure; times in seconds."""
@@ -72,6 +75,15 @@ class Source:
             self.doubted()
         else:
             self._take(self.stream.restarted("worker was down"))
+
+    def mark(self) -> Mark:
+        """What `resume` needs to go on where this source is."""
+        return *self.stream.mark(), self.group
+
+    def resume(self, mark: Mark) -> None:
+        """Go on where another one was, whose blocks the index holds."""
+        *where, self.group = mark
+        self.stream.resume((where[0], where[1], where[2]))
 
     def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""

@@ -15,7 +15,7 @@ import uvicorn
 from controller.memory import Memory
 from controller.server import serve
 from controller.snapshot import BadSnapshot, dump, restore
-from controller.source import Source
+from controller.source import Mark, Source
 from router import logs
 from router.fleet import Worker
 from router.health import Health
@@ -75,7 +75,7 @@ async def run(
         for worker in fleet.workers:
             worker.upstream.close()
         if snapshot is not None:
-            held = {source.name: source.stream.mark() for source in memory.all_sources()}
+            held = {source.name: source.mark() for source in memory.all_sources()}
             await asyncio.to_thread(_write, snapshot, dump(memory.index, held))
 
 
@@ -101,7 +101,7 @@ def _only(memories: Memories) -> Memory:
     return found[0]
 
 
-def _restored(memory: Memory, snapshot: Path | None) -> dict[str, tuple[int, int, int]]:
+def _restored(memory: Memory, snapshot: Path | None) -> dict[str, Mark]:
     if snapshot is None:
         return {}
     try:

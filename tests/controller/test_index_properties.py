@@ -15,6 +15,7 @@ from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
 from controller.snapshot import BadSnapshot, dump, restore
+from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 
@@ -160,7 +161,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
     first, second = Index(1 << 30), Index(1 << 30)
     for worker, change in history:
         apply(first, worker, change)
-    marks = {"a": (3, 4, 5)}
+    marks: dict[str, Mark] = {"a": (3, 4, 5, None), "b": (0, 0, 0, 1)}
     assert restore(second, dump(first, marks)) == marks
     for worker, change in later:
         apply(first, worker, change)

@@ -201,7 +201,7 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
         source = before.join(worker)
         for number in range(8):
             source.heard(number, batch(stored(number, 1)), 0.0)
-    marks = {source.name: source.stream.mark() for source in before.all_sources()}
+    marks = {source.name: source.mark() for source in before.all_sources()}
     taken = dump(before.index, marks)
     memory = Memory(1 << 24)
     spoken, quiet = memory.join("spoken"), memory.join("quiet")
@@ -211,3 +211,19 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
     spoken.heard(1, batch(stored(0, 2)), 1.0)
     quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
     assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(32), "quiet": Held(112)}
+
+
+def test_which_group_counts_is_in_a_snapshot() -> None:
+    """Else what leaves another group would be taken for this one's."""
+    before = Memory(1 << 24)
+    source = before.join("w")
+    source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)
+    memory = Memory(1 << 24)
+    taken = dump(before.index, {source.name: source.mark()})
+    memory.marks.update(restore(memory.index, taken))
+    again = memory.join("w")
+    removed = {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0}
+    again.heard(1, batch(removed), 1.0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
+    again.heard(2, batch(removed | {"group_idx": 1}), 2.0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held()}
