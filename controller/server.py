@@ -208,7 +208,8 @@ def _questions(app: FastAPI, memory: Memory) -> None:
 
     @app.post("/held", include_in_schema=False)
     async def held(request: Request) -> Response:
-        """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks."""
+        """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks;
+        events that were heard, by worker."""
         try:
             asked = msgspec.msgpack.decode(await _body(request, LARGEST), type=Held)
         except msgspec.MsgspecError as error:
@@ -216,7 +217,9 @@ def _questions(app: FastAPI, memory: Memory) -> None:
         prompt = Prompt(model="", tokens=asked.tokens, blocks=asked.keys)
         told = memory.held(prompt, asked.workers)
         doubts = {worker: memory.doubt(worker) for worker in asked.workers}
-        answer = [{name: list(one) for name, one in told.items()}, doubts, list(memory.sizes())]
+        tokens = {name: list(one) for name, one in told.items()}
+        heard = {name: memory.heard(name) for name in asked.workers if name in memory.sources}
+        answer = [tokens, doubts, list(memory.sizes()), heard]
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 
 

@@ -8,6 +8,7 @@ from controller.memory import Memory
 from controller.source import Source
 from router.fleet import Pool, Worker
 from router.memories import FLAG, Memories
+from router.remote_memory import RemoteMemory
 
 
 class KvStreamStatus(BaseModel):
@@ -109,19 +110,47 @@ def kv_statuses(memories: Memories) -> list[KvStatus]:
     ]
 
 
+def remote_statuses(memories: Memories) -> list[KvStatus]:
+    """The same where a controller elsewhere listens: what it says, and how right that was."""
+    return [
+        _judged(pool, worker, remote, missing="", streams=[], blocks={})
+        for pool, remote in memories.remotes()
+        for worker in pool.workers
+    ]
+
+
 def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
-    truth = memory.truths.get(worker.name)
     blocks: dict[str, int] = {}
     for place in memory.index.places():
         if place.worker.partition("\0")[0] == worker.name:
             tier = place.tier.name.lower()
             blocks[tier] = blocks.get(tier, 0) + place.blocks
+    return _judged(
+        pool,
+        worker,
+        memory,
+        missing=memory.missing.get(worker.name, ""),
+        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
+        blocks=blocks,
+    )
+
+
+def _judged(
+    pool: Pool,
+    worker: Worker,
+    memory: Memory | RemoteMemory,
+    *,
+    missing: str,
+    streams: list[KvStreamStatus],
+    blocks: dict[str, int],
+) -> KvStatus:
+    truth = memory.truths.get(worker.name)
     return KvStatus(
         pool=pool.name,
         worker=worker.name,
         doubt=memory.doubt(worker.name),
-        missing=memory.missing.get(worker.name, ""),
-        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
+        missing=missing,
+        streams=streams,
         blocks=blocks,
         compared=truth.compared if truth else 0,
         wrong=truth.wrong if truth else 0.0,

@@ -284,6 +284,13 @@ def test_a_router_asks_it_and_does_without_it(
     assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
     assert predicted(again) == cached(again) > 400
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
+    shown = {one["worker"]: one for one in router.http.get("/kv").json()}
+    holder = first.headers["x-warmroute-worker"]
+    assert (len(shown), shown[holder]["compared"], shown[holder]["doubt"]) == (2, 2, "")
+    where = {"pool": "default", "worker": holder}
+    assert router.metric("warmroute_kv_trusted", **where) == 1
+    assert router.metric("warmroute_kv_error_tokens_bucket", le="+Inf", **where) == 2
+    assert router.metric("warmroute_kv_wrong", **where) == 0
     assert router.http.get("/health/ready").json()["status"] == "ready"
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
@@ -292,6 +299,7 @@ def test_a_router_asks_it_and_does_without_it(
     assert alone.headers["x-warmroute-decision"].startswith("prefix (no controller);")
     assert alone.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
     assert router.http.get("/health/ready").json()["status"] == "degraded"
+    assert router.metric("warmroute_kv_trusted", **where) == 0
     assert router.metric("warmroute_kv_questions_total", pool="default", outcome="failed") == 1
     url, _ = stack.enter_context(controller(tmp_path, *args))
     question = {"token_ids": [1], "block_size": 16}
