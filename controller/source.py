@@ -26,6 +26,9 @@ class Source:
         self.connected = False
         self.last_event: float | None = None
         """When the last message came."""
+        self.told = 0.0
+        """When the last batch was made, by the engine's clock, in seconds since the epoch; also of
+        one that a replay brought. 0 if none was."""
         self.events = self.blocks = 0
         """That were applied; blocks stored and removed."""
         self.refused: Counter[str] = Counter()
@@ -119,6 +122,7 @@ class Source:
             return
         if batch.ignored:
             self.refused.update(batch.ignored)
+        self.told = batch.time or self.told
         for event in batch.events:
             try:
                 self._use(event)

@@ -1,6 +1,6 @@
 """What operators are shown of KV events: of each worker, what comes and how right it is."""
 
-from time import monotonic
+from time import monotonic, time
 
 from pydantic import BaseModel
 
@@ -25,6 +25,8 @@ class KvStreamStatus(BaseModel):
     epoch: int
     """Engine processes that followed another."""
     seconds_since_event: float | None
+    seconds_since_batch: float | None
+    """Since the engine made the last batch, by its clock: one that was replayed counts too."""
     events: int
     counts: dict[str, int]
     """Gaps, replays, restarts and losses."""
@@ -43,6 +45,7 @@ class KvStreamStatus(BaseModel):
             sequence=stream.applied,
             epoch=stream.epoch,
             seconds_since_event=None if last is None else monotonic() - last,
+            seconds_since_batch=time() - source.told if source.told else None,
             events=source.events,
             counts=dict(stream.counts),
             refused=dict(source.refused),
@@ -82,14 +85,18 @@ class KvStatus(BaseModel):
     def _stream(self, one: KvStreamStatus) -> str:
         rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
         said = "subscribed" if one.connected else "not connected"
-        ago = one.seconds_since_event
+        ago, made = one.seconds_since_event, one.seconds_since_batch
         heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
+        if ago is None and made is not None:  # by the engine's clock, which may be ahead of ours
+            heard = f"last event {max(0.0, made):.1f}s ago (replayed)"
         gaps = f"gaps {one.counts.get('gap', 0)}"
         lost = "" if one.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
         return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
 
 
-_UNCOMPARED = "none compared (vLLM says what it found with --enable-prompt-tokens-details)"
+_UNCOMPARED = (
+    "no prediction compared yet (that takes requests, and vLLM's --enable-prompt-tokens-details)"
+)
 #: What an operator can do, by doubt.
 _HELP = {
     "not connected": f" (nobody publishes there: start vLLM with {FLAG}, and see that its port can"
