@@ -93,7 +93,11 @@ class Caches:
         del worker, prompt
         return ""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def heard(self, worker: str) -> int:
+        """No events: the caches themselves are looked at."""
+        return 0
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing can be learned."""
 
     def forget(self, worker: str) -> None:

@@ -24,7 +24,11 @@ class Exact:
         del worker, prompt
         return ""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def heard(self, worker: str) -> int:  # noqa: ARG002
+        """No events: the caches themselves are looked at."""
+        return 0
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing to be learned."""
 
     def forget(self, worker: str) -> None:

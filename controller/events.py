@@ -182,6 +182,8 @@ def _stored(fields: dict[str, Any]) -> Stored:
     ids, size = fields.get("token_ids"), fields.get("block_size")
     if type(size) is not int or not 0 <= size <= WIDEST:
         raise Refused("odd block size")
+    if ids is not None and not isinstance(ids, list):  # bytes would be taken for whole numbers
+        raise Refused("odd tokens")
     try:
         tokens = array("I", ids or ()).tobytes()
     except (TypeError, OverflowError):

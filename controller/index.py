@@ -6,7 +6,8 @@ ways of their own; each place, a tier of one engine, remembers what its names st
 for removals come by name.
 
 Presence is counted: engines may have a block twice (vLLM `v1/core/block_pool.py` does not merge
-equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice.
+equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice. What a
+GPU tells again with nothing new beside it is no second one.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from controller.events import Removed, Stored, Tier
 from controller.keys import keys_of, root_of
 from controller.names import SETTLED_BYTES
-from controller.orphans import Orphans
+from controller.orphans import Orphans, Room
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
 from controller.tree import Found, Tree, common, numbers, references
@@ -30,8 +31,8 @@ RUN_BYTES = 400
 LOOSE_BYTES = 80
 #: Bytes of a block that a place has more than once.
 COPY_BYTES = 120
-#: Part of the bound that orphans of one engine may take.
-_ORPHANS = 64
+#: Part of the bound that the orphans of all engines may take.
+_ORPHANS = 8
 
 _TIERS = tuple(Tier)
 
@@ -46,6 +47,8 @@ class Index:
         self._places: dict[tuple[str, Tier], Place] = {}
         self._by_bit: dict[int, Place] = {}
         self._orphans: dict[str, Orphans] = {}
+        self._sizes: Counter[int] = Counter()
+        """Of blocks, as `holders` counts them."""
         self.holders = 0
         """Blocks, counted once for each place that holds them."""
         self.loose = 0
@@ -54,6 +57,7 @@ class Index:
         """And those that it has more than once."""
         self.counts: Counter[str] = Counter()
         """What could not be used or kept, by reason, in blocks."""
+        self._room = Room(limit_bytes // _ORPHANS, self.counts)
 
     # What engines tell.
 
@@ -90,9 +94,9 @@ class Index:
 
     def adopt(self, other: "Index") -> None:
         """Hold what another one holds, which is not to be used any more; only while empty."""
-        self.tree, self.holders = other.tree, other.holders
+        self.tree, self.holders, self._sizes = other.tree, other.holders, other._sizes  # noqa: SLF001 - of its own kind
         self.loose, self.copies = other.loose, other.copies
-        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001 - of its own kind
+        self._places, self._by_bit = other._places, other._by_bit  # noqa: SLF001
         if self.bytes > self.limit:
             self._shrink()
 
@@ -103,14 +107,17 @@ class Index:
             if place is not None:
                 self._empty(place)
                 del self._by_bit[place.bit]
-        self._orphans.pop(worker, None)
+        orphans = self._orphans.pop(worker, None)
+        if orphans is not None:
+            orphans.forget()
 
     # What prompts ask.
 
-    def sizes(self) -> set[int]:
-        """Tokens a block, all that are in use anywhere. May be asked from any thread."""
-        places = tuple(self._places.values())  # in one go, as the sizes are
-        return {size for place in places for size in tuple(place.sizes)}
+    def sizes(self) -> list[int]:
+        """Tokens a block, all that are held anywhere; those of most blocks first. May be asked from
+        any thread."""
+        sizes = list(self._sizes.items())  # in one go
+        return [size for size, _ in sorted(sizes, key=lambda one: (-one[1], one[0]))]
 
     def places(self) -> Iterator[Place]:
         """Every tier of every engine; the shared store is one of the engine called ``""``."""
@@ -170,22 +177,24 @@ class Index:
                 self.counts["part of a block"] += len(hashes)
                 return False
             root = above.keys[offset]
-        place.sizes.add(size)
         added = self._add(place, above, offset, keys_of(event, root), size)
         place.names.add(hashes, added)
         return True
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Blocks without tokens: the engine has told of them by the same names before."""
+        repeated: list[int] = []
+        known = 0
         for name in event.hashes:
             found = self._block(worker, name)
             if found is None:
                 self.counts["unknown without tokens"] += 1
                 continue
             run, offset = found
-            place.sizes.add(run.size)
-            self._hold(place, run, offset, 1)
+            known += 1
+            repeated += self._hold(place, run, offset, 1)
             place.names.add([name], references(run, offset, 1))
+        self._repeat(place, repeated, known)
         return True
 
     def _add(
@@ -193,43 +202,70 @@ class Index:
     ) -> Sequence[int]:
         """`place` holds these, which follow one block of `above`; return references to them."""
         added: Sequence[int] = ()
+        repeated: list[int] = []
         at, number = 0, len(keys)
         while at < number:
             found = self.tree.after(above, offset, keys[at])
             if found is None:
                 # What follows an unknown block is unknown: runs stay while others follow them.
                 fresh = self._grow(place, above, offset, keys[at:] if at else keys, size)
-                return [*added, *fresh] if added else fresh
+                added = [*added, *fresh] if added else fresh
+                break
             above, start = found
             here = common(above.keys, keys, at, start)
-            self._hold(place, above, start, here)
+            repeated += self._hold(place, above, start, here)
             more = references(above, start, here)
             added = [*added, *more] if added else more
             offset = start + here - 1
             at += here
+        self._repeat(place, repeated, number)
         return added
 
-    def _hold(self, place: Place, run: Run, start: int, number: int) -> None:
-        """`place` holds blocks of a run; those that it held before it holds once more."""
-        bit = place.bit
+    def _hold(self, place: Place, run: Run, start: int, number: int) -> list[int]:
+        """`place` holds blocks of a run; return references to those that it held before."""
+        bit, repeated = place.bit, []
         if run.places() & bit:
-            for offset, reference in enumerate(references(run, start, number), start):
-                if run.holds(bit, offset):
-                    self.copies += reference not in place.copies
-                    place.copies[reference] = place.copies.get(reference, 0) + 1
+            repeated = [
+                reference
+                for offset, reference in enumerate(references(run, start, number), start)
+                if run.holds(bit, offset)
+            ]
         self.loose -= run.loose(bit)
         new = run.add(bit, start, start + number)
         self.loose += run.loose(bit)
-        place.blocks += new
-        self.holders += new
+        if new:
+            self.count(place, run.size, new)
+        return repeated
+
+    def _repeat(self, place: Place, repeated: list[int], number: int) -> None:
+        """`place` has these once more, of the so many blocks of one event.
+
+        A GPU that tells nothing new may be telling what it reused (vLLM `kv_cache_report_mode`,
+        "full"): were they copies, they would never leave. If they were, the first that leaves takes
+        the block with it, and too little is predicted instead of too much.
+        """
+        if place.tier is Tier.GPU and len(repeated) == number:
+            return
+        copies = place.copies
+        for reference in repeated:
+            self.copies += reference not in copies
+            copies[reference] = copies.get(reference, 0) + 1
+
+    def count(self, place: Place, size: int, number: int) -> None:
+        """`place` holds so many more blocks of that size; fewer, if below zero."""
+        place.blocks += number
+        self.holders += number
+        for sizes in (place.sizes, self._sizes):
+            sizes[size] += number
+            if not sizes[size]:
+                del sizes[size]
 
     def _grow(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
         """New blocks: at the end of a run, if that is what they follow, or in runs of their own."""
         tree, bit, at = self.tree, place.bit, 0
-        place.blocks += len(keys)
-        self.holders += len(keys)
+        self.count(place, size, len(keys))
         added: Sequence[int] = ()
         if above is not None and offset + 1 == len(above.keys):
             self.loose -= above.loose(bit)
@@ -272,8 +308,7 @@ class Index:
         gone = run.discard(place.bit, offset)
         self.loose += run.loose(place.bit)
         if gone:
-            place.blocks -= 1
-            self.holders -= 1
+            self.count(place, run.size, -1)
             if offset == len(run.keys) - 1:
                 self.tree.trim(run)
 
@@ -296,14 +331,14 @@ class Index:
         """`place` holds nothing of a run any more; return how many blocks it held."""
         self.loose -= run.loose(place.bit)
         left = run.leave(place.bit)
-        place.blocks -= left
-        self.holders -= left
+        if left:
+            self.count(place, run.size, -left)
         return left
 
     def _orphan(self, worker: str) -> Orphans:
         orphans = self._orphans.get(worker)
         if orphans is None:
-            orphans = self._orphans[worker] = Orphans(self.limit // _ORPHANS)
+            orphans = self._orphans[worker] = Orphans(self._room)
         return orphans
 
     # The bound.
@@ -339,9 +374,7 @@ class Index:
         size = self.tree.blocks * BLOCK_BYTES + self.holders * HOLDER_BYTES
         size += len(self.tree) * RUN_BYTES
         size += self.loose * LOOSE_BYTES + self.copies * COPY_BYTES
-        if self._orphans:
-            size += sum(orphans.bytes for orphans in self._orphans.values())
-        return size
+        return size + self._room.bytes
 
     def __len__(self) -> int:
         """Different blocks."""

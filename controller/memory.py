@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
 from controller.index import Index
-from controller.source import Source
+from controller.source import Mark, Source
+from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
 from strategies.base import Outcome, Prompt
@@ -12,7 +13,7 @@ from strategies.loads import Held
 
 #: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
 USUAL = (16,)
-#: Different sizes that prompts are cut into, the smallest first.
+#: Different sizes that prompts are cut into.
 MOST_SIZES = 4
 #: Tokens computed that must give new blocks, whatever the size of a block.
 SURELY_NEW = 1024
@@ -30,7 +31,7 @@ class Memory:
         self.truths: dict[str, Truth] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
-        self.marks: dict[str, tuple[int, int, int]] = {}
+        self.marks: dict[str, Mark] = {}
         """Where streams go on, of a snapshot that was taken over; by the engine's name."""
 
     # For whoever listens to the engines.
@@ -39,7 +40,7 @@ class Memory:
         """Another source of events; returns it."""
         source = Source(self.index, worker, rank, replays=replays)
         if source.name in self.marks:
-            source.stream.resume(self.marks.pop(source.name))
+            source.resume(self.marks.pop(source.name))
         self.sources.setdefault(worker, []).append(source)
         self.truths.setdefault(worker, Truth())
         self.missing.pop(worker, None)
@@ -55,13 +56,25 @@ class Memory:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
 
+    def resume(self, marks: dict[str, Mark]) -> None:
+        """A snapshot was taken over, in which streams were so far: they go on there, but for those
+        that have spoken since. What it says of these engines may be of processes before."""
+        self.marks = marks
+        for source in self.all_sources():
+            mark = marks.pop(source.name, None)
+            if source.stream.state is not State.WAITING:
+                self.index.forget(source.name)
+            elif mark is not None:
+                source.resume(mark)
+
     def all_sources(self) -> Iterator[Source]:
         """Every source of every worker."""
         return (source for sources in self.sources.values() for source in sources)
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut."""
-        return sorted(self.index.sizes())[:MOST_SIZES] or USUAL
+        """Tokens a block: into these prompts should be cut; those of most blocks first, so that one
+        engine's odd ones are in nobody's way."""
+        return self.index.sizes()[:MOST_SIZES] or USUAL
 
     # For `kvaware`.
 
@@ -96,20 +109,24 @@ class Memory:
             if source.doubt:
                 return source.doubt
         truth = self.truths[worker]
-        if truth.silent:
+        if truth.silent(self.heard(worker)):
             return "silent"
         return "disagrees" if truth.demoted else ""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def heard(self, worker: str) -> int:
+        """As `strategies.kvaware.Memory` has it."""
+        return sum(source.events for source in self.sources.get(worker, ()))
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
         if truth is None or not outcome.ok or outcome.cached_tokens is None:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
         if prompt - cached >= SURELY_NEW:
-            truth.computed(sum(source.events for source in self.sources[worker]))
+            truth.computed(heard, self.heard(worker))
         if predicted is not None:
-            truth.observe(predicted, cached, max(self.sizes()))
+            truth.observe(predicted, cached, self._block(worker))
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""
@@ -162,6 +179,15 @@ class Memory:
             self._beyond(("", Tier.L2), gpu + l1, found),
         )
         return Held(gpu, l1, l2)
+
+    def _block(self, worker: str) -> int:
+        """Tokens a block, as that worker has them: of the tier with the largest."""
+        places = (
+            self.index.place(source.name, tier)
+            for source in self.sources.get(worker, ())
+            for tier in Tier
+        )
+        return max((place.usual for place in places if place), default=0) or self.sizes()[0]
 
     def _size(self, engine: str, tier: Tier) -> int:
         place = self.index.place(engine, tier)

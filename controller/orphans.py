@@ -3,41 +3,50 @@
 Offload tiers announce a prompt's blocks in any order, and who joins late has missed beginnings.
 """
 
-from collections import OrderedDict, deque
+import sys
+from collections import Counter, OrderedDict, deque
 
 from controller.events import Stored, Tier
 
 #: Bytes of an orphaned block beside its tokens: its names here and there.
 BLOCK_BYTES = 400
+#: Why blocks that waited were given up.
+DROPPED = "orphans dropped for room"
 
 
 class Orphan:
     """One event that waits, and which of its blocks have been removed meanwhile."""
 
-    __slots__ = ("event", "gone", "kept")
+    __slots__ = ("bytes", "event", "gone")
 
     def __init__(self, event: Stored) -> None:
         self.event = event
         self.gone: list[int] = []
-        self.kept = True
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = len(event.tokens) + BLOCK_BYTES * len(event.hashes)
         """Estimated size in memory."""
-        return len(self.event.tokens) + BLOCK_BYTES * len(self.event.hashes)
+        self.bytes += len(event.adapter) + _size(event.extras)
+
+
+class Room:
+    """What the orphans of all engines take together, and in which order they came."""
+
+    def __init__(self, limit_bytes: int, counts: Counter[str]) -> None:
+        """`counts` is told of blocks that are given up."""
+        self.limit = limit_bytes
+        self.bytes = 0
+        self.order: OrderedDict[tuple[Orphans, int], None] = OrderedDict()
+        """Whose, and the parent's name; the oldest first."""
+        self.counts = counts
 
 
 class Orphans:
-    """The orphans of one engine, at most so many bytes of them: the oldest go first."""
+    """The orphans of one engine; when there is no room for all engines', the oldest go first."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._waiting: OrderedDict[int, list[Orphan]] = OrderedDict()
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._waiting: dict[int, list[Orphan]] = {}
         """By the name of the parent."""
         self._named: dict[tuple[Tier, bool, int], deque[Orphan]] = {}
-        self.bytes = 0
-        self.dropped = 0
-        """Blocks given up for room."""
 
     def __len__(self) -> int:
         """Parents that are waited for."""
@@ -46,26 +55,34 @@ class Orphans:
     def keep(self, event: Stored) -> None:
         """Keep an event whose parent is unknown."""
         assert event.parent is not None  # noqa: S101 - else it is no orphan
-        orphan = Orphan(event)
-        if orphan.bytes > self._limit:
-            self.dropped += len(event.hashes)
+        orphan, room = Orphan(event), self._room
+        if orphan.bytes > room.limit:
+            room.counts[DROPPED] += len(event.hashes)
             return
         self._waiting.setdefault(event.parent, []).append(orphan)
         for name in event.hashes:
             self._named.setdefault((event.tier, event.shared, name), deque()).append(orphan)
-        self.bytes += orphan.bytes
-        while self.bytes > self._limit:
-            _, oldest = self._waiting.popitem(last=False)
-            for one in oldest:
-                self.dropped += len(one.event.hashes)
-                self._let_go(one)
+        room.order.setdefault((self, event.parent))
+        room.bytes += orphan.bytes
+        while room.bytes > room.limit:
+            whose, parent = next(iter(room.order))
+            for one in whose.of(parent):
+                room.counts[DROPPED] += len(one.event.hashes)
 
     def of(self, parent: int) -> list[Orphan]:
         """Hand out those that waited for a block of that name."""
-        found = self._waiting.pop(parent, [])
+        found = self._waiting.pop(parent, None)
+        if found is None:
+            return []
+        del self._room.order[self, parent]
         for orphan in found:
             self._let_go(orphan)
         return found
+
+    def forget(self) -> None:
+        """Drop all of them: the engine is gone."""
+        for parent in list(self._waiting):
+            self.of(parent)
 
     def remove(self, tier: Tier, shared: bool, name: int) -> bool:
         """A block was removed before its parent was known; return whether it waits here."""
@@ -86,11 +103,11 @@ class Orphans:
             if staying:
                 self._waiting[parent] = staying
             else:
-                del self._waiting[parent]
+                del self._waiting[parent], self._room.order[self, parent]
 
     def _let_go(self, orphan: Orphan) -> None:
         event = orphan.event
-        self.bytes -= orphan.bytes
+        self._room.bytes -= orphan.bytes
         for name in event.hashes:
             where = (event.tier, event.shared, name)
             others = self._named.get(where)
@@ -98,3 +115,16 @@ class Orphans:
                 others.remove(orphan)
                 if not others:
                     del self._named[where]
+
+
+def _size(extras: object) -> int:
+    """Bytes of what was decoded, with all that is in it; however deep, for it comes by wire."""
+    size, todo = 0, [extras]
+    while todo:
+        one = todo.pop()
+        size += sys.getsizeof(one)
+        if isinstance(one, list):
+            todo += one
+        elif isinstance(one, dict):
+            todo += [*one, *one.values()]
+    return size

@@ -1,5 +1,7 @@
 """One tier of one engine: what it calls its blocks, and how many there are."""
 
+from collections import Counter
+
 from controller.events import Tier
 from controller.names import Names
 
@@ -17,8 +19,13 @@ class Place:
         self.copies: dict[int, int] = {}
         """Of blocks that are there more than once, how many more; by reference."""
         self.blocks = 0
-        self.sizes: set[int] = set()
-        """Tokens a block, all that were seen."""
+        self.sizes: Counter[int] = Counter()
+        """And how many of each size, in tokens."""
+
+    @property
+    def usual(self) -> int:
+        """The size of most of its blocks; 0 where it has none."""
+        return max(self.sizes, key=self.sizes.__getitem__, default=0)
 
     def empty(self) -> None:
         """It holds nothing any more."""

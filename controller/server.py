@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Respo
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
 from controller.door import Door
 from controller.events import LARGEST
@@ -36,8 +36,21 @@ MSGPACK = "application/msgpack"
 
 InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Rank = Annotated[int, Field(ge=0, lt=1024)]
+
+
+def _port(endpoint: str) -> str:
+    """Raises ValueError where a port is none: ZeroMQ would say so only to the log."""
+    if endpoint.startswith("tcp://") and not 0 < int(endpoint.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("the port must be 1 to 65535")
+    return endpoint
+
+
 #: Clients of Mooncake's send an empty text for none.
-Endpoint = Annotated[str, Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]+|ipc://.+)$")]
+Endpoint = Annotated[
+    str,
+    Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$"),
+    AfterValidator(_port),
+]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 Key = Annotated[int, Field(ge=0, lt=1 << 64)]
 
@@ -195,7 +208,8 @@ def _questions(app: FastAPI, memory: Memory) -> None:
 
     @app.post("/held", include_in_schema=False)
     async def held(request: Request) -> Response:
-        """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks."""
+        """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks;
+        events that were heard, by worker."""
         try:
             asked = msgspec.msgpack.decode(await _body(request, LARGEST), type=Held)
         except msgspec.MsgspecError as error:
@@ -203,7 +217,9 @@ def _questions(app: FastAPI, memory: Memory) -> None:
         prompt = Prompt(model="", tokens=asked.tokens, blocks=asked.keys)
         told = memory.held(prompt, asked.workers)
         doubts = {worker: memory.doubt(worker) for worker in asked.workers}
-        answer = [{name: list(one) for name, one in told.items()}, doubts, list(memory.sizes())]
+        tokens = {name: list(one) for name, one in told.items()}
+        heard = {name: memory.heard(name) for name in asked.workers if name in memory.sources}
+        answer = [tokens, doubts, list(memory.sizes()), heard]
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 
 
@@ -211,7 +227,7 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
     @app.get("/snapshot", response_class=Response)
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
-        marks = {source.name: source.stream.mark() for source in memory.all_sources()}
+        marks = {source.name: source.mark() for source in memory.all_sources()}
         return Response(dump(memory.index, marks), media_type=MSGPACK)
 
     @app.post("/restore")
@@ -224,10 +240,7 @@ def _snapshots(app: FastAPI, memory: Memory) -> None:
             marks = restore(memory.index, body)
         except BadSnapshot as error:
             raise HTTPException(400, str(error)) from None
-        memory.marks = marks
-        for source in memory.all_sources():
-            if source.name in marks:
-                source.stream.resume(marks.pop(source.name))
+        memory.resume(marks)
         return {"blocks": len(memory.index)}
 
 

@@ -1,7 +1,8 @@
 """An index as bytes, and back: what a controller takes over from the one before it.
 
 msgpack: the runs, parents first, with who holds what of them; the places with their names. Streams
-add how far each was, so that a replay can tell whether it is still the same engine.
+add how far each was, so that a replay can tell whether it is still the same engine, and which of
+its groups of layers counts: of the others it would take removals for that one's.
 """
 
 from array import array
@@ -13,11 +14,12 @@ from controller.events import WIDEST, Tier
 from controller.index import Index
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
+from controller.source import Mark
 from controller.tree import references
 from strategies.base import Bytes
 
 #: Changes with the form.
-VERSION = 2
+VERSION = 3
 #: Bytes of a snapshot that is taken in.
 LARGEST = Bytes(4 << 30)
 #: More than any offset in a run; and a block that is gone.
@@ -50,10 +52,10 @@ class _Snapshot(msgspec.Struct):
     version: int
     places: list[_Place]
     runs: list[_Run]
-    marks: dict[str, tuple[int, int, int]]
+    marks: dict[str, Mark]
 
 
-def dump(index: Index, marks: dict[str, tuple[int, int, int]]) -> bytes:
+def dump(index: Index, marks: dict[str, Mark]) -> bytes:
     """Write down an index, and how far each engine's stream is, by the engine's name."""
     places = list(index.places())
     numbers = {place.bit: number for number, place in enumerate(places)}
@@ -91,7 +93,7 @@ def _run(run: Run, where: dict[Run, int], numbers: dict[int, int]) -> _Run:
     return _Run(run.keys.tobytes(), run.depth, run.size, parent, held)
 
 
-def restore(index: Index, data: bytes) -> dict[str, tuple[int, int, int]]:
+def restore(index: Index, data: bytes) -> dict[str, Mark]:
     """Fill an empty index; return how far each stream was. Raises BadSnapshot, and fills nothing
     then."""
     try:
@@ -131,9 +133,7 @@ def _fill(index: Index, found: _Snapshot) -> None:
                 raise ValueError("blocks outside of their run")
             added = run.add(place.bit, 0, held) if held else 0
             added += sum(run.add(place.bit, one, one + 1) for one in beyond)
-            place.blocks += added
-            place.sizes.add(given.size)
-            index.holders += added
+            index.count(place, given.size, added)
             index.loose += run.loose(place.bit)
     for place, one in zip(places, found.places, strict=True):
         _call(place, one, runs)

@@ -3,9 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from controller.events import Refused, Removed, Stored, Tier, decode
+from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
 from controller.stream import Apply, Ask, Clear, Step, Stream
+
+#: Why something was refused that nobody here foresaw.
+UNEXPECTED = "unexpected"
+
+#: What `Stream.mark` says, and the group of layers whose blocks count.
+Mark = tuple[int, int, int, int | None]
 
 
 class Source:
@@ -20,6 +26,9 @@ class Source:
         self.connected = False
         self.last_event: float | None = None
         """When the last message came."""
+        self.told = 0.0
+        """When the last batch was made, by the engine's clock, in seconds since the epoch; also of
+        one that a replay brought. 0 if none was."""
         self.events = self.blocks = 0
         """That were applied; blocks stored and removed."""
         self.refused: Counter[str] = Counter()
@@ -70,6 +79,15 @@ class Source:
         else:
             self._take(self.stream.restarted("worker was down"))
 
+    def mark(self) -> Mark:
+        """What `resume` needs to go on where this source is."""
+        return *self.stream.mark(), self.group
+
+    def resume(self, mark: Mark) -> None:
+        """Go on where another one was, whose blocks the index holds."""
+        *where, self.group = mark
+        self.stream.resume((where[0], where[1], where[2]))
+
     def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""
         self.connected, self.last_event = True, now
@@ -104,19 +122,26 @@ class Source:
             return
         if batch.ignored:
             self.refused.update(batch.ignored)
-        index, name = self._index, self.name
+        self.told = batch.time or self.told
         for event in batch.events:
-            if isinstance(event, Stored):
-                if self._counts(event):
-                    index.store(name, event)
-                    self.blocks += len(event.hashes)
-            elif isinstance(event, Removed):
-                if event.group is None or self.group is None or event.group == self.group:
-                    index.remove(name, event)
-                    self.blocks += len(event.hashes)
-            else:
-                index.clear(name, Tier.GPU)
+            try:
+                self._use(event)
+            except Exception:  # noqa: BLE001 - a fault of ours, by one event: those after it count
+                self.refused[UNEXPECTED] += 1
         self.events += len(batch.events)
+
+    def _use(self, event: Event) -> None:
+        index, name = self._index, self.name
+        if isinstance(event, Stored):
+            if self._counts(event):
+                index.store(name, event)
+                self.blocks += len(event.hashes)
+        elif isinstance(event, Removed):
+            if event.group is None or self.group is None or event.group == self.group:
+                index.remove(name, event)
+                self.blocks += len(event.hashes)
+        else:
+            index.clear(name, Tier.GPU)
 
     def _counts(self, event: Stored) -> bool:
         """Whether these blocks extend a prefix: those of one group that attends to everything.

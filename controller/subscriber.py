@@ -20,7 +20,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from controller.line import Line
-from controller.source import Source
+from controller.source import UNEXPECTED, Source
 from controller.stream import Ask
 
 log = logging.getLogger("warmroute.controller")
@@ -144,9 +144,16 @@ class Subscriber:
             self._ask(source, source.tick(monotonic()), replay)
 
     def _hear(self, line: Line, frames: list[bytes]) -> None:
+        """Hand on a message. Raises nothing: all that follow on this line are still to be heard."""
         source = line.of(frames[0])
         if source is None:
             return
+        try:
+            self._hand_on(line, source, frames)
+        except Exception as error:  # noqa: BLE001 - see above
+            _count(source, error)
+
+    def _hand_on(self, line: Line, source: Source, frames: list[bytes]) -> None:
         if len(frames) != 3 or len(frames[1]) != 8:
             source.refused["odd frames"] += 1
             return
@@ -179,6 +186,9 @@ class Subscriber:
                 why = str(error) or "no answer in time"
                 log.warning("worker %s: kv_replay %s: %s", source.worker, endpoint, why)
                 asks = source.replay_failed(ask.round, monotonic())
+            except Exception as error:  # noqa: BLE001 - it is asked again, as after any failure
+                _count(source, error)
+                asks = source.replay_failed(ask.round, monotonic())
             finally:
                 socket.close(linger=0)
         self._ask(source, asks, endpoint)
@@ -207,6 +217,13 @@ def binds(endpoint: str) -> bool:
     """Whether engines dial in there: the host is any of ours, and not one of theirs."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
     return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
+
+
+def _count(source: Source, error: Exception) -> None:
+    """Note a fault of ours, by its kind alone: what was in the message may be a prompt."""
+    source.refused[UNEXPECTED] += 1
+    if source.refused[UNEXPECTED] == 1:
+        log.error("worker %s: KV events: unexpected %s", source.worker, type(error).__name__)
 
 
 async def _attached(socket: zmq.asyncio.Socket, endpoint: str) -> bool:

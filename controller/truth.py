@@ -43,15 +43,20 @@ class Truth:
         elif self.wrong < BELIEVED:
             self.demoted = False
 
-    def computed(self, events: int) -> None:
-        """A prompt was computed there, and blocks of it must be announced; so many were, ever."""
-        self._unheard = self._unheard + 1 if events == self._events else 0
+    def computed(self, before: int, events: int) -> None:
+        """A prompt was computed there, and blocks of it must be announced; so many events there
+        were `before` it was sent, and are now.
+
+        One event may announce what many prompts made, so each answer is judged by its own time.
+        """
+        if events != self._events:
+            self._unheard = 0
+        self._unheard += events == before
         self._events = events
 
-    @property
-    def silent(self) -> bool:
-        """It computes, and announces nothing."""
-        return self._unheard >= UNHEARD
+    def silent(self, events: int) -> bool:
+        """Whether it computes, and announces nothing; so many events there are by now."""
+        return self._unheard >= UNHEARD and events == self._events
 
     @property
     def bias(self) -> float:

@@ -15,7 +15,7 @@ import uvicorn
 from controller.memory import Memory
 from controller.server import serve
 from controller.snapshot import BadSnapshot, dump, restore
-from controller.source import Source
+from controller.source import Mark, Source
 from router import logs
 from router.fleet import Worker
 from router.health import Health
@@ -30,7 +30,7 @@ from router.units import Address
 
 
 class CannotRestore(Exception):
-    """The snapshot cannot be taken over; says why in a sentence."""
+    """The snapshot cannot be taken over, or none written; says why in a sentence."""
 
 
 async def run(
@@ -75,7 +75,7 @@ async def run(
         for worker in fleet.workers:
             worker.upstream.close()
         if snapshot is not None:
-            held = {source.name: source.stream.mark() for source in memory.all_sources()}
+            held = {source.name: source.mark() for source in memory.all_sources()}
             await asyncio.to_thread(_write, snapshot, dump(memory.index, held))
 
 
@@ -101,10 +101,15 @@ def _only(memories: Memories) -> Memory:
     return found[0]
 
 
-def _restored(memory: Memory, snapshot: Path | None) -> dict[str, tuple[int, int, int]]:
-    if snapshot is None or not snapshot.exists():
+def _restored(memory: Memory, snapshot: Path | None) -> dict[str, Mark]:
+    if snapshot is None:
         return {}
     try:
+        with _beside(snapshot).open("wb"):  # now, and not only when there is an index to lose
+            pass
+        _beside(snapshot).unlink()
+        if not snapshot.exists():
+            return {}
         return restore(memory.index, snapshot.read_bytes())
     except (BadSnapshot, OSError) as error:
         raise CannotRestore(f"{snapshot}: {error}") from None
@@ -112,9 +117,13 @@ def _restored(memory: Memory, snapshot: Path | None) -> dict[str, tuple[int, int
 
 def _write(file: Path, data: bytes) -> None:
     """Never leave half of one."""
-    fresh = file.with_name(f"{file.name}.new")
+    fresh = _beside(file)
     fresh.write_bytes(data)
     fresh.replace(file)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.name}.new")
 
 
 def _url(listen: Address, listener: socket.socket) -> str:

@@ -109,6 +109,11 @@ class Memories:
             if memory is not None:
                 yield pool, memory
 
+    def all(self) -> Iterator[tuple[Pool, Memory | RemoteMemory]]:
+        """Every pool that asks a memory, wherever it is."""
+        yield from self.pools()
+        yield from self.remotes()
+
     def start(self) -> None:
         """Listen to those whose addresses the settings tell."""
         if any(self.pools()):

@@ -25,6 +25,7 @@ def memory_metrics(memories: Memories) -> Iterator[Metric]:
         yield _loads(memories)
         yield from _index(memories)
         yield from _streams(memories)
+    if any(memories.all()):
         yield from _truth(memories)
 
 
@@ -116,9 +117,6 @@ def counted_tiers(pool: Pool) -> frozenset[str]:
 
 
 def _streams(memories: Memories) -> Iterator[Metric]:
-    trusted = GaugeMetricFamily(
-        "warmroute_kv_trusted", "1 while decisions go by the worker's events.", labels=_WHERE
-    )
     live = GaugeMetricFamily(
         "warmroute_kv_streams", "Event streams by state.", labels=(*_WHERE, "state")
     )
@@ -136,7 +134,6 @@ def _streams(memories: Memories) -> Iterator[Metric]:
     for pool, memory in memories.pools():
         for worker in pool.workers:
             where = (pool.name, worker.name)
-            trusted.add_metric(where, float(not memory.doubt(worker.name)))
             sources = memory.sources.get(worker.name, [])
             for state in State:
                 count = sum(one.stream.state is state for one in sources)
@@ -147,7 +144,7 @@ def _streams(memories: Memories) -> Iterator[Metric]:
                 happened.add_metric((*where, kind), total)
             for reason in {reason for one in sources for reason in one.refused}:
                 refused.add_metric((*where, reason), sum(one.refused[reason] for one in sources))
-    yield from (trusted, live, events, happened, refused)
+    yield from (live, events, happened, refused)
 
 
 def _truth(memories: Memories) -> Iterator[Metric]:
@@ -159,7 +156,12 @@ def _truth(memories: Memories) -> Iterator[Metric]:
     wrong = GaugeMetricFamily(
         "warmroute_kv_wrong", "Share of late predictions off by more than a block.", labels=_WHERE
     )
-    for pool, memory in memories.pools():
+    trusted = GaugeMetricFamily(
+        "warmroute_kv_trusted", "1 while decisions go by the worker's events.", labels=_WHERE
+    )
+    for pool, memory in memories.all():
+        for one in pool.workers:
+            trusted.add_metric((pool.name, one.name), float(not memory.doubt(one.name)))
         for worker, truth in memory.truths.items():
             sums = list(accumulate(truth.buckets))
             ends = [*map(str, map(float, ERRORS)), "+Inf"]
@@ -167,4 +169,4 @@ def _truth(memories: Memories) -> Iterator[Metric]:
                 (pool.name, worker), list(zip(ends, sums, strict=True)), float(truth.sum)
             )
             wrong.add_metric((pool.name, worker), truth.wrong)
-    yield from (errors, wrong)
+    yield from (trusted, errors, wrong)

@@ -1,6 +1,6 @@
 """What operators are shown of KV events: of each worker, what comes and how right it is."""
 
-from time import monotonic
+from time import monotonic, time
 
 from pydantic import BaseModel
 
@@ -8,6 +8,7 @@ from controller.memory import Memory
 from controller.source import Source
 from router.fleet import Pool, Worker
 from router.memories import FLAG, Memories
+from router.remote_memory import RemoteMemory
 
 
 class KvStreamStatus(BaseModel):
@@ -24,6 +25,8 @@ class KvStreamStatus(BaseModel):
     epoch: int
     """Engine processes that followed another."""
     seconds_since_event: float | None
+    seconds_since_batch: float | None
+    """Since the engine made the last batch, by its clock: one that was replayed counts too."""
     events: int
     counts: dict[str, int]
     """Gaps, replays, restarts and losses."""
@@ -42,6 +45,7 @@ class KvStreamStatus(BaseModel):
             sequence=stream.applied,
             epoch=stream.epoch,
             seconds_since_event=None if last is None else monotonic() - last,
+            seconds_since_batch=time() - source.told if source.told else None,
             events=source.events,
             counts=dict(stream.counts),
             refused=dict(source.refused),
@@ -81,14 +85,18 @@ class KvStatus(BaseModel):
     def _stream(self, one: KvStreamStatus) -> str:
         rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
         said = "subscribed" if one.connected else "not connected"
-        ago = one.seconds_since_event
+        ago, made = one.seconds_since_event, one.seconds_since_batch
         heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
+        if ago is None and made is not None:  # by the engine's clock, which may be ahead of ours
+            heard = f"last event {max(0.0, made):.1f}s ago (replayed)"
         gaps = f"gaps {one.counts.get('gap', 0)}"
         lost = "" if one.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
         return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
 
 
-_UNCOMPARED = "none compared (vLLM says what it found with --enable-prompt-tokens-details)"
+_UNCOMPARED = (
+    "no prediction compared yet (that takes requests, and vLLM's --enable-prompt-tokens-details)"
+)
 #: What an operator can do, by doubt.
 _HELP = {
     "not connected": f" (nobody publishes there: start vLLM with {FLAG}, and see that its port can"
@@ -109,19 +117,47 @@ def kv_statuses(memories: Memories) -> list[KvStatus]:
     ]
 
 
+def remote_statuses(memories: Memories) -> list[KvStatus]:
+    """The same where a controller elsewhere listens: what it says, and how right that was."""
+    return [
+        _judged(pool, worker, remote, missing="", streams=[], blocks={})
+        for pool, remote in memories.remotes()
+        for worker in pool.workers
+    ]
+
+
 def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
-    truth = memory.truths.get(worker.name)
     blocks: dict[str, int] = {}
     for place in memory.index.places():
         if place.worker.partition("\0")[0] == worker.name:
             tier = place.tier.name.lower()
             blocks[tier] = blocks.get(tier, 0) + place.blocks
+    return _judged(
+        pool,
+        worker,
+        memory,
+        missing=memory.missing.get(worker.name, ""),
+        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
+        blocks=blocks,
+    )
+
+
+def _judged(
+    pool: Pool,
+    worker: Worker,
+    memory: Memory | RemoteMemory,
+    *,
+    missing: str,
+    streams: list[KvStreamStatus],
+    blocks: dict[str, int],
+) -> KvStatus:
+    truth = memory.truths.get(worker.name)
     return KvStatus(
         pool=pool.name,
         worker=worker.name,
         doubt=memory.doubt(worker.name),
-        missing=memory.missing.get(worker.name, ""),
-        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
+        missing=missing,
+        streams=streams,
         blocks=blocks,
         compared=truth.compared if truth else 0,
         wrong=truth.wrong if truth else 0.0,

@@ -5,15 +5,16 @@ workers are doubted for this one prompt, and what was sent to them decides.
 """
 
 import asyncio
+import logging
 import ssl
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.memory import USUAL
+from controller.memory import SURELY_NEW, USUAL
 from controller.truth import Truth
 from router.connection import Patience
 from router.errors import Silent
@@ -21,8 +22,14 @@ from router.upstream import Upstream
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
-#: Prompts whose answers are kept.
-KEPT = 4096
+log = logging.getLogger("warmroute.controller")
+
+#: Questions in a row that are not answered before the log says so.
+GONE = 3
+#: Computed prompts of a worker that wait for the controller's next answer to be judged by it.
+UNJUDGED = 64
+#: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
+KEPT, KEPT_WORDS = 4096, 1 << 19
 #: Questions under way; more are not asked.
 AT_ONCE = 64
 #: Bytes of an answer: some hundred for each worker.
@@ -32,9 +39,15 @@ KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
 
 
-_decode = msgspec.msgpack.Decoder(
-    tuple[dict[str, tuple[int, int, int]], dict[str, str], list[int]]
-).decode
+class _Answer(msgspec.Struct, array_like=True):
+    held: dict[str, tuple[int, int, int]]
+    doubts: dict[str, str]
+    sizes: list[int]
+    heard: dict[str, int] = {}
+    """Events that each worker has told, ever; an older controller does not say."""
+
+
+_decode = msgspec.msgpack.Decoder(_Answer).decode
 
 
 class _Said(msgspec.Struct):
@@ -43,6 +56,8 @@ class _Said(msgspec.Struct):
     held: dict[str, Held]
     doubts: dict[str, str]
     failure: str
+    words: int = 0
+    """Keys of the prompt, and workers that something is said of: some 50 bytes each, or 200."""
 
 
 class RemoteMemory:
@@ -56,9 +71,16 @@ class RemoteMemory:
         """Questions that were answered, that were not in time, that could not be."""
         self.failing = False
         """The last question was not answered."""
+        self._failure, self._failures = "", 0
+        self._doubts: dict[str, str] = {}
+        self._heard: dict[str, int] = {}
+        """As the last answer had it, by worker."""
+        self._computed: dict[str, deque[int]] = {}
+        """Events that a worker had told before it was sent what it has computed since."""
         self._deadline = deadline
         self._sizes: Sequence[int] = USUAL
         self._said: OrderedDict[int, _Said] = OrderedDict()
+        self._words = 0
         self._flying = 0
         parts = urlsplit(url)
         secure = parts.scheme == "https"
@@ -75,7 +97,7 @@ class RemoteMemory:
         )
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut."""
+        """Tokens a block: into these prompts should be cut; the most usual first."""
         return self._sizes
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
@@ -95,12 +117,30 @@ class RemoteMemory:
                 said.failure = AWAY
             finally:
                 self._flying -= 1
-        self.failing = bool(said.failure)
+        self._note(said.failure)
         self.slow += said.failure == SLOW
         self.failed += said.failure == AWAY
+        self._keep(said)
+
+    def _note(self, failure: str) -> None:
+        """Whether it answered; the log is told when it goes, and when it comes back."""
+        self.failing, self._failure = bool(failure), failure
+        if not failure and self._failures >= GONE:
+            log.info("controller %s: answers again", self.url)
+        self._failures = self._failures + 1 if failure else 0
+        if self._failures == GONE:
+            log.warning("controller %s: %s: placements decide", self.url, failure)
+
+    def _keep(self, said: _Said) -> None:
+        """Keep an answer until the decision is made, and no more of those before than there is room
+        for."""
+        prompt = said.prompt
+        said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
+        before = self._said.pop(id(prompt), None)
+        self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said
-        while len(self._said) > KEPT:
-            self._said.popitem(last=False)
+        while len(self._said) > 1 and (len(self._said) > KEPT or self._words > KEPT_WORDS):
+            self._words -= self._said.popitem(last=False)[1].words
 
     async def _ask(self, said: _Said, workers: Sequence[str]) -> None:
         prompt = said.prompt
@@ -109,10 +149,21 @@ class RemoteMemory:
             "keys": dict(prompt.blocks),
             "workers": list(workers),
         }
-        held, doubts, sizes = _decode(await self._post(msgspec.msgpack.encode(question)))
-        said.held = {worker: Held(*tokens) for worker, tokens in held.items()}
-        said.doubts = doubts
-        self._sizes = sizes or USUAL
+        told = _decode(await self._post(msgspec.msgpack.encode(question)))
+        said.held = {worker: Held(*tokens) for worker, tokens in told.held.items()}
+        said.doubts = told.doubts
+        self._sizes = told.sizes or USUAL
+        self._judge(workers, told)
+
+    def _judge(self, workers: Sequence[str], told: _Answer) -> None:
+        """What was computed before this answer must have been announced by now."""
+        for worker in workers:
+            self._doubts[worker] = told.doubts.get(worker, "")
+            computed = self._computed.pop(worker, ())
+            if worker in told.heard:
+                now = self._heard[worker] = told.heard[worker]
+                for before in computed:
+                    self.truths.setdefault(worker, Truth()).computed(before, now)
 
     async def _post(self, question: bytes) -> bytes:
         head = b"%b%d\r\n\r\n" % (self._head, len(question))
@@ -137,25 +188,42 @@ class RemoteMemory:
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
         """As `strategies.kvaware.Memory` has it."""
+        if prompt is None:
+            return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
-        if said is None:
-            return "" if prompt is None else AWAY
-        if said.failure:
-            return said.failure
-        truth = self.truths.get(worker)
-        return said.doubts.get(worker, "") or ("disagrees" if truth and truth.demoted else "")
+        if said is None:  # nobody asks about a prompt without tokens
+            return AWAY if prompt.blocks else ""
+        return said.failure or self._wrong(worker, said.doubts)
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
+    def _wrong(self, worker: str, doubts: Mapping[str, str]) -> str:
+        """What the controller says against a worker, or its own answers do."""
+        if doubts.get(worker):
+            return doubts[worker]
+        truth = self.truths.get(worker)
+        if truth is None:
+            return ""
+        if truth.silent(self.heard(worker)):
+            return "silent"
+        return "disagrees" if truth.demoted else ""
+
+    def heard(self, worker: str) -> int:
+        """As `strategies.kvaware.Memory` has it."""
+        return self._heard.get(worker, 0)
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         if not outcome.ok or outcome.cached_tokens is None:
             return
         truth = self.truths.setdefault(worker, Truth())
+        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= SURELY_NEW:
+            self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
         if predicted is not None:
-            truth.observe(predicted, outcome.cached_tokens, max(self._sizes))
+            truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
 
     def forget(self, worker: str) -> None:
         """The controller finds out by itself; our own record of it ends."""
-        self.truths.pop(worker, None)
+        for kept in (self.truths, self._doubts, self._heard, self._computed):
+            kept.pop(worker, None)
 
     async def close(self) -> None:
         """Let go of the connections."""

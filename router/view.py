@@ -13,7 +13,7 @@ from router.fleet import Fleet, Worker
 from router.identity.case import Case
 from router.identity.status import TokenizerStatus
 from router.memories import Memories
-from router.memory_status import KvStatus, kv_statuses
+from router.memory_status import KvStatus, kv_statuses, remote_statuses
 from router.merge import families
 from router.metrics import Metrics
 
@@ -84,7 +84,9 @@ class View:
 
     def kv(self) -> list[KvStatus]:
         """Return what is known of workers' KV events, by this process."""
-        return kv_statuses(self._memories) if self._memories else []
+        if self._memories is None:
+            return []
+        return [*kv_statuses(self._memories), *remote_statuses(self._memories)]
 
     def stores(self) -> dict[str, str]:
         """Name the pools whose shared store is `down`, or holds what is `wrong`."""

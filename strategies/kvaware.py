@@ -38,8 +38,12 @@ class Memory(Protocol):
         """Why a worker's word (on a prompt) is not to be had, in one of a few fixed words; empty
         if it is."""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome) -> None:
-        """What the memory predicted (None: it was not asked), and what came of it."""
+    def heard(self, worker: str) -> int:
+        """How many events a worker has told, ever."""
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+        """What the memory predicted (None: it was not asked), and what came of it; `heard` is from
+        before it was sent."""
 
     def forget(self, worker: str) -> None:
         """That worker restarted or left."""
@@ -79,6 +83,8 @@ class _Placed(NamedTuple):
     """The memory alone predicted what is held: the outcome tells how right it was."""
     predicted: int | None
     """What it predicted, where the decision did not go by it."""
+    heard: int
+    """Events that the worker had told by then."""
 
 
 class KvAware:
@@ -145,7 +151,10 @@ class KvAware:
         placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
         sent = self._recent.insert(keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
-        self._placed[id(prompt), name] = _Placed(placement, sent, shadowed, judged, predicted)
+        heard = self.memory.heard(name) if self.memory is not None else 0
+        self._placed[id(prompt), name] = _Placed(
+            placement, sent, shadowed, judged, predicted, heard
+        )
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare, and take back what was placed on a worker that refused it."""
@@ -167,7 +176,8 @@ class KvAware:
             tree.correct(placed.placement, more if abs(more) > SLACK else 0, room)
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
-            self.memory.observe(name, predicted if placed.judged else None, outcome)
+            judged = predicted if placed.judged else None
+            self.memory.observe(name, judged, outcome, placed.heard)
 
     def _learn(self, prompt: Prompt, candidate: Candidate, outcome: Outcome) -> None:
         """What was loaded as predicted tells how fast that is."""

@@ -50,10 +50,11 @@ class Naive:
             above = found
         salt, tokens = above
         ids = memoryview(event.tokens).cast("I").tolist()
-        for number, name in enumerate(event.hashes):
-            tokens = (*tokens, *ids[number * SIZE : (number + 1) * SIZE])
-            held[salt, tokens] += 1
-            names[name] = (salt, tokens)
+        ends = range(SIZE, len(ids) + 1, SIZE)
+        told = [(salt, (*tokens, *ids[:end])) for end in ends]
+        names.update(zip(event.hashes, told, strict=True))
+        if event.tier is not Tier.GPU or not all(held[prefix] for prefix in told):
+            held.update(told)
         if gone:
             self.remove(worker, Removed(gone, event.tier, False, None))
         return True

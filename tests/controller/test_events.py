@@ -4,10 +4,11 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
 from controller.events import Cleared, Refused, Removed, Stored, Tier, decode
+from tests.fuzz import seeds
 
 TOKENS = list(range(32))
 STORED = {
@@ -102,6 +103,7 @@ def test_what_is_unknown_is_passed_over() -> None:
             {"type": "BlockRemoved", "block_hashes": [1, "x"]},
             STORED | {"token_ids": ["x"]},
             STORED | {"token_ids": [-1]},
+            *(STORED | {"token_ids": ids} for ids in (b"abc", b"a" * 128, "abc", {1: 2})),
             STORED | {"block_size": -1},
             7,
         )
@@ -111,7 +113,7 @@ def test_what_is_unknown_is_passed_over() -> None:
         "unknown kind": 2,
         "unknown medium": 1,
         "odd hashes": 1,
-        "odd tokens": 2,
+        "odd tokens": 6,
         "odd block size": 1,
         "not an event": 1,
     }
@@ -144,8 +146,25 @@ JUNK = st.recursive(
     max_leaves=20,
 )
 NAMES = st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"])
+#: Almost right ones: some fields are anything, and what they follow is there.
+ALMOST = st.builds(
+    lambda hashes, parent, odd: {
+        **seeds.STORED,
+        "block_hashes": hashes,
+        "parent_block_hash": parent,
+        **odd,
+    },
+    st.lists(st.integers(10, 16), min_size=2, max_size=2),
+    st.none() | st.integers(10, 16),
+    st.dictionaries(st.sampled_from([*seeds.STORED][1:]), JUNK, max_size=3),
+) | st.builds(
+    lambda hashes, odd: {"type": "BlockRemoved", "block_hashes": hashes, **odd},
+    st.lists(st.integers(10, 16), max_size=4),
+    st.dictionaries(st.sampled_from(["medium", "group_idx", "locality"]), JUNK, max_size=1),
+)
 EVENTS = st.lists(
-    st.builds(lambda kind, rest: [kind, *rest], NAMES, st.lists(JUNK, max_size=12))
+    ALMOST
+    | st.builds(lambda kind, rest: [kind, *rest], NAMES, st.lists(JUNK, max_size=12))
     | st.builds(
         lambda kind, rest: {**rest, "type": kind},
         NAMES,
@@ -153,6 +172,26 @@ EVENTS = st.lists(
     ),
     max_size=5,
 )
+
+
+def _is_used(events: list[object]) -> bool:
+    """Whether all are taken, and blocks stored by one with something odd in it."""
+    usual = [one({**seeds.STORED})]
+    try:
+        found = decode(batch(*events))
+    except Refused:
+        return False
+    odd = [event for event in found.events if isinstance(event, Stored) and event.size]
+    return bool(odd) and not found.ignored and odd != usual
+
+
+def test_what_is_made_up_gets_to_the_index() -> None:
+    """Else fuzzing would try the first field alone."""
+    assert find(EVENTS, _is_used, settings=settings(phases=[Phase.generate], database=None))
+    for payload in seeds.PAYLOADS:
+        found = decode(payload)
+        assert found.events
+        assert not found.ignored
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,6 +15,7 @@ from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
 from controller.snapshot import BadSnapshot, dump, restore
+from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 
@@ -160,7 +161,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
     first, second = Index(1 << 30), Index(1 << 30)
     for worker, change in history:
         apply(first, worker, change)
-    marks = {"a": (3, 4, 5)}
+    marks: dict[str, Mark] = {"a": (3, 4, 5, None), "b": (0, 0, 0, 1)}
     assert restore(second, dump(first, marks)) == marks
     for worker, change in later:
         apply(first, worker, change)
@@ -252,3 +253,19 @@ def test_the_least_used_go_at_the_bound() -> None:
         if number % 100 == 0:
             assert depths(index, "", ids([1, 2, 0])) == {("a", Tier.GPU): 3}
     assert index.counts["dropped for room"] > 5000
+
+
+def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:
+    """It may have told what it reused; an offloaded chunk that is told again is there twice."""
+    index = Index(1 << 30)
+    for tier in TIERS:
+        event = stored("a", tier, "", [1, 2], range(2))
+        for _ in range(3):
+            index.store("a", event)
+        index.store("a", event._replace(tokens=b"", size=0))
+        index.remove("a", Removed(event.hashes, tier, False, None))
+    assert depths(index, "", ids([1, 2])) == {("a", Tier.L1): 2}
+    index.store("a", stored("a", Tier.GPU, "", [1, 2], range(1)))
+    index.store("a", stored("a", Tier.GPU, "", [1, 2], range(2)))
+    index.remove("a", Removed([name("a", "", [1])], Tier.GPU, False, None))
+    assert depths(index, "", ids([1]))["a", Tier.GPU] == 1, "with something new, it is a copy"

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from controller.memory import Memory
+from controller.snapshot import dump, restore
 from controller.source import Source
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
@@ -34,9 +35,14 @@ def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str,
     }
 
 
+def batch(*events: object) -> bytes:
+    """As an engine publishes it."""
+    return msgspec.msgpack.encode([0.0, list(events), 0])
+
+
 def push(source: Source, *events: object) -> None:
     """Tell."""
-    source.push(msgspec.msgpack.encode([0.0, list(events), 0]), 0.0)
+    source.push(batch(*events), 0.0)
 
 
 def test_ranks_are_averaged() -> None:
@@ -121,16 +127,103 @@ def test_doubts() -> None:
     assert memory.doubt("w") == "not connected", "it may say what it likes, nobody hears"
     push(source)
     for _ in range(6):
-        memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0))
+        memory.observe(
+            "w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
+        )
     assert memory.doubt("w") == "silent"
     push(source, stored(0, 8))
-    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0))
+    assert memory.doubt("w") == "", "at once"
+    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w"))
     assert memory.doubt("w") == ""
     for _ in range(20):
-        memory.observe("w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500))
+        memory.observe(
+            "w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
+        )
     assert memory.doubt("w") == "disagrees"
     truth = memory.truths["w"]
     assert truth.bias == pytest.approx(20 * 3500 / 27)
     for _ in range(30):
-        memory.observe("w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500))
+        memory.observe(
+            "w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
+        )
     assert memory.doubt("w") == ""
+
+
+def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
+    """Prompts are cut into the sizes of most blocks there are; what is gone is forgotten."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8))
+    odd = memory.join("odd")
+    for size in (1, 2, 3, 5):
+        push(odd, stored(0, 1, size))
+    assert memory.sizes()[0] == 16
+    assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
+    for size in (1, 2, 3, 5):
+        push(odd, {"type": "BlockRemoved", "block_hashes": [size * 1000]})
+    assert memory.sizes() == [16]
+    push(odd, {"type": "AllBlocksCleared"})
+    memory.index.forget("w")
+    assert memory.sizes() == (16,), "as vLLM has it"
+
+
+def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
+    """Another engine's huge one excuses nothing."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8))
+    push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
+    for _ in range(20):
+        memory.observe(
+            "w", 5000, Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900), memory.heard("w")
+        )
+    assert memory.doubt("w") == "disagrees"
+
+
+def test_one_event_may_be_of_many_prompts() -> None:
+    """Answers that come together after it are no silence; answers to what was sent later are."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source)
+    before = memory.heard("w")
+    push(source, stored(0, 8))
+    answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
+    for _ in range(20):
+        memory.observe("w", None, answer, before)
+    assert memory.doubt("w") == ""
+    for _ in range(4):
+        memory.observe("w", None, answer, memory.heard("w"))
+    assert memory.doubt("w") == "silent"
+
+
+def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
+    """It may be another process, which counts from 0 too; who was not heard yet goes on."""
+    before = Memory(1 << 24)
+    for worker in ("spoken", "quiet"):
+        source = before.join(worker)
+        for number in range(8):
+            source.heard(number, batch(stored(number, 1)), 0.0)
+    marks = {source.name: source.mark() for source in before.all_sources()}
+    taken = dump(before.index, marks)
+    memory = Memory(1 << 24)
+    spoken, quiet = memory.join("spoken"), memory.join("quiet")
+    spoken.heard(0, batch({"type": "AllBlocksCleared"}), 0.0)
+    memory.resume(restore(memory.index, taken))
+    assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(), "quiet": Held(128)}
+    spoken.heard(1, batch(stored(0, 2)), 1.0)
+    quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
+    assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(32), "quiet": Held(112)}
+
+
+def test_which_group_counts_is_in_a_snapshot() -> None:
+    """Else what leaves another group would be taken for this one's."""
+    before = Memory(1 << 24)
+    source = before.join("w")
+    source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)
+    memory = Memory(1 << 24)
+    taken = dump(before.index, {source.name: source.mark()})
+    memory.marks.update(restore(memory.index, taken))
+    again = memory.join("w")
+    removed = {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0}
+    again.heard(1, batch(removed), 1.0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
+    again.heard(2, batch(removed | {"group_idx": 1}), 2.0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held()}

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.index import Index
-from controller.source import Source
+from controller.source import UNEXPECTED, Source
 from controller.stream import Ask
 from tests.controller.test_events import EVENTS, JUNK, batch
 
@@ -51,3 +51,4 @@ def test_a_source_survives_anything(steps: list[tuple[str, int, bytes]], replays
             source.disconnected()
         asked = asks[-1].round if asks else asked
     assert index.bytes <= LIMIT
+    assert not source.refused[UNEXPECTED]

@@ -180,6 +180,55 @@ def test_an_address_that_is_taken_is_bound_when_it_is_free() -> None:
     run(play())
 
 
+def test_a_fault_of_ours_is_counted_and_all_that_follow_are_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an event, or in a message, of a line that others share."""
+
+    async def play() -> None:
+        async with wire() as made:
+            a, b = made.source("a:1"), made.source("b:1")
+            port = _free()
+            for source in (a, b):
+                made.subscriber.follow(source, f"tcp://*:{port}", None)
+            engine = await dialled(made, port)
+            with monkeypatch.context() as broken:
+                broken.setattr(made.index, "store", _fail)
+                await say(engine, b"kv@a:1@m", 0, a)
+                broken.setattr(a, "heard", _fail)
+                await engine.send_multipart([b"kv@a:1@m", (1).to_bytes(8, "big"), stored(2)])
+                await until(lambda: a.refused["unexpected"] == 2)
+            await say(engine, b"kv@a:1@m", 2, a)
+            await say(engine, b"kv@b:1@m", 0, b)
+            assert made.blocks() == {"a:1": 1, "b:1": 1}
+
+    run(play())
+
+
+def test_a_fault_of_ours_in_a_replay_is_a_replay_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked for again, later."""
+
+    async def play() -> None:
+        async with wire() as made:
+            publisher, router = made.socket(zmq.PUB), made.socket(zmq.ROUTER)
+            ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (publisher, router)]
+            source = made.source("a", replays=True)
+            monkeypatch.setattr(source, "replayed", _fail)
+            made.subscriber.follow(source, *(f"tcp://127.0.0.1:{port}" for port in ports))
+            client, _, _ = await router.recv_multipart()
+            await router.send_multipart([client, b"", b"", bytes(8), stored(1)])
+            await until(lambda: source.stream.counts["failed replay"])
+            assert source.refused["unexpected"] == 1
+
+    run(play())
+
+
+def _fail(*_: object) -> None:
+    raise ZeroDivisionError
+
+
 def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     """What comes after it is not applied."""
 

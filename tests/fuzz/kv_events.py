@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["controller"]):
     from controller.events import Refused, decode
     from controller.index import Index
-    from controller.source import Source
+    from controller.source import UNEXPECTED, Source
     from controller.stream import MOST_BYTES
+
+from tests.fuzz.seeds import PAYLOADS
 
 LIMIT = 1 << 20
 
@@ -42,10 +44,20 @@ def one(data: bytes) -> None:
             decode(payload)
         except Refused:
             return
+    assert not _source.refused[UNEXPECTED]
     assert _index.bytes <= LIMIT
     assert stream._pending_bytes <= MOST_BYTES
 
 
+def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+    """Begin with what engines say; from there on as ever."""
+    if len(data) > 3:
+        mutated: bytes = atheris.Mutate(data, max_size)
+        return mutated
+    first = bytes((0, 0, seed % 32))
+    return (first + PAYLOADS[seed % len(PAYLOADS)])[:max_size]
+
+
 if __name__ == "__main__":
-    atheris.Setup(sys.argv, one)
+    atheris.Setup(sys.argv, one, custom_mutator=mutate)
     atheris.Fuzz()

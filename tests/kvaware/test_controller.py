@@ -138,6 +138,8 @@ def test_a_snapshot_that_comes_while_engines_talk_is_refused(
         ("/register", b'{"instance_id": ""}', "instance_id"),
         ("/register", b'{"instance_id": "a\\u0000b"}', "instance_id"),
         ("/register", b'{"instance_id": "b", "endpoint": "nonsense"}', "endpoint"),
+        ("/register", b'{"instance_id": "b", "endpoint": "tcp://h:99999"}', "1 to 65535"),
+        ("/register", b'{"instance_id": "b", "replay_endpoint": "tcp://h:0"}', "replay_endpoint"),
         ("/register", b'{"instance_id": "b", "dp_rank": -1}', "dp_rank"),
         ("/query", b'{"token_ids": [NaN]}', "token_ids"),
         ("/query", b'{"token_ids": [4294967296]}', "token_ids"),
@@ -282,6 +284,13 @@ def test_a_router_asks_it_and_does_without_it(
     assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
     assert predicted(again) == cached(again) > 400
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
+    shown = {one["worker"]: one for one in router.http.get("/kv").json()}
+    holder = first.headers["x-warmroute-worker"]
+    assert (len(shown), shown[holder]["compared"], shown[holder]["doubt"]) == (2, 2, "")
+    where = {"pool": "default", "worker": holder}
+    assert router.metric("warmroute_kv_trusted", **where) == 1
+    assert router.metric("warmroute_kv_error_tokens_bucket", le="+Inf", **where) == 2
+    assert router.metric("warmroute_kv_wrong", **where) == 0
     assert router.http.get("/health/ready").json()["status"] == "ready"
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
@@ -290,8 +299,26 @@ def test_a_router_asks_it_and_does_without_it(
     assert alone.headers["x-warmroute-decision"].startswith("prefix (no controller);")
     assert alone.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
     assert router.http.get("/health/ready").json()["status"] == "degraded"
+    assert router.metric("warmroute_kv_trusted", **where) == 0
     assert router.metric("warmroute_kv_questions_total", pool="default", outcome="failed") == 1
     url, _ = stack.enter_context(controller(tmp_path, *args))
     question = {"token_ids": [1], "block_size": 16}
     assert httpx.post(f"{url}/query", json=question).status_code == 200
     until(lambda: {one["doubt"] for one in httpx.get(f"{url}/streams").json()} == {""})
+
+
+def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Not when the index would be lost; and looking leaves nothing behind."""
+    settings = tmp_path / "controller.yaml"
+    settings.write_text("strategy: kvaware\nworkers: [http://127.0.0.1:1]\n")
+    args = ["--config", str(settings), "--listen", "127.0.0.1:0", "--snapshot"]
+    for odd in (tmp_path / "none" / "index", tmp_path):
+        command = [sys.executable, "-m", "router", "controller", *args, str(odd)]
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        answer = subprocess.run(
+            command, env=path, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert answer.returncode == 1
+        assert str(odd) in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert list(tmp_path.iterdir()) == [settings]

@@ -123,6 +123,22 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
         assert "lost" not in line
 
 
+def test_check_live_tells_the_last_event_that_is_replayed(
+    fleet: MakeFleet, kvaware: MakeKvAware, folder: Path
+) -> None:
+    """It was not there when it came, and need not wait for the next."""
+    simulated = fleet(workers=1)
+    router = kvaware(*simulated.urls)
+    ask(router, "before anybody looked " * 20)
+    settle(router, simulated)
+    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    (line,) = [line for line in lines if "KV events" in line]
+    assert well
+    assert "s ago (replayed), sequence 0, gaps 0" in line
+    assert "no prediction compared yet" in line
+
+
 def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: Path) -> None:
     """Nobody publishes where the file says; and what is missed would be lost."""
     worker = fleet(workers=1).workers[0]

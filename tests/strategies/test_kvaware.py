@@ -33,6 +33,8 @@ class Told:
         self.tokens: dict[str, Held] = dict(held)
         self.doubts: dict[str, str] = {}
         self.observed: list[tuple[str, int | None]] = []
+        self.events = 0
+        self.heard_before: list[int] = []
         self.forgotten: list[str] = []
 
     def held(self, _: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
@@ -43,9 +45,14 @@ class Told:
         """As it was told."""
         return self.doubts.get(worker, "")
 
-    def observe(self, worker: str, predicted: int | None, _: Outcome) -> None:
+    def heard(self, _: str) -> int:
+        """As it was told."""
+        return self.events
+
+    def observe(self, worker: str, predicted: int | None, _: Outcome, heard: int) -> None:
         """Write it down."""
         self.observed.append((worker, predicted))
+        self.heard_before.append(heard)
 
     def forget(self, worker: str) -> None:
         """Write it down."""
@@ -126,12 +133,14 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
     again = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS})
     kvaware.placed(again, worker, 2.0)
     kvaware.settled(again, Candidate(worker, first.cost, 4096), done, 3.0)
-    memory.doubts = {"a": "disagrees"}
+    memory.doubts, memory.events = {"a": "disagrees"}, 7
     kvaware.placed(again, worker, 100.0)
+    memory.events = 8
     kvaware.settled(again, Candidate(worker, first.cost, 0), done, 101.0)
     kvaware.placed(again, worker, 200.0)
     kvaware.settled(again, Candidate(worker, first.cost, 0), Outcome(False, began=False), 201.0)
     assert memory.observed == [("a", 4096), ("a", None), ("a", 4096)]
+    assert memory.heard_before == [0, 0, 7], "as it was when it was sent"
     kvaware.forget("a")
     assert memory.forgotten == ["a"]
 

@@ -1,0 +1,41 @@
+"""What waits for its parent: bounded for all engines together, whatever is in it."""
+
+from controller.events import Stored, Tier
+from controller.index import Index
+from controller.orphans import DROPPED
+from tests.controller.naive import SIZE, depths
+from tests.controller.test_index_properties import ids, stored
+
+LIMIT = 1 << 20
+
+
+def orphan(number: int, extras: list[object] | None = None) -> Stored:
+    """A block whose parent nobody knows."""
+    return Stored(
+        *([number], number + (1 << 40), bytes(4 * SIZE), SIZE, Tier.GPU, False, "", extras, 0, True)
+    )
+
+
+def test_many_engines_orphans_leave_the_index_alone() -> None:
+    """Together they have a part of the bound; the oldest go, whoever's they are."""
+    index = Index(LIMIT)
+    index.store("good", stored("good", Tier.GPU, "", [1, 2, 0], range(3)))
+    for number in range(3000):
+        index.store(f"w{number % 300}", orphan(number))
+        assert index.bytes <= LIMIT
+    assert depths(index, "", ids([1, 2, 0])) == {("good", Tier.GPU): 3}
+    assert 0 < index.waiting < 400
+    assert index.counts == {DROPPED: 3000 - index.waiting}
+    for number in range(300):
+        index.forget(f"w{number}")
+    index.forget("good")
+    assert (index.waiting, index.bytes) == (0, 0)
+
+
+def test_what_else_is_part_of_an_orphans_name_is_counted() -> None:
+    """Texts of a megabyte, and lists within lists."""
+    index = Index(LIMIT)
+    index.store("w", orphan(1, [["x" * LIMIT]]))
+    assert index.waiting == 0
+    index.store("w", orphan(2, [["x" * 10_000, {"y": [["z" * 10_000]]}]]))
+    assert 20_000 < index.bytes < 25_000

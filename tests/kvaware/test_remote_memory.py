@@ -1,0 +1,112 @@
+"""What a router keeps of a controller's answers, and what it makes of them."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from router import remote_memory
+from router.remote_memory import RemoteMemory
+from strategies.base import Outcome, Prompt
+
+
+def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their keys, not by their number alone; the last one is always there."""
+    monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
+    monkeypatch.setattr(remote_memory, "KEPT", 20)
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    keys = list(range(300))
+    prompts = [Prompt("m", 4800, blocks={16: keys}) for _ in range(10)]
+    prompts += [Prompt("m", 48000, blocks={16: keys * 10})]
+    small = [Prompt("m", 16, blocks={16: [1]}) for _ in range(30)]
+
+    async def play() -> None:
+        for prompt in prompts[:-1]:
+            await remote.ask(prompt, ["a"])
+        await remote.ask(prompts[9], ["a"])
+        assert [id(prompt) for prompt in prompts[7:10]] == list(remote._said)
+        await remote.ask(prompts[-1], ["a"])
+        assert list(remote._said) == [id(prompts[-1])]
+        for prompt in small:
+            await remote.ask(prompt, ["a"])
+        assert [id(prompt) for prompt in small[-20:]] == list(remote._said)
+        assert remote._words == 20
+        await remote.close()
+
+    asyncio.run(play())
+
+
+def answering(remote: RemoteMemory, *answers: list[Any] | None) -> None:
+    """A controller that says these, one after the other; None fails."""
+    left = list(answers)
+
+    async def post(_: bytes) -> bytes:
+        answer = left.pop(0)
+        if answer is None:
+            raise ConnectionError
+        return msgspec.msgpack.encode(answer)
+
+    remote._post = post  # type: ignore[method-assign,assignment]
+
+
+def ask(remote: RemoteMemory) -> Prompt:
+    """Ask about a prompt of one worker."""
+    prompt = Prompt("m", 16, blocks={16: [1]})
+    asyncio.run(remote.ask(prompt, ["a"]))
+    return prompt
+
+
+def test_a_silent_worker_is_found_by_the_events_that_the_controller_counts() -> None:
+    """Each answer is judged by what the controller says later; any event ends the doubt."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    answering(remote, *([{}, {}, [16], {"a": events}] for events in (5, 6, 6, 7)))
+    answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
+    ask(remote)
+    before = remote.heard("a")
+    for _ in range(9):
+        remote.observe("a", None, answer, before)
+    assert remote.doubt("a") == "", "nobody has said yet whether something came"
+    assert remote.doubt("a", ask(remote)) == ""
+    for _ in range(4):
+        remote.observe("a", None, answer, remote.heard("a"))
+    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "silent"
+    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == ""
+
+
+def test_an_older_controller_counts_no_events() -> None:
+    """Then silence is not looked for."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    answering(remote, *([{"a": [16, 0, 0]}, {}, [16]] for _ in range(2)))
+    ask(remote)
+    for _ in range(9):
+        remote.observe("a", None, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), 0)
+    prompt = ask(remote)
+    assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
+
+
+def test_the_reason_is_the_true_one() -> None:
+    """A prompt without tokens is nobody's fault; apart from prompts the last answer counts."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    answering(remote, [{}, {"a": "gap"}, [16]], None)
+    assert remote.doubt("a", Prompt("m", 16)) == ""
+    assert remote.doubt("a", Prompt("m", 16, blocks={16: [1]})) == "no controller"
+    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "gap"
+    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "no controller"
+
+
+def test_the_log_is_told_when_it_goes_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once each, and not for one that was slow once."""
+    caplog.set_level(logging.INFO, "warmroute.controller")
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    well: list[Any] = [{}, {}, [16]]
+    answering(remote, None, well, None, None, None, None, None, well, well)
+    for _ in range(9):
+        ask(remote)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "no controller: placements decide",
+        "answers again",
+    ]
