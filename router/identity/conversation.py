@@ -81,7 +81,9 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     """
     given = call["function"]["arguments"]
     if given:
-        check_things(given)  # in the body, they may have been written as escapes
+        check_things(
+            given.encode(errors="surrogatepass")
+        )  # in the body, they may have been written as escapes
     try:
         arguments = json.loads(given) if given else {}
     except json.JSONDecodeError:

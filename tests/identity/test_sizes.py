@@ -39,7 +39,7 @@ def test_things_in_large_numbers(thing: str) -> None:
         if many < THINGS:
             assert ids("qwen", messages=[HI])
             assert decoded(body)["messages"] == [HI]
-            check_things(listed)
+            check_things(listed.encode())
         else:
             assert reason(body) == "too long"
             assert reason(calling('{"a":' + listed + "}")) == "too long"
