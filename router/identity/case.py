@@ -145,10 +145,10 @@ class Case:
     @property
     def left_out(self) -> bool | None:
         """Whether tools of which none may be chosen are not in prompts: where workers differ on
-        that, or one does not tell, it is not known."""
+        that, one does not tell, or none could be asked, it is not known."""
         said = {
             one.verdict.left_out for one in self.asked.values() if one.verdict.state is State.AGREES
-        } or {False}
+        }
         return said.pop() if len(said) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:

@@ -134,7 +134,7 @@ def test_dates_are_looked_at_again() -> None:
 
 
 def test_what_came_up_while_a_worker_was_asked() -> None:
-    """It is asked at once, not after many minutes; so it is later where it was asked and not told."""
+    """It is asked at once; where it was asked and does not tell, after some minutes."""
     one, silent = case(), Verdict(State.AGREES, "", left_out=None)
     one.judged("a", silent, 0, choosing=False)
     assert one.waiting("a", 1e9) == []
@@ -147,6 +147,19 @@ def test_what_came_up_while_a_worker_was_asked() -> None:
     assert one.waiting("a", 2 + DATED_S) == ["a"]
     one.judged("a", AGREES, 3, choosing=True)
     assert one.waiting("a", 1e9) == []
+
+
+def test_tools_of_which_none_may_be_chosen() -> None:
+    """Nothing is known of them from workers that nobody could ask."""
+    one = case()
+    one.judged("a", UNVERIFIED, 0)
+    one.decide("a", "a")
+    assert trusts(one)
+    assert one.left_out is None
+    one.judged("b", Verdict(State.AGREES, "", left_out=False), 0)
+    assert one.left_out is False
+    one.judged("c", Verdict(State.AGREES, "", left_out=True), 0)
+    assert one.left_out is None
 
 
 def test_asking_workers_themselves() -> None:
