@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.identity.filters import cut, each, keep, refuse, say, sum_, trim, turn
+from router.identity.filters import cut, each, keep, refuse, round_, say, sum_, trim, turn
 from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, WATCH, Watch
@@ -36,6 +36,13 @@ _WIDENING = frozenset(
 )
 #: And those into which other values are put.
 _MULTIPLYING = frozenset(("format", "format_map", "join", "replace", "translate"))
+#: Methods that may look for another value at each letter.
+_SEEKING = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
+#: Encodings that are written letter by letter, and what is done about those that they lack.
+_CODES = frozenset(("utf-8", "utf8", "ascii", "strict", "ignore", "replace"))
+_CODING = frozenset(("decode", "encode"))
+#: Methods that are looked at before they are called.
+_COSTLY = _WIDENING | _MULTIPLYING | _SEEKING | _CODING
 #: Those that make nothing new, and take no time.
 _FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
 _ASKING = frozenset(
@@ -76,8 +83,8 @@ class Bounded(ImmutableSandboxedEnvironment):
         """Call a macro, a method or a function. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
-        if name in _MULTIPLYING or name in _WIDENING:
-            _check_product(watch, name, obj, args, kwargs)
+        if name in _COSTLY:
+            _check_call(watch, name, obj, args, kwargs)
         if type(obj) is not BuiltinMethodType:
             watch.turn()  # it may call others
             made = super().call(context, obj, *args, **kwargs)
@@ -115,6 +122,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         if len(text) > LONGEST:
             raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
         self.filters.update(dict.fromkeys(_REFUSED, refuse))
+        self.filters["round"] = round_
         self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
         self.filters |= {"sum": sum_, "trim": trim, TURN: turn, KEEP: keep, CUT: cut, SAY: say}
         self.globals["lipsum"] = refuse
@@ -146,7 +154,7 @@ def _check_form(watch: Watch, form: str, given: object) -> None:
     watch.charge(form.count("%") * watch.weigh(given))
 
 
-def _check_product(
+def _check_call(
     watch: Watch, name: str, method: object, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
     # Formatting is wrapped by Jinja.
@@ -154,6 +162,8 @@ def _check_product(
     if name.startswith("format") and _WIDE_FIELD.search(str(value)):
         raise SecurityError("a value would be too large")
     more = [kwargs[one] for one in kwargs if one not in {"_loop_vars", "_block_vars"}]
+    if name in _CODING and not _CODES.issuperset([*args, *more]):
+        raise SecurityError("an encoding that no prompt needs")
     (watch.widened if name in _WIDENING else watch.product)(value, [*args, *more])
 
 

@@ -155,11 +155,11 @@ def test_tools_of_which_none_may_be_chosen() -> None:
     one.judged("a", UNVERIFIED, 0)
     one.decide("a", "a")
     assert trusts(one)
-    assert one.left_out is None
-    one.judged("b", Verdict(State.AGREES, "", left_out=False), 0)
-    assert one.left_out is False
-    one.judged("c", Verdict(State.AGREES, "", left_out=True), 0)
-    assert one.left_out is None
+    known = [one.left_out]
+    for worker, left_out in ("b", False), ("c", True):
+        one.judged(worker, Verdict(State.AGREES, "", left_out=left_out), 0)
+        known.append(one.left_out)
+    assert known == [None, False, None]
 
 
 def test_asking_workers_themselves() -> None:
