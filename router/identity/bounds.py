@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.identity.filters import cut, each, keep, refuse, round_, say, sum_, trim, turn
+from router.identity.filters import cut, each, keep, listed, refuse, round_, say, sum_, trim, turn
 from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, WATCH, Watch
@@ -84,6 +84,8 @@ class Bounded(ImmutableSandboxedEnvironment):
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
         if name in _COSTLY:
+            if name == "join":
+                args = tuple(map(listed, args))
             _check_call(watch, name, obj, args, kwargs)
         if type(obj) is not BuiltinMethodType:
             watch.turn()  # it may call others
@@ -178,6 +180,8 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         watch: Watch = context.parent[WATCH]
         watch.turn()
         if args:
+            if name == "join":
+                args = (listed(args[0]), *args[1:])
             watch.cut(args[0])  # which takes its time too
             more = [*args[1:], *kwargs.values()]
             if name == "format":

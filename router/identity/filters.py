@@ -8,7 +8,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import do_round, do_trim, make_attrgetter
 from jinja2.runtime import Context
 
-from router.identity.watch import WATCH, Watch
+from router.identity.watch import SIZED, WATCH, Watch
 
 #: Digits that a number is rounded to, at most: Python makes a number of as many as it is told.
 _DIGITS = 20
@@ -59,10 +59,22 @@ def sum_(
 
 
 def each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
-    """Give one after the other; each is a turn. Raises Unlike."""
+    """Give one after the other; each is a turn, and all together may not be longer than a list of
+    them. Raises Unlike, SecurityError."""
+    total = 0
     for value in values:
-        watch.turn()
+        weight = watch.weigh(value)
+        total += weight
+        watch.measure(total)
+        watch.charge(weight)
         yield value
+
+
+def listed(values: object) -> object:
+    """Return what can be weighed: what gives its values one after the other gives all of them."""
+    if isinstance(values, SIZED) or not isinstance(values, Iterable):
+        return values
+    return list(values)
 
 
 def refuse(*_: object, **__: object) -> None:

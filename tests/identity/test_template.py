@@ -1,5 +1,6 @@
 """Chat templates: what they are given, and what they may not do."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,30 @@ def test_what_little_makes_huge(template: str) -> None:
 @pytest.mark.parametrize(
     "template",
     [
+        "{{ ([0] * 999) | map('default', x, true) | join | length }}",
+        "{{ ''.join(([0] * 999) | map('default', x, true)) | length }}",
+        "{{ ([0] * 999) | map('default', [x], true) | join | length }}",
+        "{{ ([0] * 999) | map('default', {'a': x}, true) | map(attribute='a') | join }}",
+        "{{ range(999) | join(x) | length }}",
+        "{{ ([''] * 999) | reverse | join(x) | length }}",
+        "{{ x.join(([''] * 999) | reverse) | length }}",
+        "{{ x.join(([''] * 999) | select('string')) | length }}",
+        "{% for a in [''] * 999 %}{{ loop | join(x) | length }}{% endfor %}",
+    ],
+)
+def test_what_is_given_bit_by_bit(template: str) -> None:
+    """It is stopped before somebody puts it together: what was made is only as long as that."""
+    tracemalloc.start()
+    try:
+        assert reason(X + template, limit=100_000) == "rendered too long"
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
         "{{ '{:600000000}'.format(1) | length }}",
         "{{ '{:{}}'.format(1, 600000000) | length }}",
         "{{ ('{:600000000}' | safe).format(1) | length }}",
@@ -283,6 +308,9 @@ def test_what_no_prompt_needs(template: str) -> None:
         ("{{ [[1], [2]] | sum(start=[]) }}", "[1, 2]"),
         ("{{ [{'a': 1}, {'a': 2}] | sum('a') }}", "3"),
         ("{{ [1, 2] | sum(start=3) }}", "6"),
+        ("{{ range(3) | join('-') }}{{ ['a', 'b'] | reverse | join }}{{ {'a': 1} | join }}",
+         "0-1-2baa"),
+        ("{{ '-'.join(['a', 'b'] | map('upper')) }}{{ '-'.join({'a': 1}.keys()) }}", "A-Ba"),
         ("{{ 1.25 | round(1) }}{{ 1.21 | round(1, 'ceil') }}{{ 15 | round(-1) }}", "1.21.320"),
         ("{{ 'ä'.encode('utf-8') | length }}{{ 'ä'.encode().decode() }}", "2ä"),
         ("{{ '-a-b-'.strip('-').rsplit('-', 1) }}{{ ' a'.lstrip() }}{{ 'aba'.rfind('a') }}",
