@@ -9,7 +9,7 @@ template. What the template says stays the same.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import BuiltinMethodType, GeneratorType
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import jinja2
 from jinja2 import nodes, pass_context
@@ -17,10 +17,25 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.identity.filters import cut, each, keep, listed, refuse, round_, say, sum_, trim, turn
-from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
+from router.identity.filters import (
+    compare,
+    cut,
+    each,
+    keep,
+    listed,
+    refuse,
+    round_,
+    say,
+    sum_,
+    trim,
+    turn,
+    within,
+)
+from router.identity.looks import COMPARE, CUT, KEEP, SAY, TURN, WITHIN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, WATCH, Watch
+
+_Test: TypeAlias = Callable[..., Any]
 
 #: Characters of the longest template: some five times those of the longest in use.
 LONGEST = 128 << 10
@@ -47,6 +62,11 @@ _COSTLY = _WIDENING | _MULTIPLYING | _SEEKING | _CODING
 _FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
 _ASKING = frozenset(
     ("endswith", "find", "get", "index", "isdigit", "items", "keys", "startswith", "values")
+)
+#: Tests that compare.
+_COMPARING = (
+    *("==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"),
+    *("lessthan", "lt", "ne"),
 )
 #: Filters that no prompt needs, and that take long for what they are given, or say what nobody can
 #: know.
@@ -127,6 +147,8 @@ class Bounded(ImmutableSandboxedEnvironment):
         self.filters["round"] = round_
         self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
         self.filters |= {"sum": sum_, "trim": trim, TURN: turn, KEEP: keep, CUT: cut, SAY: say}
+        self.filters |= {COMPARE: compare, WITHIN: within}
+        self.tests |= {name: _compared(cast("_Test", self.tests[name])) for name in _COMPARING}
         self.globals["lipsum"] = refuse
         try:
             tree = with_looks(self.parse(text))
@@ -201,3 +223,14 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return filtered
+
+
+def _compared(test: _Test) -> _Test:
+    """The same test, watched."""
+
+    @pass_context
+    def tested(context: Context, value: object, other: object) -> Any:  # noqa: ANN401 - any test
+        compare(context, value)
+        return test(value, within(context, other))
+
+    return tested

@@ -111,3 +111,20 @@ def say(context: Context, value: object) -> object:
         watch: Watch = context.parent[WATCH]
         watch.charge(watch.weigh(value))
     return value
+
+
+@pass_context
+def compare(context: Context, value: object) -> object:
+    """Charge what is compared, with all that is in it. Raises Unlike, SecurityError."""
+    watch: Watch = context.parent[WATCH]
+    watch.charge(watch.weigh(value))
+    return value
+
+
+@pass_context
+def within(context: Context, value: object) -> object:
+    """Charge what something is looked for in; objects find it at once. Raises Unlike,
+    SecurityError."""
+    watch: Watch = context.parent[WATCH]
+    watch.charge(1 if isinstance(value, dict) else watch.weigh(value))
+    return value

@@ -308,6 +308,12 @@ def test_what_no_prompt_needs(template: str) -> None:
         ("{{ [[1], [2]] | sum(start=[]) }}", "[1, 2]"),
         ("{{ [{'a': 1}, {'a': 2}] | sum('a') }}", "3"),
         ("{{ [1, 2] | sum(start=3) }}", "6"),
+        ("{{ 1 in [1] }}{{ 'a' not in {'a': 1} }}{{ 1 < 2 < messages | length + 2 }}"
+         "{{ 2 is in(messages) }}{{ messages[0].role == messages[0]['role'] }}"
+         "{{ nothing == 1 }}{{ 1 in nothing }}",
+         "TrueFalseTrueFalseTrueFalseFalse"),
+        ("{{ [1, 2, 3] | select('gt', 1) | list }}{{ 2 is eq(2.0) }}{{ 'a' is in('ab') }}",
+         "[2, 3]TrueTrue"),
         ("{{ range(3) | join('-') }}{{ ['a', 'b'] | reverse | join }}{{ {'a': 1} | join }}",
          "0-1-2baa"),
         ("{{ '-'.join(['a', 'b'] | map('upper')) }}{{ '-'.join({'a': 1}.keys()) }}", "A-Ba"),
@@ -323,6 +329,7 @@ def test_what_prompts_need(template: str, text: str) -> None:
 
 
 LOOP = "{% for a in range(99999) %}"
+NESTED = "{% set x = [[0] * 90000] %}{% set y = [[0] * 90000] %}"
 SLOW = [
     LOOP * 9 + "{% endfor %}" * 9,
     "{% set x %}" + LOOP * 9 + "{% endfor %}" * 9 + "{% endset %}",
@@ -341,6 +348,13 @@ SLOW = [
     "{% set x = [1] * 50000 %}{% for i in range(99) %}{% set y = x | max %}{% endfor %}",
     "{% set x = 'ab ' * 50000 %}{% for i in range(99) %}{% set y = x.title() %}{% endfor %}",
     "{% set x = ([[1] * 99] * 9999) | sum(start=[]) %}",
+    X * 2 + "{% if 'ab' in x %}{% endif %}" * 999,
+    X * 2 + "{% if 'ab' not in x %}{% endif %}" * 999,
+    X * 2 + "{% if 'ab' is in x %}{% endif %}" * 999,
+    X + "{% set y = 'x' ~ x %}" + "{% if x < y %}{% endif %}" * 999,
+    NESTED + "{{ x == y }}" * 999,
+    NESTED + "{{ x is eq(y) }}" * 999,
+    "{% set x = [0] * 90000 %}" + "{{ 1 in x }}" * 999,
 ]
 
 
