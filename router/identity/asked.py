@@ -8,6 +8,7 @@ import msgspec
 
 from router.identity.chat import flag
 from router.identity.decoded import Json
+from router.identity.sizes import check_things
 from router.identity.unlike import Unlike
 
 Body = Mapping[str, Any]
@@ -28,6 +29,7 @@ class Text(NamedTuple):
 
 def decoded(body: bytes) -> Body:
     """Return a request's fields. Raises Unlike."""
+    check_things(body)
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -9,7 +9,7 @@ template. What the template says stays the same.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import BuiltinMethodType, GeneratorType
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import jinja2
 from jinja2 import nodes, pass_context
@@ -17,10 +17,25 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.identity.filters import cut, each, keep, refuse, say, sum_, trim, turn
-from router.identity.looks import CUT, KEEP, SAY, TURN, with_looks
+from router.identity.filters import (
+    compare,
+    cut,
+    each,
+    keep,
+    listed,
+    refuse,
+    round_,
+    say,
+    sum_,
+    trim,
+    turn,
+    within,
+)
+from router.identity.looks import COMPARE, CUT, KEEP, SAY, TURN, WITHIN, with_looks
 from router.identity.unlike import Unlike
 from router.identity.watch import BITS, WATCH, Watch
+
+_Test: TypeAlias = Callable[..., Any]
 
 #: Characters of the longest template: some five times those of the longest in use.
 LONGEST = 128 << 10
@@ -36,10 +51,22 @@ _WIDENING = frozenset(
 )
 #: And those into which other values are put.
 _MULTIPLYING = frozenset(("format", "format_map", "join", "replace", "translate"))
+#: Methods that may look for another value at each letter.
+_SEEKING = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
+#: Encodings that are written letter by letter, and what is done about those that they lack.
+_CODES = frozenset(("utf-8", "utf8", "ascii", "strict", "ignore", "replace"))
+_CODING = frozenset(("decode", "encode"))
+#: Methods that are looked at before they are called.
+_COSTLY = _WIDENING | _MULTIPLYING | _SEEKING | _CODING
 #: Those that make nothing new, and take no time.
 _FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
 _ASKING = frozenset(
     ("endswith", "find", "get", "index", "isdigit", "items", "keys", "startswith", "values")
+)
+#: Tests that compare.
+_COMPARING = (
+    *("==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"),
+    *("lessthan", "lt", "ne"),
 )
 #: Filters that no prompt needs, and that take long for what they are given, or say what nobody can
 #: know.
@@ -76,8 +103,10 @@ class Bounded(ImmutableSandboxedEnvironment):
         """Call a macro, a method or a function. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
-        if name in _MULTIPLYING or name in _WIDENING:
-            _check_product(watch, name, obj, args, kwargs)
+        if name in _COSTLY:
+            if name == "join":
+                args = tuple(map(listed, args))
+            _check_call(watch, name, obj, args, kwargs)
         if type(obj) is not BuiltinMethodType:
             watch.turn()  # it may call others
             made = super().call(context, obj, *args, **kwargs)
@@ -115,8 +144,11 @@ class Bounded(ImmutableSandboxedEnvironment):
         if len(text) > LONGEST:
             raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
         self.filters.update(dict.fromkeys(_REFUSED, refuse))
+        self.filters["round"] = round_
         self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
         self.filters |= {"sum": sum_, "trim": trim, TURN: turn, KEEP: keep, CUT: cut, SAY: say}
+        self.filters |= {COMPARE: compare, WITHIN: within}
+        self.tests |= {name: _compared(cast("_Test", self.tests[name])) for name in _COMPARING}
         self.globals["lipsum"] = refuse
         try:
             tree = with_looks(self.parse(text))
@@ -146,7 +178,7 @@ def _check_form(watch: Watch, form: str, given: object) -> None:
     watch.charge(form.count("%") * watch.weigh(given))
 
 
-def _check_product(
+def _check_call(
     watch: Watch, name: str, method: object, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
     # Formatting is wrapped by Jinja.
@@ -154,6 +186,8 @@ def _check_product(
     if name.startswith("format") and _WIDE_FIELD.search(str(value)):
         raise SecurityError("a value would be too large")
     more = [kwargs[one] for one in kwargs if one not in {"_loop_vars", "_block_vars"}]
+    if name in _CODING and not _CODES.issuperset([*args, *more]):
+        raise SecurityError("an encoding that no prompt needs")
     (watch.widened if name in _WIDENING else watch.product)(value, [*args, *more])
 
 
@@ -168,6 +202,8 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         watch: Watch = context.parent[WATCH]
         watch.turn()
         if args:
+            if name == "join":
+                args = (listed(args[0]), *args[1:])
             watch.cut(args[0])  # which takes its time too
             more = [*args[1:], *kwargs.values()]
             if name == "format":
@@ -187,3 +223,14 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return filtered
+
+
+def _compared(test: _Test) -> _Test:
+    """The same test, watched."""
+
+    @pass_context
+    def tested(context: Context, value: object, other: object) -> Any:  # noqa: ANN401 - any test
+        compare(context, value)
+        return test(value, within(context, other))
+
+    return tested

@@ -78,8 +78,8 @@ class Case:
             return []
         return [name for name in ready if (one := self.asked.get(name)) is None or one.due <= now]
 
-    def judged(self, worker: str, verdict: Verdict, now: float) -> None:
-        """This was found out about a worker.
+    def judged(self, worker: str, verdict: Verdict, now: float, *, choosing: bool = False) -> None:
+        """This was found out about a worker; `choosing`, also what only a chat tells.
 
         One that differed is believed again only when it agrees, not while it cannot be asked.
         """
@@ -88,8 +88,11 @@ class Case:
             verdict = before.verdict
         if verdict.state is State.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
-            again = dated or (self.choosing and verdict.left_out is None)
-            self.asked[worker] = Asked(verdict, now + DATED_S if again else inf)
+            untold = self.choosing and verdict.left_out is None
+            due = now + DATED_S if dated or untold else inf
+            if untold and not choosing:
+                due = now  # clients began to send such tools while it was asked
+            self.asked[worker] = Asked(verdict, due)
             return
         times = before.times + 1 if before else 1
         pause = min(LONGEST_S, FIRST_S * 2.0 ** (times - 1))
@@ -142,10 +145,10 @@ class Case:
     @property
     def left_out(self) -> bool | None:
         """Whether tools of which none may be chosen are not in prompts: where workers differ on
-        that, or one does not tell, it is not known."""
+        that, one does not tell, or none could be asked, it is not known."""
         said = {
             one.verdict.left_out for one in self.asked.values() if one.verdict.state is State.AGREES
-        } or {False}
+        }
         return said.pop() if len(said) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:

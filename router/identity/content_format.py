@@ -6,6 +6,7 @@ be what is found there, down to where they give up: where a loop or an assignmen
 not a plain name as its target.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
@@ -31,7 +32,7 @@ def _loops_over_content(tree: nodes.Template, messages: AbstractSet[str]) -> Ite
     for loop in _loops(tree):
         name = loop.iter.name if isinstance(loop.iter, nodes.Name) else None
         if (
-            any(_reads(loop.iter, message, "content") for message in messages)
+            _read(loop.iter, "content") in messages
             or name in given.get(id(loop), ())
             or (name == "content" and id(loop) not in in_macros)
         ):
@@ -42,38 +43,37 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
     """Names that stand for one message: targets of loops over the messages."""
     lists = _same_as(tree, "messages")
     for loop in _loops(tree):
-        if any(_reads(loop.iter, name) for name in lists):
+        if _read(loop.iter) in lists:
             yield _name(loop.target)
 
 
-def _same_as(tree: nodes.Template, name: str) -> list[str]:
+def _same_as(tree: nodes.Template, name: str) -> AbstractSet[str]:
     """`name`, and the names that it, or a slice or a filtered form of it, is given to."""
-    names = [name]
-    for known in names:
-        for assignment in tree.find_all(nodes.Assign):
-            if _reads(assignment.node, known):
-                target = _name(assignment.target)
-                if target not in names:
-                    names.append(target)
+    targets = defaultdict[str | None, list[nodes.Node]](list)
+    for assignment in tree.find_all(nodes.Assign):
+        targets[_read(assignment.node)].append(assignment.target)
+    names, waiting = {name}, [name]
+    while waiting:
+        new = set(map(_name, targets[waiting.pop()])) - names
+        names |= new
+        waiting += new
     return names
 
 
 def _given_contents(tree: nodes.Template, messages: AbstractSet[str]) -> dict[int, set[str]]:
     """The loops inside of macros, by identity → the parameters that are given a content."""
     found: dict[int, set[str]] = {}
-    calls = list(tree.find_all(nodes.Call))
+    calls = defaultdict[str, list[nodes.Call]](list)
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Name):
+            calls[call.node.name].append(call)
     for macro in tree.find_all(nodes.Macro):
         names = [argument.name for argument in macro.args]
         given: set[str] = set()
-        for call in calls:
-            if isinstance(call.node, nodes.Name) and call.node.name == macro.name:
-                pairs = [*zip(names, call.args, strict=False)]
-                pairs += [(word.key, word.value) for word in call.kwargs if word.key in names]
-                given |= {
-                    name
-                    for name, value in pairs
-                    if any(_reads(value, message, "content") for message in messages)
-                }
+        for call in calls[macro.name]:
+            pairs = [*zip(names, call.args, strict=False)]
+            pairs += [(word.key, word.value) for word in call.kwargs if word.key in names]
+            given |= {name for name, value in pairs if _read(value, "content") in messages}
         if given:
             found |= dict.fromkeys((id(loop) for loop in _loops(macro)), given)
     return found
@@ -89,18 +89,20 @@ def _name(target: nodes.Node) -> str:
     return target.name
 
 
-def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Whether `node` is the variable `name`, or its item `key`; filtered or sliced, maybe."""
-    if isinstance(node, nodes.Filter | nodes.Test):
-        return _reads(node.node, name, key)
-    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-        return _reads(node.node, name, key)
-    if key is None:
-        return _is(node, name)
+def _read(node: nodes.Node | None, key: str | None = None) -> str | None:
+    """Return the variable that `node` is, or of which it is the item `key`; filtered or sliced,
+    maybe."""
+    while isinstance(node, nodes.Filter | nodes.Test) or (
+        isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+    ):
+        node = node.node
+    if key is not None:
+        node = _with_item(node, key)
+    return node.name if isinstance(node, nodes.Name) and node.ctx == "load" else None
+
+
+def _with_item(node: nodes.Node | None, key: str) -> nodes.Node | None:
+    """Return that of which `node` is the item `key`."""
     if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == key and _is(node.node, name)
-    return isinstance(node, nodes.Getattr) and node.attr == key and _is(node.node, name)
-
-
-def _is(node: nodes.Node | None, name: str) -> bool:
-    return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
+        return node.node if isinstance(node.arg, nodes.Const) and node.arg.value == key else None
+    return node.node if isinstance(node, nodes.Getattr) and node.attr == key else None

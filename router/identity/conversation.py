@@ -10,6 +10,7 @@ from typing import Any
 
 from router.identity.parts import BARE, Part
 from router.identity.reading import Message
+from router.identity.sizes import check_things
 from router.identity.unlike import Unlike
 
 #: A line that Claude Code puts before its system prompt, another one each time; engines drop it.
@@ -79,6 +80,10 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     Raises Unlike.
     """
     given = call["function"]["arguments"]
+    if given:
+        check_things(
+            given.encode(errors="surrogatepass")
+        )  # in the body, they may have been written as escapes
     try:
         arguments = json.loads(given) if given else {}
     except json.JSONDecodeError:

@@ -5,12 +5,15 @@ from typing import Protocol
 from router.identity.asked import Body, decoded, plain
 from router.identity.choice import chosen
 from router.identity.media import Head
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
 
 #: Characters of the longest prompt that is tokenized: a million tokens of most languages. What
-#: tokenizers are slow with, a letter over and over, takes two seconds then.
+#: tokenizers are slow with, a letter over and over, takes two seconds then. Bytes, too, of the
+#: longest request that is read for it, except for images and the like.
 LONGEST = 4 << 20
+#: What only the names of parts with images and the like have in them.
+_MEDIA = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
 
 class Way(Protocol):
@@ -55,6 +58,8 @@ class Exact:
 
         `left_out` are tools of which none may be chosen; None: that is not known.
         """
+        if len(body) > LONGEST:
+            raise Unlike(NOT_TEXT if any(name in body for name in _MEDIA) else "too long")
         asked = decoded(body)
         match endpoint.prompted:
             case Prompted.COMPLETION:

@@ -1,21 +1,36 @@
 """Filters of the sandbox (`bounds`) that look at the watch by themselves."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import pass_context
 from jinja2.exceptions import SecurityError
-from jinja2.filters import do_trim, make_attrgetter
+from jinja2.filters import do_round, do_trim, make_attrgetter
 from jinja2.runtime import Context
 
-from router.identity.watch import WATCH, Watch
+from router.identity.watch import SIZED, WATCH, Watch
+
+#: Digits that a number is rounded to, at most: Python makes a number of as many as it is told.
+_DIGITS = 20
+
+
+def round_(
+    value: float, precision: int = 0, method: Literal["common", "ceil", "floor"] = "common"
+) -> float:
+    """Jinja's own, to as many digits as a prompt may need. Raises SecurityError."""
+    if not -_DIGITS <= precision <= _DIGITS:
+        raise SecurityError("a number would be too large")
+    return do_round(value, precision, method)
 
 
 @pass_context
 def trim(context: Context, value: object, chars: str | None = None) -> str:
-    """Jinja's own for what is asked of it most. Raises Unlike."""
+    """Jinja's own for what is asked of it most. Raises Unlike, SecurityError."""
+    watch: Watch = context.parent[WATCH]
+    if chars is not None:
+        watch.product(value, [chars])  # each letter is looked for among them
     made = value.strip(chars) if type(value) is str else do_trim(value, chars)  # type: ignore[arg-type]
-    context.parent[WATCH].charge(len(made))
+    watch.charge(len(made))
     return made
 
 
@@ -44,10 +59,22 @@ def sum_(
 
 
 def each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
-    """Give one after the other; each is a turn. Raises Unlike."""
+    """Give one after the other; each is a turn, and all together may not be longer than a list of
+    them. Raises Unlike, SecurityError."""
+    total = 0
     for value in values:
-        watch.turn()
+        weight = watch.weigh(value)
+        total += weight
+        watch.measure(total)
+        watch.charge(weight)
         yield value
+
+
+def listed(values: object) -> object:
+    """Return what can be weighed: what gives its values one after the other gives all of them."""
+    if isinstance(values, SIZED) or not isinstance(values, Iterable):
+        return values
+    return list(values)
 
 
 def refuse(*_: object, **__: object) -> None:
@@ -83,4 +110,23 @@ def say(context: Context, value: object) -> object:
     if type(value) is not str:
         watch: Watch = context.parent[WATCH]
         watch.charge(watch.weigh(value))
+    return value
+
+
+@pass_context
+def compare(context: Context, value: object) -> object:
+    """Charge what is compared, with all that is in it. Raises Unlike, SecurityError."""
+    if type(value) is int:
+        return value  # most are: places in a conversation
+    watch: Watch = context.parent[WATCH]
+    watch.charge(watch.weigh(value))
+    return value
+
+
+@pass_context
+def within(context: Context, value: object) -> object:
+    """Charge what something is looked for in; objects find it at once. Raises Unlike,
+    SecurityError."""
+    watch: Watch = context.parent[WATCH]
+    watch.charge(1 if isinstance(value, dict) else watch.weigh(value))
     return value

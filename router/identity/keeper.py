@@ -207,9 +207,8 @@ class Keeper:
             described = self._described.get(worker.name)
             if model is None:
                 return  # it has changed meanwhile
-            takes = False
+            takes, asks = False, case.choosing
             try:
-                asks = case.choosing
                 verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
                 if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
@@ -220,7 +219,7 @@ class Keeper:
             return  # it was about something else
         if self._described.get(worker.name) is not described:
             return  # so it was: it has other models by now, or has begun anew
-        case.judged(worker.name, verdict, monotonic())
+        case.judged(worker.name, verdict, monotonic(), choosing=asks)
         (case.taking.add if takes else case.taking.discard)(worker.name)
         tell_of(case, worker.name)
         asked = case.asked[worker.name]

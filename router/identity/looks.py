@@ -1,7 +1,8 @@
 """Where a chat template looks at its watch: put into its tree before it is compiled.
 
 Filters and calls are watched by the sandbox. What else makes values, by itself or by going on for
-long, is here: loops, sums, joined texts, slices, lists and objects, and what blocks say.
+long, is here: loops, sums, joined texts, slices, lists and objects, comparisons, and what blocks
+say.
 """
 
 from collections.abc import Iterable
@@ -11,8 +12,9 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 #: The filters that look: at the clock; at a new value; at a part of one; at what is written into a
-#: block.
+#: block; at what is compared; at what another value is looked for in.
 TURN, KEEP, CUT, SAY = "_turn", "_keep", "_cut", "_say"
+COMPARE, WITHIN = "_compare", "_within"
 #: Values that are added or joined before somebody looks at how long they are together.
 AT_ONCE = 16
 
@@ -88,6 +90,22 @@ class _Looks(NodeTransformer):
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
         return _filtered(node, CUT, node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
+        self.generic_visit(node)
+        sides = [node.expr, *(one.expr for one in node.ops)]
+        # What is compared with something written in the template is as short as that.
+        written = [_is_constant(one) for one in sides]
+        for at, one in enumerate(node.ops):
+            seeks = one.op in {"in", "notin"}
+            if not written[at] and (seeks or not written[at + 1]):
+                sides[at] = _filtered(sides[at], COMPARE, node)
+            if seeks and not written[at + 1]:
+                sides[at + 1] = _filtered(sides[at + 1], WITHIN, node)
+        node.expr = sides[0]
+        for one, side in zip(node.ops, sides[1:], strict=True):
+            one.expr = side
+        return node
 
     def visit_List(self, node: nodes.List) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)

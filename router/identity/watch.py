@@ -23,7 +23,8 @@ BITS = 4096
 
 #: Where namespaces keep what they hold.
 _ATTRIBUTES = "_Namespace__attrs"
-_SIZED = (str, bytes, list, tuple, set, frozenset, dict)
+#: What says how long it is, and is weighed by what it holds.
+SIZED = (str, bytes, list, tuple, set, frozenset, dict)
 _COLLECTIONS: tuple[type, ...] = (
     list,
     tuple,
@@ -82,7 +83,7 @@ class Watch:
 
     def cut(self, value: object) -> None:
         """The same of a part of another value: it is no longer than that, written out."""
-        if isinstance(value, _SIZED):
+        if isinstance(value, SIZED):
             self.charge(len(value))
 
     def weigh(self, value: object) -> int:

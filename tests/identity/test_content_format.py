@@ -1,7 +1,11 @@
 """Whether templates want texts or parts, found as engines find it."""
 
+import itertools
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import pytest
-from jinja2 import Environment
+from jinja2 import Environment, nodes
 
 from router.identity.content_format import wants_parts
 from router.identity.template import ChatTemplate
@@ -53,6 +57,31 @@ END = "{% endfor %}"
 def test_what_templates_want(template: str, parts: bool) -> None:
     """A list of parts, if they go through it."""
     assert wants_parts(Environment(autoescape=True).parse(template)) is parts
+
+
+def looked_at(aliases: int) -> int:
+    """How many nodes of a template with so many names for the messages are looked at."""
+    seen = 0
+    each = nodes.Node.iter_child_nodes
+
+    def counted(node: nodes.Node) -> Iterator[nodes.Node]:
+        nonlocal seen
+        seen += 1
+        return each(node)
+
+    names = ["messages", *(f"a{at}" for at in range(aliases))]
+    given = [f"{{% set {new} = {old} %}}" for old, new in itertools.pairwise(names)]
+    last = "{% for m in " + names[-1] + " %}{% for p in m.content %}" + END * 2
+    tree = Environment(autoescape=True).parse("".join(given) + last)
+    with patch.object(nodes.Node, "iter_child_nodes", counted):
+        assert wants_parts(tree)
+    return seen
+
+
+def test_many_names() -> None:
+    """Each is followed, and the template is not gone through again for each of them."""
+    few, many = looked_at(50), looked_at(400)
+    assert many < 10 * few
 
 
 @pytest.mark.parametrize("name", FAMILIES)

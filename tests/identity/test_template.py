@@ -1,5 +1,6 @@
 """Chat templates: what they are given, and what they may not do."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -195,6 +196,14 @@ LISTS = "{% set ns = namespace(a=[0], b=[0]) %}{% for i in range(40) %}"
         X + "{{ ('{a}' * 999).format_map({'a': x}) | length }}",
         "{{ [1] | batch(" + GIGA + ", 0) | list | length }}",
         "{{ [] | slice(" + GIGA + ") | list | length }}",
+        X + "{{ x.rfind('a' ~ x) }}",
+        X + "{{ (x | safe).rindex('a' ~ x) }}",
+        X + "{{ x.rsplit('a' ~ x) }}",
+        X + "{{ x.rpartition('a' ~ x) }}",
+        X + "{{ x.strip('a' ~ x) }}",
+        X + "{{ x.lstrip('a' ~ x) }}",
+        X + "{{ x.rstrip(('a' * 9999) ~ 'b') }}",
+        X + "{{ x | trim('a' ~ x) }}",
         LISTS + "{% set ns.a = [ns.a, ns.a] %}{% endfor %}",
         LISTS + "{% set ns.a = (ns.a, ns.a) %}{% endfor %}",
         LISTS + "{% set ns.a = {0: ns.a, 1: ns.a} %}{% endfor %}",
@@ -218,6 +227,30 @@ def test_what_little_makes_huge(template: str) -> None:
 @pytest.mark.parametrize(
     "template",
     [
+        "{{ ([0] * 999) | map('default', x, true) | join | length }}",
+        "{{ ''.join(([0] * 999) | map('default', x, true)) | length }}",
+        "{{ ([0] * 999) | map('default', [x], true) | join | length }}",
+        "{{ ([0] * 999) | map('default', {'a': x}, true) | map(attribute='a') | join }}",
+        "{{ range(999) | join(x) | length }}",
+        "{{ ([''] * 999) | reverse | join(x) | length }}",
+        "{{ x.join(([''] * 999) | reverse) | length }}",
+        "{{ x.join(([''] * 999) | select('string')) | length }}",
+        "{% for a in [''] * 999 %}{{ loop | join(x) | length }}{% endfor %}",
+    ],
+)
+def test_what_is_given_bit_by_bit(template: str) -> None:
+    """It is stopped before somebody puts it together: what was made is only as long as that."""
+    tracemalloc.start()
+    try:
+        assert reason(X + template, limit=100_000) == "rendered too long"
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
         "{{ '{:600000000}'.format(1) | length }}",
         "{{ '{:{}}'.format(1, 600000000) | length }}",
         "{{ ('{:600000000}' | safe).format(1) | length }}",
@@ -232,6 +265,13 @@ def test_what_little_makes_huge(template: str) -> None:
         "{{ [namespace()] }}",
         "{{ namespace(a=namespace()) }}",
         "{{ lipsum(n=600000000) }}",
+        "{{ 5 | round(-10000000) }}",
+        "{{ 1.5 | round(10000000, 'ceil') }}",
+        "{{ [1.5] | map('round', 10000000) | list }}",
+        "{{ 'a'.encode('punycode') }}",
+        "{{ 'a'.encode(encoding='idna') }}",
+        "{{ ('a' | safe).encode('ascii', 'namereplace') }}",
+        "{{ 'a'.encode().decode('punycode') }}",
         "{{ messages | pprint }}",
         "{{ messages | random }}",
     ],
@@ -268,6 +308,19 @@ def test_what_no_prompt_needs(template: str) -> None:
         ("{{ [[1], [2]] | sum(start=[]) }}", "[1, 2]"),
         ("{{ [{'a': 1}, {'a': 2}] | sum('a') }}", "3"),
         ("{{ [1, 2] | sum(start=3) }}", "6"),
+        ("{{ 1 in [1] }}{{ 'a' not in {'a': 1} }}{{ 1 < 2 < messages | length + 2 }}"
+         "{{ 2 is in(messages) }}{{ messages[0].role == messages[0]['role'] }}"
+         "{{ nothing == 1 }}{{ 1 in nothing }}",
+         "TrueFalseTrueFalseTrueFalseFalse"),
+        ("{{ [1, 2, 3] | select('gt', 1) | list }}{{ 2 is eq(2.0) }}{{ 'a' is in('ab') }}",
+         "[2, 3]TrueTrue"),
+        ("{{ range(3) | join('-') }}{{ ['a', 'b'] | reverse | join }}{{ {'a': 1} | join }}",
+         "0-1-2baa"),
+        ("{{ '-'.join(['a', 'b'] | map('upper')) }}{{ '-'.join({'a': 1}.keys()) }}", "A-Ba"),
+        ("{{ 1.25 | round(1) }}{{ 1.21 | round(1, 'ceil') }}{{ 15 | round(-1) }}", "1.21.320"),
+        ("{{ 'ä'.encode('utf-8') | length }}{{ 'ä'.encode().decode() }}", "2ä"),
+        ("{{ '-a-b-'.strip('-').rsplit('-', 1) }}{{ ' a'.lstrip() }}{{ 'aba'.rfind('a') }}",
+         "['a', 'b']a2"),
     ],
 )  # fmt: skip
 def test_what_prompts_need(template: str, text: str) -> None:
@@ -276,6 +329,7 @@ def test_what_prompts_need(template: str, text: str) -> None:
 
 
 LOOP = "{% for a in range(99999) %}"
+NESTED = "{% set x = [[0] * 90000] %}{% set y = [[0] * 90000] %}"
 SLOW = [
     LOOP * 9 + "{% endfor %}" * 9,
     "{% set x %}" + LOOP * 9 + "{% endfor %}" * 9 + "{% endset %}",
@@ -294,6 +348,13 @@ SLOW = [
     "{% set x = [1] * 50000 %}{% for i in range(99) %}{% set y = x | max %}{% endfor %}",
     "{% set x = 'ab ' * 50000 %}{% for i in range(99) %}{% set y = x.title() %}{% endfor %}",
     "{% set x = ([[1] * 99] * 9999) | sum(start=[]) %}",
+    X * 2 + "{% if 'ab' in x %}{% endif %}" * 999,
+    X * 2 + "{% if 'ab' not in x %}{% endif %}" * 999,
+    X * 2 + "{% if 'ab' is in x %}{% endif %}" * 999,
+    X + "{% set y = 'x' ~ x %}" + "{% if x < y %}{% endif %}" * 999,
+    NESTED + "{{ x == y }}" * 999,
+    NESTED + "{{ x is eq(y) }}" * 999,
+    "{% set x = [0] * 90000 %}" + "{{ 1 in x }}" * 999,
 ]
 
 

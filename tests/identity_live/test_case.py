@@ -133,6 +133,35 @@ def test_dates_are_looked_at_again() -> None:
         assert trusts(one)
 
 
+def test_what_came_up_while_a_worker_was_asked() -> None:
+    """It is asked at once; where it was asked and does not tell, after some minutes."""
+    one, silent = case(), Verdict(State.AGREES, "", left_out=None)
+    one.judged("a", silent, 0, choosing=False)
+    assert one.waiting("a", 1e9) == []
+    one.choose()
+    assert one.waiting("a", 0) == ["a"]
+    one.judged("a", silent, 1, choosing=False)
+    assert one.waiting("a", 1) == ["a"]
+    one.judged("a", silent, 2, choosing=True)
+    assert one.waiting("a", 2 + DATED_S - 1) == []
+    assert one.waiting("a", 2 + DATED_S) == ["a"]
+    one.judged("a", AGREES, 3, choosing=True)
+    assert one.waiting("a", 1e9) == []
+
+
+def test_tools_of_which_none_may_be_chosen() -> None:
+    """Nothing is known of them from workers that nobody could ask."""
+    one = case()
+    one.judged("a", UNVERIFIED, 0)
+    one.decide("a", "a")
+    assert trusts(one)
+    known = [one.left_out]
+    for worker, left_out in ("b", False), ("c", True):
+        one.judged(worker, Verdict(State.AGREES, "", left_out=left_out), 0)
+        known.append(one.left_out)
+    assert known == [None, False, None]
+
+
 def test_asking_workers_themselves() -> None:
     """One that has a tokenizer is enough; without any there is none."""
     one = case(Kind.WORKER)

@@ -12,7 +12,7 @@ import pytest
 from router.identity.exact import Exact
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.prompts import Asked, Known, Prompts
-from router.tokenizing import ASKING, BUSY, ENTRIES, OBJECTS, SLOW, Tokenizing
+from router.tokenizing import ASKING, BUSY, ENTRIES, LEAST, OBJECTS, QUICK, SLOW, Tokenizing
 from strategies.base import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -56,7 +56,8 @@ def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     """Messages, tools and parts cost time, however little they say."""
     tokenizing, asked = Tokenizing(), Request(model="m")
     gate.short = 100_000
-    for one, many in (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES):
+    objects, strings = (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES)
+    for one, many in (objects, strings, (b"[" * 10 + b"]" * 10, OBJECTS // 10)):
         assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
         assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
     tokenizing.close()
@@ -77,6 +78,58 @@ def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, ha
     assert tokenizing.is_short(prompts, asked, body) is shorter
     assert tokenizing.is_short(prompts, asked, b"x" * (len(body) // 2)) is half
     tokenizing.close()
+
+
+class Clock:
+    """One that goes on by so much from look to look."""
+
+    def __init__(self) -> None:
+        self.step = self.now = 0.0
+
+    def __call__(self) -> float:
+        """Say what time it is."""
+        self.now += self.step
+        return self.now
+
+
+def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
+    """Once others of that model were quick, they are made on the loop again, little by little."""
+    gate.opened.set()
+    clock = Clock()
+
+    async def scene() -> None:
+        tokenizing, prompts = Tokenizing(patience=20.0, clock=clock), knowing(gate)
+
+        async def made(size: int, took: float, times: int = 1) -> None:
+            clock.step = took
+            body = json.dumps({"model": "m", "prompt": "x" * size}).encode()
+            asked = parse(COMPLETION, body, b"")
+            for _ in range(times):
+                if tokenizing.is_short(prompts, asked, body):
+                    tokenizing.made(prompts, COMPLETION, asked, body)
+                else:
+                    await tokenizing.make(prompts, COMPLETION, asked, body)
+
+        def here(size: int) -> bool:
+            return tokenizing.is_short(prompts, Request(model="m"), b"x" * size)
+
+        await made(600, 1.0)
+        assert not here(1)
+        await made(600, 0.001, QUICK - 1)
+        await made(LEAST // 2, 1.0)  # slow though small: all over again
+        await made(600, 0.001, QUICK - 1)
+        assert not here(1)
+        await made(600, 0.001)
+        assert here(LEAST)
+        assert not here(LEAST + 1)
+        await made(LEAST // 2, 0.001, QUICK)  # tells nothing of longer ones
+        assert not here(LEAST + 1)
+        await made(600, 0.001, QUICK)
+        assert here(SHORT)
+        assert not here(SHORT + 1)
+        tokenizing.close()
+
+    asyncio.run(scene())
 
 
 async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:

@@ -1,0 +1,75 @@
+"""What holds the interpreter for long is not read at all: neither by its length nor in pieces."""
+
+import json
+from typing import Any
+
+import pytest
+
+from router.identity.asked import decoded
+from router.identity.exact import LONGEST
+from router.identity.sizes import ENTRIES, THINGS, check_things
+from router.identity.unlike import NOT_TEXT, Unlike
+from router.openai import ENDPOINTS
+from tests.identity import test_media
+from tests.identity.folders import CALL, CHAT, ids, known, says
+
+HI = says("user", "Hi")
+
+
+def reason(body: bytes) -> str:
+    """Why the tokens of a chat are not known."""
+    with pytest.raises(Unlike) as told:
+        known("qwen").ids(ENDPOINTS[CHAT], body)
+    return told.value.reason
+
+
+def calling(arguments: str) -> bytes:
+    """A chat with a call of a tool."""
+    call = {**CALL, "function": {"name": "f", "arguments": arguments}}
+    messages = [HI, says("assistant", tool_calls=[call])]
+    return json.dumps({"messages": messages}).encode()
+
+
+@pytest.mark.parametrize("thing", ["{},", "[],", '"",' * ENTRIES])
+def test_things_in_large_numbers(thing: str) -> None:
+    """Wherever they are, in fields that nobody reads too; as many as are allowed are read."""
+    for many in (THINGS // 2, THINGS + 1):
+        listed = "[" + thing * many + "1]"
+        body = b'{"messages":[{"role":"user","content":"Hi"}],"z":%b}' % listed.encode()
+        if many < THINGS:
+            assert ids("qwen", messages=[HI])
+            assert decoded(body)["messages"] == [HI]
+            check_things(listed.encode())
+        else:
+            assert reason(body) == "too long"
+            assert reason(calling('{"a":' + listed + "}")) == "too long"
+
+
+def test_things_written_as_escapes() -> None:
+    """They are found once the text that holds them was read."""
+    body = calling('{"a":[' + "{}," * THINGS + "1]}")
+    for letter in b"{[,":
+        head, _, arguments = body.partition(b'"arguments": "')
+        arguments, end, rest = arguments.partition(b'"}}]')
+        body = head + b'"arguments": "' + arguments.replace(b"%c" % letter, b"\\u%04x" % letter)
+        body += end + rest
+    decoded(body)
+    assert reason(body) == "too long"
+
+
+def test_long_bodies() -> None:
+    """Are not decoded, whatever makes them long."""
+    body = json.dumps({"messages": [HI], "z": "x" * LONGEST}).encode()
+    assert reason(body) == "too long"
+    assert decoded(body)
+
+
+def test_images_are_long() -> None:
+    """And are not what is read."""
+    url = "data:image/png;base64," + "A" * LONGEST
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
+    message = says("user", [test_media.part("What is this? "), image])
+    body = json.dumps({"messages": [message]}).encode()
+    assert reason(body) == NOT_TEXT
+    short = says("user", [test_media.part("What is this? "), test_media.IMAGE])
+    assert test_media.head(message) == test_media.head(short)
