@@ -89,7 +89,8 @@ class Orphans:
         orphans = self._named.get((tier, shared, name))
         if not orphans:
             return False
-        orphans[0].gone.append(name)
+        if len(orphans[0].gone) < len(orphans[0].event.hashes):  # else it says so again and again
+            orphans[0].gone.append(name)
         orphans.rotate(-1)  # a second removal is of the second copy
         return True
 

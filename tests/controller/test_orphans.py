@@ -1,8 +1,10 @@
 """What waits for its parent: bounded for all engines together, whatever is in it."""
 
+from collections import Counter
+
 from controller.events import Stored, Tier
 from controller.index import Index
-from controller.orphans import DROPPED
+from controller.orphans import DROPPED, Orphans, Room
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored
 
@@ -39,3 +41,13 @@ def test_what_else_is_part_of_an_orphans_name_is_counted() -> None:
     assert index.waiting == 0
     index.store("w", orphan(2, [["x" * 10_000, {"y": [["z" * 10_000]]}]]))
     assert 20_000 < index.bytes < 25_000
+
+
+def test_a_removal_told_over_and_over_is_kept_once() -> None:
+    """A block that waits can be removed no more often than it was stored."""
+    room = Room(LIMIT, Counter())
+    orphans = Orphans(room)
+    orphans.keep(orphan(1))
+    assert all(orphans.remove(Tier.GPU, False, 1) for _ in range(100))
+    (kept,) = orphans.of(1 + (1 << 40))
+    assert kept.gone == [1]
