@@ -11,7 +11,6 @@ from math import exp
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
 from strategies.loads import Loading
-from strategies.pace import GROWTH
 from strategies.ranking import Ranking, Row
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
@@ -76,7 +75,7 @@ class Costs:
             if pace.curve is not curve:  # the same all over a pool, and many hold equally much
                 curve, computed = pace.curve, {}
             if has not in computed:
-                computed[has] = curve.seconds(tokens - has, (has + (tokens - has) / 2.0) / GROWTH)
+                computed[has] = curve.seconds(tokens - has, has)
             prefill = pace.slower * computed[has]
             loads = NO_LOADING
             if loading and name in loading:

@@ -48,9 +48,9 @@ class Curve:
         self.timed = 0
         """Those of them that timed a prefill; the others only told that it was no slower."""
 
-    def seconds(self, uncached: float, context: float) -> float:
-        """Seconds for `uncached` tokens that attend to `context` times `GROWTH` tokens each."""
-        return uncached / RATE * (self.factor + self.growth * context)
+    def seconds(self, uncached: float, cached: float) -> float:
+        """Seconds to compute `uncached` tokens that follow `cached` ones."""
+        return uncached / RATE * (self.factor + self.growth * _context(uncached, cached))
 
     def learn(self, context: float, step: float) -> None:
         """An answer took `step` times what was predicted.
@@ -95,25 +95,22 @@ class Pace:
 
     def prefill(self, uncached: float, cached: float) -> float:
         """Seconds to compute `uncached` tokens that follow `cached` ones, as believed."""
-        return self.slower * self.curve.seconds(uncached, (cached + uncached / 2.0) / GROWTH)
+        return self.slower * self.curve.seconds(uncached, cached)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker for itself and took so many seconds."""
-        context = (cached + uncached / 2.0) / GROWTH
-        predicted = self.curve.seconds(uncached, context)
-        # Overheads only ever make an answer late: one that is early tells, however short it is.
+        predicted = self.curve.seconds(uncached, cached)
         if predicted >= SHORTEST_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
-            self._learn(context, seconds / predicted)
-        elif 0.0 < seconds < EARLY * predicted:
-            self._learn(context, seconds / predicted)
+            self._learn(_context(uncached, cached), seconds / predicted)
+        else:  # overheads only ever make an answer late
+            self.bound(uncached, cached, seconds)
 
     def bound(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that took no more than so many seconds, its answer included."""
-        context = (cached + uncached / 2.0) / GROWTH
-        predicted = self.curve.seconds(uncached, context)
+        predicted = self.curve.seconds(uncached, cached)
         if 0.0 < seconds < EARLY * predicted:
-            self._learn(context, seconds / predicted)
+            self._learn(_context(uncached, cached), seconds / predicted)
 
     def _learn(self, context: float, step: float) -> None:
         self.seen += 1
@@ -137,6 +134,11 @@ class Pace:
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"
+
+
+def _context(uncached: float, cached: float) -> float:
+    """How many times `GROWTH` tokens each of `uncached` ones attends to, on average."""
+    return (cached + uncached / 2.0) / GROWTH
 
 
 def _moved(by: float, seen: int) -> float:
