@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from router.sessions.scripts import BESIDE, CLEARED, SCRIPTS, SWEPT
 from router.sessions.store import PERHAPS, Kept, StoreDown
-from router.sessions.table import Binding, Lease, Session
+from router.sessions.table import Binding, Bound, Lease, Session
 
 if TYPE_CHECKING:
     from router.settings_session import RedisSettings
@@ -55,17 +55,20 @@ class RedisStore:
 
     async def use(self, key: str) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("use", key))
+        return _found(await self._do("use", key))
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """As the seam has it."""
         end = "" if to.expires is None else repr(to.expires)
-        more = (to.worker, expected or "", to.own, to.call, CLEARED, end, int(to.unless_used))
-        return _session(await self._do("bind", key, *more))
+        used = "" if to.used is None else repr(to.used)
+        noted = (to.own, to.call, end, int(to.fixed))
+        more = (to.worker, expected or "", used, CLEARED, *noted)
+        done, *told = await self._do("bind", key, *more)
+        return Bound(_found(told), done=done == 1)
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:
         """As the seam has it."""
-        return _session(await self._do("close", key, "" if begun is None else repr(begun)))
+        return _found(await self._do("close", key, "" if begun is None else repr(begun)))
 
     async def doubt(self, seconds: float) -> None:
         """As the seam has it."""
@@ -74,10 +77,7 @@ class RedisStore:
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
         found = await self._do("list", "", most)
-        return [
-            (key, Session(worker, float(created), float(expires), float(used), own, call))
-            for key, worker, created, expires, own, call, used in found
-        ]
+        return [(key, _session(told)) for key, *told in found]
 
     async def look(self) -> Kept:
         """As the seam has it."""
@@ -104,10 +104,13 @@ class RedisStore:
         return told[1:]
 
 
-def _session(told: list[str]) -> Session | None:
+def _found(told: list[str]) -> Session | None:
     if not told:
         return None
-    if told == [""]:
-        return PERHAPS
-    worker, created, expires, own, call, now = told
-    return Session(worker, float(created), float(expires), float(now), own, call)
+    return PERHAPS if told == [""] else _session(told)
+
+
+def _session(told: list[str]) -> Session:
+    worker, created, expires, used, own, call, fixed = told
+    times = float(created), float(expires), float(used)
+    return Session(worker, *times, own, call, fixed == "1")
