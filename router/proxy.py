@@ -176,7 +176,7 @@ class Proxy:
             return False
         except BaseException:
             if not visit.told:
-                job.metrics.decided(job.reason)
+                job.metrics.decided(job.reason if visit.counted else decision.reason)
             raise
         return True
 
