@@ -8,6 +8,8 @@ say how many there are and who makes room: by last use, by end, and those that a
 BESIDE = ("used", "ends", "counts", "over", "era", "doubt")
 #: Expired ids that one new session clears out of the sorted sets, and one look at them.
 CLEARED, SWEPT = 100, 1000
+#: Stands between the words of an answer: reading one text takes a third of reading eight.
+APART = "\n"
 
 # Every answer begins with the era: Redis has another one when it has lost its memory. Then, and for
 # a while after an outage, an id that it does not know may be that of an open session, unless it is
@@ -40,6 +42,7 @@ local function sweep(limit)
   local gone = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, limit)
   for _, one in ipairs(gone) do finish(one, 'expired') end
 end
+local function say(words) return table.concat(words, '\\n') end
 local function written(seconds) return string.format('%.6f', seconds) end
 local function read(one)
   return redis.call('HMGET', one, 'worker', 'created', 'expires', 'own', 'call', 'fixed')
@@ -61,7 +64,7 @@ end
 local function bound(done, last)
   local said = last and told(last) or {era}
   table.insert(said, 2, done)
-  return said
+  return say(said)
 end
 local function was_used_since(when) return tonumber(last_use()) ~= tonumber(when) end
 local function nobody()
@@ -78,11 +81,11 @@ end
 _USE = (
     _BEGIN
     + """
-if not worker then return nobody() end
+if not worker then return say(nobody()) end
 local moved = math.min(now + ttl, tonumber(created) + longest)
 if sliding and fixed ~= '1' and moved > tonumber(expires) then ending(moved) end
 use()
-return told(written(now))
+return say(told(written(now)))
 """
 )
 _BIND = (
@@ -123,23 +126,24 @@ _CLOSE = (
 local said = worker and told(last_use()) or nobody()
 local begun = tonumber(ARGV[8])
 if worker and begun and (begun ~= tonumber(created) or was_used_since(created)) then
-  return {era}
+  return era
 end
 if #said > 1 then
   redis.call('DEL', key)
   finish(id)
 end
-return said
+return say(said)
 """
 )
-_DOUBT = _BEGIN + "believe(tonumber(ARGV[8])) return {era}"
+_DOUBT = _BEGIN + "believe(tonumber(ARGV[8])) return era"
 _LOOK = (
     _BEGIN
     + """
 sweep(tonumber(ARGV[8]))
 local function counted(word) return tonumber(redis.call('HGET', counts, word) or '0') end
 local left = redis.call('ZCOUNT', ends, '-inf', now)
-return {era, redis.call('ZCARD', ends) - left, counted('expired') + left, counted('evicted')}
+local open = redis.call('ZCARD', ends) - left
+return say({era, open, counted('expired') + left, counted('evicted')})
 """
 )
 _LIST = (
@@ -152,7 +156,7 @@ for _, one in ipairs(redis.call('ZRANGE', used, 0, tonumber(ARGV[8]) - 1)) do
   if said[1] then
     local last = redis.call('ZSCORE', used, one)
     local its = {said[4] or '', said[5] or '', said[6] or ''}
-    found[#found + 1] = {one, said[1], said[2], said[3], last, unpack(its)}
+    found[#found + 1] = say({one, said[1], said[2], said[3], last, unpack(its)})
   end
 end
 return found

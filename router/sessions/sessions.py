@@ -49,6 +49,8 @@ class Sessions:
         self._lost_is_over = settings.on_worker_lost == "error"
         self._creates = settings.create
         self.names = settings.names
+        self.line = b"\n%b:" % self.names.header
+        """How the line of a header begins that names a session."""
         self._store.lease = settings.lease
         self.away.most = settings.lease.most
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class Stripped:
     """A request as a worker may see it: its session is the router's own affair."""
 
+    __slots__ = ("_field", "_request", "identity", "query")
+
     def __init__(self, request: Incoming, field: bytes) -> None:
         self.query, self.identity = request.query, request.identity
         self._request = request
@@ -35,8 +37,10 @@ class Stripped:
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines that pass on to a worker."""
-        lines = self._request.passing(keyed=keyed).splitlines(keepends=True)
-        return b"".join([line for line in lines if not line.startswith(self._field)])
+        lines = b"\n" + self._request.passing(keyed=keyed)
+        while (start := lines.find(self._field)) >= 0:
+            lines = lines[:start] + lines[lines.index(b"\n", start + 1) :]
+        return lines[1:]
 
 
 #: How often a request starts anew because others bind its session too.
@@ -276,7 +280,7 @@ class Visit:
 
     def stripped(self, request: Incoming) -> "Stripped":
         """Return the request without the header field that names its session."""
-        return Stripped(request, self._sessions.names.header + b":")
+        return Stripped(request, self._sessions.line)
 
     def fields(self, status: int) -> bytes:
         """Return the header line that tells the client what became of its session.
