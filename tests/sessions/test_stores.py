@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router.sessions.redis import RedisStore
+from router.sessions.scripted import CONNECTIONS
 from router.sessions.store import MemoryStore, Store, StoreDown
 from router.sessions.table import Binding, Lease
 from router.settings_session import RedisSettings
@@ -272,3 +273,45 @@ def test_a_move_is_taken_back_unless_others_have_used_it(play: Play) -> None:
             assert (back.worker, done) == (("v", False) if others else ("w", True))
 
     play(test)
+
+
+def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
+    """Nor scripts that it has forgotten: nobody notices; nor more questions than connections."""
+    import redis as client  # noqa: PLC0415
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        await store.bind("a", Binding("w"), None)
+        with client.Redis.from_url(redis.url) as direct:
+            for trouble in (
+                lambda: direct.client_kill_filter(_type="normal", skipme=True),
+                lambda: direct.script_flush(),  # noqa: PLW0108 - its arguments are its own
+            ):
+                found = await asyncio.gather(*(store.use("a") for _ in range(100)))
+                assert {one.worker for one in found if one} == {"w"}
+                trouble()
+            assert await store.use("a") is not None
+            assert direct.info("clients")["connected_clients"] <= 2 + CONNECTIONS  # type: ignore[index]
+        await store.stop()
+
+    asyncio.run(test())
+
+
+def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
+    """What was on its way for them is not taken for what another one has asked."""
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        for key in "ab":
+            await store.bind(key, Binding(f"w-{key}"), None)
+        for turns in range(12):
+            asked = asyncio.create_task(store.use("a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked.cancel()
+            found = await store.use("b")
+            assert found is not None
+            assert found.worker == "w-b"
+        await store.stop()
+
+    asyncio.run(test())
