@@ -309,6 +309,7 @@ def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer)
             for _ in range(turns):
                 await asyncio.sleep(0)
             asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
             found = await store.use("b")
             assert found is not None
             assert found.worker == "w-b"
