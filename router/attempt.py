@@ -170,6 +170,8 @@ class Attempt:
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
+        if cached is not None and job.pool.prompts.keyed:
+            job.metrics.compared(cached, expected)
         loading = self.choice.loading
         if cached is not None and hasattr(job.pool.chooser, "loads"):
             on_gpu = expected - loading.l1 - loading.l2

@@ -206,6 +206,8 @@ class Proxy:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
         metrics.decided(decision.reason)
+        if pool.prompts.keyed:
+            metrics.expected(decision.candidates[0].held_tokens, plea.prompt.tokens)
         self._metrics.overhead.observe(monotonic() - plea.started)
         return Job(
             plea.endpoint,
