@@ -52,7 +52,7 @@ _COUNTERS = {
         ("pool",),
     ),
     "kv_hit_tokens": (
-        "Prompt tokens that workers reported as cached, by the tier where they were known to lie.",
+        "Prompt tokens that workers reported as cached, by tier: as they said, or as was known.",
         ("pool", "tier"),
     ),
 }
@@ -102,9 +102,9 @@ class PoolMetrics:
         """A worker reported so many cached tokens where the decision expected others."""
         self.error.observe(cached - expected)
 
-    def hit(self, cached: int, held: Held) -> None:
-        """A worker reported so many tokens as cached, which were believed to lie so."""
-        for tier, tokens in held.found(cached)._asdict().items():
+    def hit(self, found: Held) -> None:
+        """A worker found tokens of a prompt there, by its word or as was believed."""
+        for tier, tokens in found._asdict().items():
             if tokens:
                 self._hits(self._pool, tier, by=tokens)
 

@@ -1,6 +1,6 @@
 """`tiers:` in the YAML: what engines keep behind their GPUs, and how fast it loads at first."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
@@ -58,6 +58,9 @@ class SharedSettings(Model):
     """What lies there counts, with the strategy kvaware. Default: true."""
     bandwidth: Size = Field(default=6 << 30, gt=0)
     """Bytes a second that a worker loads from it, until that is measured. Default: 6GiB."""
+    promotes: Literal["gpu", "l1"] = "gpu"
+    """Where a worker keeps what it loaded, beyond what events tell: its GPU, as LMCache's server
+    does, or `l1` too (`--l2-prefetch-policy retain`; LMCache in the engine). Default: gpu."""
     lmcache: LmcacheSettings | None = None
     """Where LMCache keeps what no event tells of. Default: none, events alone tell."""
 
@@ -77,4 +80,4 @@ class TiersSettings(Model):
         size = self.bytes_per_token
         l1 = self.l1.bandwidth / size if self.l1.enabled else None
         l2 = self.l2.bandwidth / size if self.l2.enabled else None
-        return Loads(l1, l2)
+        return Loads(l1, l2, promotes=self.l2.promotes == "l1")
