@@ -1,9 +1,9 @@
 """Blocks that an engine did not find where it was said to have put them.
 
-Engines tell what leaves their GPU. What lies behind it may go untold: vLLM's host memory when it is
-reset, a shared store whenever it pleases. So an answer counts: where a worker says from which tier
-its tokens came, what it did not find there is not there; where it tells their sum alone, loading may
-have been given up for once, and only the second time counts.
+Engines tell what leaves their GPU. What leaves other tiers may go untold: vLLM's host memory when
+it is reset, a shared store whenever it pleases. So an answer counts: where a worker says from which
+tier its tokens came, what it did not find there is not there; where it tells their sum alone,
+loading may have been given up for once, and only the second time counts.
 """
 
 from collections import OrderedDict
@@ -31,22 +31,24 @@ class Misses:
         """An engine found a prompt otherwise than it was believed to hold it."""
         on_host = believed.gpu + believed.l1
         reached = found.gpu + found.l1 if sure else found.total
-        self._missed(engine, Tier.L1, prompt, max(reached, believed.gpu), on_host, sure)
-        self._missed(engine, Tier.L2, prompt, max(found.total, on_host), believed.total, sure)
-        self._missed("", Tier.L2, prompt, max(found.total, on_host), believed.total, sure)
+        lost = max(reached, believed.gpu), on_host
+        self._missed(self._index.place(engine, Tier.L1), prompt, lost, sure=sure)
+        lost = max(found.total, on_host), believed.total
+        for name in (engine, ""):
+            self._missed(self._index.place(name, Tier.L2), prompt, lost, sure=sure)
 
-    def _missed(  # noqa: PLR0913 - what, of whom, and how surely
-        self, engine: str, tier: Tier, prompt: Prompt, start: int, stop: int, sure: bool
+    def _missed(
+        self, place: Place | None, prompt: Prompt, lost: tuple[int, int], *, sure: bool
     ) -> None:
-        """Of a prompt, one tier has no tokens from `start` up to `stop`."""
-        place = self._index.place(engine, tier)
+        """Of a prompt, one tier has no tokens from the first number up to the second."""
+        start, stop = lost
         if place is None or stop <= start:
             return
         for size in list(place.sizes):
             keys = prompt.blocks.get(size, ())
             first, last = -(-start // size), min(stop // size, len(keys))
             if first < last and (sure or self._again(place, keys[first])):
-                self.counts[tier] += self._index.lose(place, keys, first, last)
+                self.counts[place.tier] += self._index.lose(place, keys, first, last)
 
     def _again(self, place: Place, key: int) -> bool:
         """Whether a block is missed for the second time; then that is over."""

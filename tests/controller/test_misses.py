@@ -1,4 +1,4 @@
-"""What an engine did not find where it was said to lie leaves the index, unless it is there again."""
+"""What an engine did not find where it was said to lie leaves the index, till it is told again."""
 
 from typing import Any
 

@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from simulator.thread import FleetThread
+from simulator.tiers import Tiers
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
 from tests.kvaware.test_tiers_live import EXACT, blocks, level
@@ -33,6 +35,11 @@ def reason(answer: httpx.Response) -> str:
     return answer.headers["x-warmroute-decision"].partition(";")[0]
 
 
+def behind(simulated: FleetThread) -> list[Tiers[bytes]]:
+    """What the workers have besides their GPUs."""
+    return [worker.engine.tiers.tiers for worker in simulated.workers if worker.engine.tiers]
+
+
 @pytest.mark.parametrize("asked", [LMCACHE, SGLANG])
 def test_hits_are_counted_where_the_worker_found_them(
     fleet: MakeFleet, kvaware: MakeKvAware, asked: dict[str, Any]
@@ -43,8 +50,8 @@ def test_hits_are_counted_where_the_worker_found_them(
     ask(router, TEXT)
     until(lambda: level(router, simulated))
     forget_gpu(router, simulated)
-    (worker,) = simulated.workers
-    simulated.call(worker.engine.tiers.tiers.clear)
+    (tiers,) = behind(simulated)
+    simulated.call(tiers.clear)
     answer = ask(router, TEXT, **asked)
     until(lambda: level(router, simulated))
     assert reason(answer) == "l1"
@@ -70,15 +77,15 @@ def test_what_l1_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: MakeKvA
     on_l2 = blocks(router)["", "L2"]
     assert on_l2 > 20
     forget_gpu(router, simulated)
-    store = simulated.workers[0].engine.tiers.tiers.store
-    for one in simulated.workers:
-        simulated.call(partial(setattr, one.engine.tiers.tiers, "store", None))
+    store = behind(simulated)[0].store
+    for tiers in behind(simulated):
+        simulated.call(partial(setattr, tiers, "store", None))
     answer = ask(router, TEXT, **SGLANG)
     assert (reason(answer), cached(answer)) == ("l2", 0)
     assert predicted(answer) > 300
     assert blocks(router)["", "L2"] == 0, "nobody is credited with it any more"
-    for one in simulated.workers:
-        simulated.call(partial(setattr, one.engine.tiers.tiers, "store", store))
+    for tiers in behind(simulated):
+        simulated.call(partial(setattr, tiers, "store", store))
 
 
 def test_tiers_that_are_off_have_no_hits(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
