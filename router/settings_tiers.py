@@ -8,6 +8,7 @@ from router.settings_controller import ControllerUrl
 from router.settings_session import RedisUrl
 from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
+from router.stores.engine_chunks import EngineChunking, Hash
 from router.units import Secret, Size
 from strategies.loads import Loads
 
@@ -36,6 +37,16 @@ class LmcacheSettings(Model):
     """GPUs of a worker, tensor times pipeline parallel. Default: 1."""
     chunk: Annotated[StrictInt, Field(ge=16, le=65_536)] = 256
     """Tokens of a chunk, as LMCache's `--chunk-size` says. Default: 256."""
+    names: Literal["server", "engine"] = "server"
+    """Who names chunks: LMCache's server, or LMCache in the engine's own process, in a Redis.
+    Default: server."""
+    hash: Hash = "builtin"
+    """How LMCache in the engine hashes, its `pre_caching_hash_algorithm`: `builtin`, `sha256` or
+    `sha256_cbor`. Default: builtin."""
+    seed: Annotated[str, Field(pattern=r"^[0-9]{1,10}$")] | None = None
+    """PYTHONHASHSEED of the engines, in quotes; `builtin` needs it. Default: none, not set."""
+    dtype: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,32}$")] = "bfloat16"
+    """The KV cache's type, as LMCache in the engine calls it. Default: bfloat16."""
     deadline: Wait = 0.02
     """How long a decision waits for it; then L2 does not count for it. Default: 20ms."""
 
@@ -43,12 +54,25 @@ class LmcacheSettings(Model):
     def _one(self) -> Self:
         if (self.redis is None) == (self.coordinator is None):
             raise ValueError("needs redis or coordinator, one of them")
+        if self.names == "engine" and self.redis is None:
+            raise ValueError("names of the engine are looked for in a redis alone")
+        if self.names == "engine" and self.hash == "builtin" and self.seed is None:
+            raise ValueError(
+                "needs seed: what the hash builtin makes hangs on the engines' PYTHONHASHSEED"
+            )
         return self
 
     @property
     def chunking(self) -> Chunking:
-        """How chunks are cut and named."""
+        """How LMCache's server cuts and names chunks."""
         return Chunking(self.chunk, self.gpus, self.model)
+
+    @property
+    def naming(self) -> Chunking | EngineChunking:
+        """How those in the Redis are cut and named."""
+        if self.names == "server":
+            return self.chunking
+        return EngineChunking(self.chunk, self.gpus, self.model, self.hash, self.seed, self.dtype)
 
 
 class SharedSettings(Model):

@@ -122,7 +122,11 @@ def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path:
 def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:
     """In Redis, though the router that opened them was killed."""
     with RedisServer() as redis:
-        settings = {"strategy": "session", "session": {"redis": {"url": redis.url}}, "shutdown": SOON}
+        settings = {
+            "strategy": "session",
+            "session": {"redis": {"url": redis.url}},
+            "shutdown": SOON,
+        }
         before = serve(*simulated.urls, **settings)
         sessions = dict.fromkeys((opened(before.url()) for _ in range(6)), "")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
