@@ -16,7 +16,7 @@ from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
-from strategies.loads import HARDLY, Held
+from strategies.loads import HARDLY, Held, Loads
 
 log = logging.getLogger("warmroute.requests")
 
@@ -172,6 +172,7 @@ class Attempt:
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
+            found=self._told(usage),
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
@@ -183,7 +184,7 @@ class Attempt:
         if usage.answer and outcome.ok:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
-            self._learn(usage.prompt, usage.cached)
+            self._learn(usage, usage.prompt)
 
     def _judge(self, now: float) -> None:
         """Tell the breaker what it says of the worker; a client that left says nothing."""
@@ -195,20 +196,39 @@ class Attempt:
         else:
             breaker.answered(now, self._mark, self.status)
 
-    def _learn(self, prompt_tokens: int, cached: int | None) -> None:
-        job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
+    def _believed(self) -> Held:
+        """Where the decision expected cached tokens to lie."""
+        loading = self.choice.loading
+        on_gpu = self.choice.held_tokens - loading.l1 - loading.l2
+        return Held(max(0, on_gpu), loading.l1, loading.l2)
+
+    def _told(self, usage: Usage) -> Held | None:
+        """Where the worker says that they lay."""
+        if usage.cached is None or usage.gpu is None:
+            return None
+        return self._believed().found(usage.cached, usage.gpu, usage.host)
+
+    def _learn(self, usage: Usage, prompt_tokens: int) -> None:
+        job, expected, cached = self.job, min(self.choice.held_tokens, prompt_tokens), usage.cached
         job.pool.prompts.learn(job.prompt, prompt_tokens)
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
-        loading = self.choice.loading
-        if cached is not None and hasattr(job.pool.chooser, "loads"):
-            on_gpu = expected - loading.l1 - loading.l2
-            job.metrics.hit(cached, Held(max(0, on_gpu), loading.l1, loading.l2))
+        if cached is not None and job.pool.prompts.keyed:
+            job.metrics.compared(cached, expected)
+        found = self._told(usage)
+        if cached is not None and (found is not None or hasattr(job.pool.chooser, "loads")):
+            hit = found or self._believed().found(cached)
+            loads: Loads | None = getattr(job.pool.chooser, "loads", None)
+            job.metrics.hit(loads.shown(hit) if loads else hit)
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
-        if loading.seconds > HARDLY * self.choice.cost.prefill:
+        if found is not None:
+            hardly = found.l1 + found.l2 <= HARDLY * prompt_tokens
+        else:
+            hardly = self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
+        if not hardly:
             return  # it tells of the tier that it was loaded from
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)

@@ -220,6 +220,8 @@ class Proxy:
         metrics = self._metrics.pool(pool.name)
         if plea.visit is None:  # else it may change until a worker has taken it on
             metrics.decided(decision.reason)
+        if pool.prompts.keyed:
+            metrics.expected(decision.candidates[0].held_tokens, plea.prompt.tokens)
         self._metrics.overhead.observe(monotonic() - plea.started)
         return Job(
             plea.endpoint,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 from msgspec import Struct
 
 from strategies.load import Load
-from strategies.loads import Loading
+from strategies.loads import Held, Loading
 from strategies.pace import Pace
 
 #: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
@@ -154,6 +154,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it."""
     cached_tokens: int | None = None
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
+    found: Held | None = None
+    """Where these lay, if the worker told."""
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
     computed_s: float | None = None

@@ -6,9 +6,10 @@ for each turn of its conversation, so looking it up and recording it cost next t
 Each worker's order of use is its `Shadow`.
 """
 
+import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
@@ -81,7 +82,8 @@ class PrefixTree:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._root = Node(None, array("Q"), 0, BLOCKS, 1.0)
+        self.root = Node(None, array("Q"), 0, BLOCKS, 1.0)
+        """The empty beginning of everything."""
         self._shadows: dict[str, Shadow] = {}
         self._by_bit: dict[int, Shadow] = {}
         """Whom a bit stands for; those too that are leaving."""
@@ -103,7 +105,7 @@ class PrefixTree:
         `capacity` is how many tokens its own cache holds, if known: it forgets beyond that. `unit`
         is how many tokens a unit of `ends` is; `tail` is how many tokens follow the last block.
         """
-        shadow = self._shadows.get(worker) or self._join(worker)
+        shadow = self._shadows.get(worker) or self.join(worker)
         shadow.clock += 1
         leaf = node = self._path(keys, ends, unit)
         placement = Placement(leaf, shadow)
@@ -139,7 +141,7 @@ class PrefixTree:
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
         path = []
-        node, at, count = self._root, 0, len(keys)
+        node, at, count = self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -234,7 +236,7 @@ class PrefixTree:
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, parting and adding runs as needed."""
-        node, at, count = self._root, 0, len(keys)
+        node, at, count = self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -275,7 +277,8 @@ class PrefixTree:
             lower.leave()
         return upper
 
-    def _join(self, worker: str) -> Shadow:
+    def join(self, worker: str) -> Shadow:
+        """Make the mirror of a worker that has none."""
         taken = sum(self._by_bit)
         self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
@@ -292,6 +295,20 @@ class PrefixTree:
                 del self._untidy[shadow]
                 if shadow.leaving:
                     del self._by_bit[shadow.bit]
+
+    def shadows(self) -> Iterable[Shadow]:
+        """Every worker's mirror."""
+        return self._shadows.values()
+
+    def shrink(self) -> None:
+        """Forget what is beyond the bound."""
+        for shadow in self._shadows.values():
+            shadow.shrink(self._share(), most=sys.maxsize)
+
+    def clear(self) -> None:
+        """Forget everything, at once."""
+        for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
+            known.clear()
 
     def _share(self) -> float:
         return self._limit / max(1, len(self._shadows))

@@ -201,7 +201,7 @@ def test_what_only_forgotten_workers_held_is_gone() -> None:
         tree.insert(keys((number, 1)), f"w{number % 3}")
     for number in range(3):
         tree.forget(f"w{number}")
-    assert (len(tree), tree.bytes, tree._root.children, tree._shadows) == (0, 0, {}, {})
+    assert (len(tree), tree.bytes, tree.root.children, tree._shadows) == (0, 0, {}, {})
 
 
 def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
@@ -276,4 +276,4 @@ def test_taking_back_never_disconnects(
             assert parent.parent is None or parent.entries[shadow.bit].held == len(parent.keys)
     for name in ("a", "b", "c"):
         tree.forget(name)
-    assert (len(tree), tree._root.children) == (0, {})
+    assert (len(tree), tree.root.children) == (0, {})
