@@ -26,18 +26,13 @@ _GONE = 0
 
 
 class Tally:
-    """How many names all the maps have room for that count here."""
+    """Counts what several maps take."""
 
-    __slots__ = ("fresh", "settled")
+    __slots__ = ("bytes",)
 
     def __init__(self) -> None:
-        self.fresh = self.settled = 0
-        """In their dictionaries, and in their arrays."""
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = 0
         """Estimated size in memory."""
-        return self.fresh * FRESH_BYTES + self.settled * SETTLED_BYTES
 
 
 class Names:
@@ -65,19 +60,23 @@ class Names:
     def _settle(self, hashes: "Words", keys: "Words") -> None:
         # What the dictionary took is not given back, for it will be taken again before the next
         # merge: that much is counted, however few names are in it.
-        room = len(hashes) // 8
-        self._tally.fresh += room - self._room
-        self._tally.settled += len(hashes) - self._settled
-        self._settled, self._room = len(hashes), room
+        before = self.bytes
+        self._settled, self._room = len(hashes), len(hashes) // 8
+        self._tally.bytes += self.bytes - before
         self._hashes: memoryview = memoryview(hashes.data)
         self._keys: memoryview = memoryview(keys.data)
         self._view = (hashes, keys)
+
+    @property
+    def bytes(self) -> int:
+        """Estimated size in memory, as it is counted in the tally."""
+        return self._room * FRESH_BYTES + self._settled * SETTLED_BYTES
 
     def add(self, hashes: Sequence[int], keys: Iterable[int]) -> None:
         """Give names to blocks. None of them has one here, or the same as now."""
         self._fresh.update(zip(hashes, keys, strict=False))
         if (size := len(self._fresh)) > self._room:
-            self._tally.fresh += size - self._room
+            self._tally.bytes += (size - self._room) * FRESH_BYTES
             self._room = size
         if len(self._fresh) > FEW + self._settled // 8:
             self._merge()
