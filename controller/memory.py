@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
+from controller.holdings import Holdings
 from controller.index import Index
 from controller.misses import Misses
 from controller.source import Mark, Source
@@ -59,12 +60,17 @@ class Memory:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
 
-    def resume(self, marks: dict[str, Mark]) -> None:
-        """A snapshot was taken over, in which streams were so far: they go on there, but for those
-        that have spoken since. What it says of these engines may be of processes before."""
-        self.marks = marks
+    def where(self) -> dict[str, Mark]:
+        """How far each stream is, by the engine's name; of those that have not come yet, too."""
+        return {**self.marks, **{source.name: source.mark() for source in self.all_sources()}}
+
+    def adopt(self, holdings: Holdings, marks: dict[str, Mark]) -> None:
+        """Take over a snapshot, while the index is empty: streams go on there, but for those that
+        have spoken since. What it says of these engines may be of processes before."""
+        self.index.adopt(holdings)
+        self.marks = dict(marks)
         for source in self.all_sources():
-            mark = marks.pop(source.name, None)
+            mark = self.marks.pop(source.name, None)
             if source.stream.state is not State.WAITING:
                 self.index.forget(source.name)
             elif mark is not None:

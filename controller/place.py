@@ -3,7 +3,7 @@
 from collections import Counter
 
 from controller.events import Tier
-from controller.names import Names
+from controller.names import Names, Tally
 
 
 class Place:
@@ -11,11 +11,12 @@ class Place:
 
     __slots__ = ("bit", "blocks", "copies", "names", "sizes", "tier", "worker")
 
-    def __init__(self, worker: str, tier: Tier, bit: int) -> None:
+    def __init__(self, worker: str, tier: Tier, bit: int, tally: Tally) -> None:
+        """`tally` counts the names of all places."""
         self.worker = worker
         self.tier = tier
         self.bit = bit
-        self.names = Names()
+        self.names = Names(tally)
         self.copies: dict[int, int] = {}
         """Of blocks that are there more than once, how many more; by reference."""
         self.blocks = 0
@@ -29,7 +30,7 @@ class Place:
 
     def empty(self) -> None:
         """It holds nothing any more."""
-        self.names = Names()
+        self.names.clear()
         self.copies.clear()
         self.sizes.clear()
         self.blocks = 0

@@ -5,6 +5,7 @@
 controller serves one fleet, so `tenant_id` is echoed and nothing else.
 """
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
@@ -17,11 +18,13 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
+from controller.counting import Counted, Requests
 from controller.door import Door
 from controller.events import LARGEST
 from controller.memory import Memory
+from controller.picture import taken
 from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
-from controller.snapshot import BadSnapshot, dump, restore
+from controller.snapshot import BadSnapshot, read, written
 from controller.source import Source
 from strategies.base import Prompt
 from strategies.blocks import even_chain, even_root
@@ -121,8 +124,21 @@ Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
 Leave = Callable[[Source], Awaitable[None]]
 
 
-def serve(memory: Memory, follow: Follow, leave: Leave, keys: Mapping[str, str]) -> FastAPI:
-    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in."""
+#: Makes the body of `/metrics`, and its type.
+Series = Callable[[], tuple[bytes, str]]
+
+
+def serve(
+    memory: Memory,
+    follow: Follow,
+    leave: Leave,
+    keys: Mapping[str, str],
+    *,
+    requests: Requests | None = None,
+    series: Series | None = None,
+) -> FastAPI:
+    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in.
+    What is asked is counted in `requests`; `series` are what Prometheus is told."""
     documented = [Depends(HTTPBearer(auto_error=False))] if keys else []
     app = FastAPI(
         title="Warmroute controller", docs_url=None, redoc_url=None, dependencies=documented
@@ -134,6 +150,10 @@ def serve(memory: Memory, follow: Follow, leave: Leave, keys: Mapping[str, str])
     _sources(app, memory, follow, leave)
     _questions(app, memory)
     _snapshots(app, memory)
+    if series is not None:
+        _metrics(app, series)
+    paths = [getattr(route, "path", "") for route in app.routes]
+    app.add_middleware(Counted, paths=paths, requests=requests or Requests())
     return app
 
 
@@ -223,25 +243,47 @@ def _questions(app: FastAPI, memory: Memory) -> None:
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 
 
+def _metrics(app: FastAPI, series: Series) -> None:
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Give Prometheus streams, index, and what was asked."""
+        body, kind = series()
+        return Response(body, headers={"content-type": kind})
+
+
 def _snapshots(app: FastAPI, memory: Memory) -> None:
+    making = asyncio.Lock()
+
     @app.get("/snapshot", response_class=Response)
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
-        marks = {source.name: source.mark() for source in memory.all_sources()}
-        return Response(dump(memory.index, marks), media_type=MSGPACK)
+        _one_at_a_time(making)
+        async with making:
+            picture = taken(memory.index.holdings, memory.where())
+            return Response(await asyncio.to_thread(written, picture), media_type=MSGPACK)
 
     @app.post("/restore")
     async def put_back(request: Request) -> dict[str, int]:
         """Take over a snapshot, before anything else was heard; streams go on where it ends."""
-        body = await _body(request, LARGEST_SNAPSHOT)
-        if len(memory.index):  # not before: engines go on talking while it comes
-            raise HTTPException(409, "there are blocks already: restore into a fresh controller")
-        try:
-            marks = restore(memory.index, body)
-        except BadSnapshot as error:
-            raise HTTPException(400, str(error)) from None
-        memory.resume(marks)
-        return {"blocks": len(memory.index)}
+        _one_at_a_time(making)
+        async with making:
+            body = await _body(request, LARGEST_SNAPSHOT)
+            try:
+                holdings, marks = await asyncio.to_thread(read, body)
+            except BadSnapshot as error:
+                raise HTTPException(400, str(error)) from None
+            if len(memory.index):  # not before: engines go on talking while it comes
+                raise HTTPException(
+                    409, "there are blocks already: restore into a fresh controller"
+                )
+            memory.adopt(holdings, marks)
+            return {"blocks": len(memory.index)}
+
+
+def _one_at_a_time(making: asyncio.Lock) -> None:
+    """A snapshot is as large as the index. Raises HTTPException."""
+    if making.locked():
+        raise HTTPException(429, "another snapshot is under way; please try again")
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -26,6 +26,8 @@ class Source:
         self.connected = False
         self.last_event: float | None = None
         """When the last message came."""
+        self.still_since: float | None = None
+        """When the last message came, or else the connection stood first; None if it never did."""
         self.told = 0.0
         """When the last batch was made, by the engine's clock, in seconds since the epoch; also of
         one that a replay brought. 0 if none was."""
@@ -40,6 +42,8 @@ class Source:
     def opened(self, now: float) -> list[Ask]:
         """The connection stands."""
         self.connected = True
+        if self.still_since is None:
+            self.still_since = now
         return self._take(self.stream.opened(now))
 
     def disconnected(self) -> None:
@@ -53,7 +57,7 @@ class Source:
 
     def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
         """A live message; returns what must be asked for."""
-        self.last_event = now
+        self.last_event = self.still_since = now
         return self._take(self.stream.heard(sequence, payload, now))
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
@@ -90,7 +94,8 @@ class Source:
 
     def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""
-        self.connected, self.last_event = True, now
+        self.connected = True
+        self.last_event = self.still_since = now
         self._apply(payload)
 
     @property

@@ -22,7 +22,8 @@ from router.replay_tables import tables
 from router.serve import serve as run_serve
 from router.settings import LogSettings, Settings
 from router.settings_file import Loaded
-from router.units import Address
+from router.snapshots import CannotRestore
+from router.units import Address, parse_duration
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
 from simulator.wire import Encoding
@@ -65,6 +66,16 @@ def _address(text: str) -> Address:
         return Address.parse(text)
     except ValueError as error:
         raise _fail(f"--listen: {error}", 2) from None
+
+
+def _duration(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise _fail(f"{option}: {error}", 2) from None
+    if seconds <= 0:
+        raise _fail(f"{option}: more than 0s is needed", 2)
+    return seconds
 
 
 def _show_version(wanted: bool) -> None:
@@ -163,6 +174,7 @@ def run_controller(
     snapshot: Annotated[
         Path | None, typer.Option(help="Taken over at the start, and written at the end.")
     ] = None,
+    every: Annotated[str, typer.Option(help="And this often, in between.")] = "5m",
     workers: Workers = None,
 ) -> None:
     """Listen to the workers of a kvaware pool, and answer routers what they hold."""
@@ -174,12 +186,13 @@ def run_controller(
                 settings,
                 address,
                 snapshot,
+                _duration("--every", every),
                 lambda url: _err.print(f"Warmroute controller listens on {url}", markup=False),
             )
         )
     except ValueError as error:
         raise _fail(f"--listen: {error}", 2) from None
-    except (CannotBuild, server.PortTaken, controller_command.CannotRestore) as error:
+    except (CannotBuild, server.PortTaken, CannotRestore) as error:
         raise _fail(str(error)) from None
 
 
