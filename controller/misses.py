@@ -48,7 +48,7 @@ class Misses:
             keys = prompt.blocks.get(size, ())
             first, last = -(-start // size), min(stop // size, len(keys))
             if first < last and (sure or self._again(place, keys[first])):
-                self.counts[place.tier] += self._index.lose(place, keys, first, last)
+                self.counts[place.tier] += self._index.holdings.lose(place, keys, first, last)
 
     def _again(self, place: Place, key: int) -> bool:
         """Whether a block is missed for the second time; then that is over."""
