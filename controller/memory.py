@@ -117,16 +117,19 @@ class Memory:
         """As `strategies.kvaware.Memory` has it."""
         return sum(source.events for source in self.sources.get(worker, ()))
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+    def observe(
+        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
+    ) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
         if truth is None or not outcome.ok or outcome.cached_tokens is None:
             return
-        cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
-        if prompt - cached >= SURELY_NEW:
+        cached, length = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if length - cached >= SURELY_NEW:
             truth.computed(heard, self.heard(worker))
         if predicted is not None:
             truth.observe(predicted, cached, self._block(worker))
+            self._take_back(worker, prompt, predicted, cached)
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""
@@ -134,6 +137,15 @@ class Memory:
             source.restarted()
 
     # How it is done.
+
+    def _take_back(self, worker: str, prompt: Prompt, predicted: int, cached: int) -> None:
+        """Fewer tokens were found than predicted: the block after them is not where it was."""
+        sources = self.sources[worker]
+        if len(sources) > 1:  # nobody knows which rank was asked
+            return
+        for size, keys in prompt.blocks.items():
+            if cached // size < min(predicted // size, len(keys)):
+                self.index.miss(sources[0].name, keys, cached // size)
 
     def _ranks(
         self,

@@ -1,15 +1,19 @@
 """One tier of one engine: what it calls its blocks, and how many there are."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from controller.events import Tier
 from controller.names import Names
+
+#: Names that are kept apart while a place is doubtful: some 1 MiB.
+MOST_APART = 1 << 14
 
 
 class Place:
     """One tier of one engine; the shared store is one of the engine called ``""``."""
 
-    __slots__ = ("bit", "blocks", "copies", "names", "sizes", "tier", "worker")
+    __slots__ = ("bit", "blocks", "copies", "names", "since", "sizes", "tier", "worker")
 
     def __init__(self, worker: str, tier: Tier, bit: int) -> None:
         self.worker = worker
@@ -21,6 +25,15 @@ class Place:
         self.blocks = 0
         self.sizes: Counter[int] = Counter()
         """And how many of each size, in tokens."""
+        self.since: set[int] | None = None
+        """While it is doubtful whether the rest is still there: names of what came since."""
+
+    def came(self, names: Iterable[int]) -> None:
+        """These have come; when so many have without a sign of loss, nothing was lost."""
+        if self.since is not None:
+            self.since.update(names)
+            if len(self.since) > MOST_APART:
+                self.since = None
 
     @property
     def usual(self) -> int:
@@ -33,6 +46,7 @@ class Place:
         self.copies.clear()
         self.sizes.clear()
         self.blocks = 0
+        self.since = None
 
     def __repr__(self) -> str:
         return f"<Place {self.worker} {self.tier.name} {self.blocks} blocks>"

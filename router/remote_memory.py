@@ -210,7 +210,14 @@ class RemoteMemory:
         """As `strategies.kvaware.Memory` has it."""
         return self._heard.get(worker, 0)
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+    def observe(
+        self,
+        worker: str,
+        prompt: Prompt,  # noqa: ARG002 - the controller corrects nothing by what routers find
+        predicted: int | None,
+        outcome: Outcome,
+        heard: int,
+    ) -> None:
         """As `strategies.kvaware.Memory` has it."""
         if not outcome.ok or outcome.cached_tokens is None:
             return

@@ -41,9 +41,11 @@ class Memory(Protocol):
     def heard(self, worker: str) -> int:
         """How many events a worker has told, ever."""
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """What the memory predicted (None: it was not asked), and what came of it; `heard` is from
-        before it was sent."""
+    def observe(
+        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
+    ) -> None:
+        """What the memory predicted of a prompt (None: it was not asked), and what came of it;
+        `heard` is from before it was sent."""
 
     def forget(self, worker: str) -> None:
         """That worker restarted or left."""
@@ -177,7 +179,7 @@ class KvAware:
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             judged = predicted if placed.judged else None
-            self.memory.observe(name, judged, outcome, placed.heard)
+            self.memory.observe(name, prompt, judged, outcome, placed.heard)
 
     def _learn(self, prompt: Prompt, candidate: Candidate, outcome: Outcome) -> None:
         """What was loaded as predicted tells how fast that is."""

@@ -128,23 +128,37 @@ def test_doubts() -> None:
     push(source)
     for _ in range(6):
         memory.observe(
-            "w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
+            "w",
+            prompt(),
+            0,
+            Outcome(ok=True, prompt_tokens=9000, cached_tokens=0),
+            memory.heard("w"),
         )
     assert memory.doubt("w") == "silent"
     push(source, stored(0, 8))
     assert memory.doubt("w") == "", "at once"
-    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w"))
+    memory.observe(
+        "w", prompt(), 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
+    )
     assert memory.doubt("w") == ""
     for _ in range(20):
         memory.observe(
-            "w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
+            "w",
+            prompt(),
+            5000,
+            Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500),
+            memory.heard("w"),
         )
     assert memory.doubt("w") == "disagrees"
     truth = memory.truths["w"]
     assert truth.bias == pytest.approx(20 * 3500 / 27)
     for _ in range(30):
         memory.observe(
-            "w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
+            "w",
+            prompt(),
+            8500,
+            Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500),
+            memory.heard("w"),
         )
     assert memory.doubt("w") == ""
 
@@ -173,7 +187,11 @@ def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
     push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
     for _ in range(20):
         memory.observe(
-            "w", 5000, Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900), memory.heard("w")
+            "w",
+            prompt(),
+            5000,
+            Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900),
+            memory.heard("w"),
         )
     assert memory.doubt("w") == "disagrees"
 
@@ -187,10 +205,10 @@ def test_one_event_may_be_of_many_prompts() -> None:
     push(source, stored(0, 8))
     answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
     for _ in range(20):
-        memory.observe("w", None, answer, before)
+        memory.observe("w", prompt(), None, answer, before)
     assert memory.doubt("w") == ""
     for _ in range(4):
-        memory.observe("w", None, answer, memory.heard("w"))
+        memory.observe("w", prompt(), None, answer, memory.heard("w"))
     assert memory.doubt("w") == "silent"
 
 

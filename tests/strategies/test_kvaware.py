@@ -49,7 +49,9 @@ class Told:
         """As it was told."""
         return self.events
 
-    def observe(self, worker: str, predicted: int | None, _: Outcome, heard: int) -> None:
+    def observe(
+        self, worker: str, _: Prompt, predicted: int | None, outcome: Outcome, heard: int
+    ) -> None:
         """Write it down."""
         self.observed.append((worker, predicted))
         self.heard_before.append(heard)

@@ -20,6 +20,7 @@ import httpx
 from tokenizers import Tokenizer
 
 from tests.identity.families import FAMILIES, folder, train
+from tests.vllm.left_behind import remove, shared_memory
 
 #: Names the command.
 VARIABLE = "WARMROUTE_VLLM"
@@ -109,6 +110,10 @@ class Engine:
         """More flags, from the next start on."""
         self._flags += flags
 
+    def tell(self, **variables: str) -> None:
+        """More of the environment, from the next start on."""
+        self._environment |= variables
+
     def start(self) -> "Engine":
         """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
         found = command()
@@ -144,12 +149,14 @@ class Engine:
         process, self._process = self._process, None
         if process is None:
             return
+        segments = shared_memory(process.pid)
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S)
         with suppress(ProcessLookupError):  # its group is gone with its last process
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        remove(segments)
 
     def _wait(self) -> None:
         assert self._process is not None
