@@ -211,8 +211,8 @@ class Index:
     def miss(self, worker: str, keys: Sequence[int], at: int) -> None:
         """`worker` was asked for all that these keys name, and had to compute block `at`.
 
-        Stores never tell what leaves them, and engines not always when they empty the host's memory
-        (`clear`): what lies there by their word alone is believed no more.
+        Stores never tell what leaves them; engines not when they empty the host's memory (`clear`),
+        and LMCache's not under which salt a chunk lies there. GPUs tell all.
         """
         steps = self.tree.find(keys[: at + 1]).steps
         if not steps or steps[-1][2] <= at:
@@ -221,10 +221,10 @@ class Index:
         host = self._places.get((worker, Tier.L1))
         if host is not None and host.since is not None and run.holds(host.bit, at - begin):
             self._lose(worker, host)
-        for where in ((worker, Tier.L2), ("", Tier.L2)):
+        for where in ((worker, Tier.L1), (worker, Tier.L2), ("", Tier.L2)):
             place = self._places.get(where)
             if place is not None and run.holds(place.bit, at - begin):
-                self.counts["gone from a store"] += 1
+                self.counts["not where it was"] += 1
                 self._discard(place, run, at - begin)
 
     @staticmethod

@@ -139,12 +139,15 @@ class Memory:
     # How it is done.
 
     def _take_back(self, worker: str, prompt: Prompt, predicted: int, cached: int) -> None:
-        """Fewer tokens were found than predicted: the block after them is not where it was."""
+        """Fewer tokens were found than predicted: the block after them is not where it was.
+
+        Less than a block may lack anyway: of a prompt that LMCache has whole, the last token.
+        """
         sources = self.sources[worker]
         if len(sources) > 1:  # nobody knows which rank was asked
             return
         for size, keys in prompt.blocks.items():
-            if cached // size < min(predicted // size, len(keys)):
+            if predicted - cached >= size and cached // size < len(keys):
                 self.index.miss(sources[0].name, keys, cached // size)
 
     def _ranks(

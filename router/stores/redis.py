@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from router.stores.chunks import ENGINES, SERVERS, Chunking, digests
+from router.stores.chunks import ENGINES, SERVERS, Chunking, digests, ending
 from router.stores.lookup import StoreDown
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class RedisChunks:
         self._url = settings.redis
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As the seam has it; of a prompt with a salt nothing is known."""
-        if salt:
+        """As the seam has it."""
+        prefix, suffix = self._chunking.prefix(model), ending(salt)
+        if suffix is None:
             return 0
-        prefix = self._chunking.prefix(model)
         named = digests(ids, self._chunking.tokens, MOST_CHUNKS)
         found = 0
         for start in range(0, len(named), BATCH):
-            keys = [prefix + digest.hex() for digest in named[start : start + BATCH]]
+            keys = [prefix + digest.hex() + suffix for digest in named[start : start + BATCH]]
             here = await self._leading(keys)
             found += here
             if here < len(keys):
