@@ -1,6 +1,7 @@
 """What engines do not tell of their slower tiers, as vLLM 0.32 was seen not to tell it."""
 
 from random import Random
+from typing import Any
 
 from controller.events import Removed, Tier
 from controller.memory import Memory
@@ -10,8 +11,8 @@ from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
 from tests.controller.test_memory import prompt, push, stored
 
-CPU = {"medium": "CPU"}
-STORE = {"medium": "STORAGE", "locality": "REMOTE"}
+CPU: dict[str, Any] = {"medium": "CPU"}
+STORE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
 CLEARED = {"type": "AllBlocksCleared"}
 
 
@@ -21,7 +22,7 @@ def removed(first: int, number: int, medium: str) -> dict[str, object]:
     return {"type": "BlockRemoved", "block_hashes": names, "medium": medium}
 
 
-def singly(*blocks: int, **more: object) -> list[dict[str, object]]:
+def singly(*blocks: int, **more: Any) -> list[dict[str, object]]:
     """One event for each block, as offload tiers tell of them."""
     return [stored(block, 1, **more) for block in blocks]
 
@@ -99,7 +100,12 @@ def test_names_alone_are_told_again_too() -> None:
     """As of engines that leave tokens out."""
     memory = Memory(1 << 24)
     source = memory.join("w")
-    bare = {"medium": "CPU", "token_ids": [], "block_size": 0, "parent_block_hash": None}
+    bare: dict[str, Any] = {
+        "medium": "CPU",
+        "token_ids": [],
+        "block_size": 0,
+        "parent_block_hash": None,
+    }
     push(source, stored(0, 8), *singly(*range(8), **bare), CLEARED)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
     push(source, stored(0, 8), *singly(2, **bare), removed(0, 8, "GPU"))

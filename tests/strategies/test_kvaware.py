@@ -50,7 +50,7 @@ class Told:
         return self.events
 
     def observe(
-        self, worker: str, _: Prompt, predicted: int | None, outcome: Outcome, heard: int
+        self, worker: str, _: Prompt, predicted: int | None, __: Outcome, heard: int
     ) -> None:
         """Write it down."""
         self.observed.append((worker, predicted))

@@ -8,7 +8,7 @@ import httpx
 
 from tests.vllm.engine import command, free_port
 from tests.vllm.program import Program
-from tests.vllm.tiered import BLOCK_BYTES, Tiered, counters, has
+from tests.vllm.tiered import BLOCK_BYTES, Hits, Tiered, counters, has
 
 #: Why nothing of it can be run.
 NOT_INSTALLED = "LMCache is not installed in the environment that vLLM is in (lmcache 0.5)"
@@ -16,7 +16,7 @@ NOT_INSTALLED = "LMCache is not installed in the environment that vLLM is in (lm
 CHUNK = 64
 CHUNK_BYTES = CHUNK // 32 * BLOCK_BYTES
 #: Chunks in the server's memory.
-L1 = 40
+L1 = 80
 
 _QUIET = {"LMCACHE_TRACK_USAGE": "false"}
 
@@ -77,3 +77,16 @@ def engine(folder: Path, log: Path, server: Server, *flags: str, seed: str = "0"
     made.engine.add(*flags)
     made.engine.tell(PYTHONHASHSEED=seed, **_QUIET)
     return made
+
+
+def hits(server: Server) -> Hits:
+    """Tokens that lookups found, by the server's own count, whatever the GPU had of them."""
+    name = "lmcache_mp_lookup_hit_l{}_tokens_total"
+    found = server.counted()
+    return Hits(0, *(int(found.get((name.format(tier), ""), 0)) for tier in (1, 2)))
+
+
+def stats(answer: httpx.Response) -> tuple[int, int]:
+    """Tokens of one request on the GPU, and in LMCache beyond them, where that was asked for."""
+    told = answer.json()["kv_transfer_params"]["cached_token_stats"]
+    return told["num_vllm_cached_tokens"], told["num_lmcache_extra_cached_tokens"]

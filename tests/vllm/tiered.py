@@ -2,20 +2,24 @@
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from random import Random, SystemRandom
+from time import monotonic
+from typing import NamedTuple
 
 import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from strategies.explain import Explanation, Term
+from strategies.explain import Explanation
+from strategies.loads import Held
 from tests.support import Router, until
 from tests.vllm.engine import BLOCK, MODEL, command
-from tests.vllm.publishing import CHAT, PATIENCE, Publishing, memory
+from tests.vllm.publishing import CHAT, Publishing, tokens, words
 
 #: Blocks of a GPU, and of the host's memory.
 GPU, L1 = 40, 80
@@ -51,17 +55,9 @@ class Tiered(Publishing):
         }
         self.engine.add("--kv-transfer-config", json.dumps(told))
 
-    def counted(self) -> Mapping[tuple[str, str], float]:
-        """The engine's counters about KV blocks: by name, and by tier where it tells one."""
-        return counters(f"{self.url}/metrics", ("vllm:kv_offload", "vllm:external", "vllm:prompt"))
-
-    def chunks(self) -> "Chunks":
-        """Chunks that the engine looked up and found, by its own count, ever."""
-        found = self.counted()
-        name = "vllm:kv_offload_tiering_chunk_hits_total"
-        return Chunks(
-            int(found.get((name, "0:primary"), 0)), int(found.get((name, "1:RedisStore"), 0))
-        )
+    def counted(self, *names: str) -> Mapping[tuple[str, str], float]:
+        """Its counters of these names."""
+        return counters(f"{self.url}/metrics", names)
 
     def direct(self, text: str, **more: object) -> httpx.Response:
         """Ask it, past the router."""
@@ -71,25 +67,27 @@ class Tiered(Publishing):
         return answer
 
 
-class Chunks(NamedTuple):
-    """Hits by tier."""
+class Hits(NamedTuple):
+    """Tokens that were found, by tier, ever or since another count."""
 
-    l1: int
-    l2: int
+    gpu: int = 0
+    l1: int = 0
+    l2: int = 0
 
-    def since(self, other: "Chunks") -> "Chunks":
+    def since(self, other: "Hits") -> "Hits":
         """What came after another count."""
-        return Chunks(self.l1 - other.l1, self.l2 - other.l2)
+        return Hits(*(new - old for new, old in zip(self, other, strict=True)))
 
 
 def counters(url: str, names: tuple[str, ...]) -> Mapping[tuple[str, str], float]:
-    """What a program counts under names that begin so, by name and by the label `tier`."""
+    """What a program counts under names that begin so, by name and the label of a tier, if any."""
     text = httpx.get(url, timeout=30).text
     found: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith(names):
-                place = sample.name, sample.labels.get("tier", "")
+                labels = sample.labels
+                place = sample.name, labels.get("tier", labels.get("source", ""))
                 found[place] = found.get(place, 0.0) + sample.value
     return found
 
@@ -100,34 +98,63 @@ def start_all(engines: Iterable[Tiered]) -> None:
         list(pool.map(lambda one: one.engine.start(), engines))
 
 
+def believed(router: Router, one: Tiered, text: str, **more: object) -> Held:
+    """What the router says that an engine holds of a chat, which it sends nowhere."""
+    term = next(term for term in explained(router, text, **more).workers if term.worker == one.name)
+    return Held(term.held_tokens - term.l1_tokens - term.l2_tokens, term.l1_tokens, term.l2_tokens)
+
+
 def explained(router: Router, text: str, **more: object) -> Explanation:
-    """What the router would decide now, which sends nothing."""
+    """What it would decide now."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     answer = router.http.post("/explain", json={**chat, **more})
     assert answer.status_code == 200, answer.text
     return msgspec.json.decode(answer.content, type=Explanation)
 
 
-def believed(router: Router, worker: str, text: str, **more: object) -> Term:
-    """What the router says a worker holds of a chat."""
-    found = explained(router, text, **more).workers
-    return next(one for one in found if one.worker == worker)
+def sent(router: Router, text: str, **more: object) -> httpx.Response:
+    """Ask through the router, whatever else is booked there."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer
 
 
-def settled(router: Router, engines: Iterable[Tiered]) -> None:
-    """Wait until all that engines published has been applied: they tell with a step of theirs."""
-    for one in engines:
-        (source,) = memory(router).sources[one.name]
-        until(lambda: not source.doubt, PATIENCE)  # noqa: B023
+def reason(answer: httpx.Response) -> str:
+    """Why it went where it went."""
+    return answer.headers["x-warmroute-decision"].partition(";")[0]
 
 
-def blocks(router: Router) -> dict[tuple[str, str], int]:
-    """Blocks held, by worker and tier; those of a shared store are nobody's."""
-    return {(one.worker, one.tier.name): one.blocks for one in memory(router).index.places()}
+def whole(answer: httpx.Response, size: int = BLOCK) -> int:
+    """Tokens of its prompt that are in full blocks."""
+    return tokens(answer) // size * size
 
 
-def stats(answer: httpx.Response) -> dict[str, Any]:
-    """What LMCache says of one request, if it was asked to."""
-    told = answer.json()["kv_transfer_params"]["cached_token_stats"]
-    assert isinstance(told, dict)
-    return told
+def step(one: Tiered) -> None:
+    """Have an engine compute something: what became known since is told with it."""
+    one.direct(f"step {SystemRandom().random()}")
+
+
+def other_work(one: Tiered, done: Callable[[], bool]) -> None:
+    """Have an engine compute prompts that nobody asks for again, until something is so."""
+    for _ in range(12):
+        step(one)
+        with suppress(AssertionError):
+            until(done, 1)
+            return
+        one.direct(words(Random(SystemRandom().random()), 230))
+    until(done, 2)
+
+
+@contextmanager
+def only(router: Router, one: Tiered) -> Iterator[None]:
+    """The others are booked for minutes meanwhile."""
+    others = [worker for worker in router.door.fleet.workers if worker.name != one.name]
+    booked = [
+        (worker.load, worker.load.book(monotonic(), 100.0, 100, stream=True)) for worker in others
+    ]
+    try:
+        yield
+    finally:
+        for load, booking in booked:
+            load.release(booking, monotonic())

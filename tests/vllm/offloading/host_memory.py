@@ -23,11 +23,13 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 class HostMemory(TieringOffloadingSpec):  # type: ignore[misc]  # vLLM is not in our environment
     """vLLM's tiers, and a worker that needs no GPU."""
 
+    _copies: "Copies | None" = None
+
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """What copies; one for each of the engine's workers. Raises ValueError."""
         if self.blocks_per_chunk != 1:
             raise ValueError("block_size: chunks of one block are copied here, no others")
-        if self._worker is None:
+        if self._copies is None:
             region = SharedOffloadRegion(
                 engine_id=self.config.engine_id,
                 num_chunks=self.num_chunks,
@@ -35,8 +37,8 @@ class HostMemory(TieringOffloadingSpec):  # type: ignore[misc]  # vLLM is not in
                 kv_bytes_per_chunk=self.kv_bytes_per_chunk,
                 cpu_page_size=self.cpu_page_size_per_worker,
             )
-            self._worker = Copies(kv_caches, region)
-        return self._worker
+            self._copies = Copies(kv_caches, region)
+        return self._copies
 
 
 class Copies(OffloadingWorker):  # type: ignore[misc]

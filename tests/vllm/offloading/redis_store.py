@@ -7,7 +7,7 @@ A Redis that does not answer holds nothing.
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from redis import Redis, RedisError
@@ -69,11 +69,12 @@ class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in 
         assert self._rows is not None
         job, keys = job_metadata, list(job_metadata.keys)
         try:
-            values: list[bytes | None] = self._redis.mget([self._name(key) for key in keys])
+            values = self._redis.mget([self._name(key) for key in keys])
         except RedisError:
             values = [None] * len(keys)
         read = []
-        for key, row, value in zip(keys, job.chunk_ids, values, strict=True):
+        there = cast("list[bytes | None]", values)
+        for key, row, value in zip(keys, job.chunk_ids, there, strict=True):
             if value is not None:
                 self._rows[row] = np.frombuffer(value, self._rows.dtype)
                 read.append(key)
