@@ -40,8 +40,13 @@ class EngineChunking(NamedTuple):
     dtype: str = "bfloat16"
     """Of the KV cache, as LMCache calls it."""
 
-    def names(self, model: str, ids: bytes, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each."""
+    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
+        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each.
+
+        None with a salt: of those nothing is known.
+        """
+        if salt:
+            return []
         words = array("I", ids).tolist()
         hashed, last = _FUNCTIONS[self.hash], first(self.hash, self.seed)
         prefix, names = self.prefix(model), []
