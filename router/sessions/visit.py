@@ -50,6 +50,7 @@ TRIES = 8
 _MOVES = frozenset(("rebound", "spilled"))
 #: What a decision is called that came to this.
 _REASONS = {"kept": "session", "rebound": "rebind", "spilled": "spill"}
+_DECIDED = frozenset(("bind", *_REASONS.values()))
 
 
 class Wanted(Enum):
@@ -174,7 +175,7 @@ class Visit:
 
     def reason(self, decided: str) -> str:
         """Return why it is where it is: its worker may have refused it since that was decided."""
-        return _REASONS.get(self.state, decided)
+        return _REASONS.get(self.state, decided) if decided in _DECIDED else decided
 
     async def settle(
         self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str
