@@ -14,6 +14,9 @@ from strategies.shadow import UNBOUNDED, Entry, Shadow
 
 #: Every block counts one.
 BLOCKS = range(1 << 32)
+#: Entries that are dropped beside one placement, at most: each takes 2 us. A placement adds one or
+#: two, so what is too large shrinks, and nobody waits while a worker that left is forgotten.
+AT_ONCE = 64
 
 
 class Node:
@@ -80,9 +83,10 @@ class PrefixTree:
         self._limit = limit_bytes
         self._root = Node(None, array("Q"), 0, BLOCKS, 1.0)
         self._shadows: dict[str, Shadow] = {}
-        self._names: dict[int, str] = {}
-        """Which worker a bit stands for."""
-        self._parted: set[Shadow] = set()
+        self._by_bit: dict[int, Shadow] = {}
+        """Whom a bit stands for; those too that are leaving."""
+        self._untidy: dict[Shadow, None] = {}
+        """Those that may be larger than they should be."""
 
     def insert(
         self,
@@ -125,10 +129,11 @@ class PrefixTree:
                 tail = 0.0
             node = node.parent
         tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
-        if shadow.size > tokens or shadow.bytes > self._share():
-            shadow.shrink(self._share(), tokens)
-        while self._parted:  # they have more entries for the same blocks
-            self._parted.pop().shrink(self._share())
+        share = self._share()
+        if shadow.size > tokens or shadow.bytes > share:
+            shadow.shrink(share, tokens, most=AT_ONCE)
+        if self._untidy:
+            self._tidy()
         return placement
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
@@ -153,7 +158,9 @@ class PrefixTree:
             while mask:
                 bit = mask & -mask
                 mask ^= bit
-                depths[self._names[bit]] = min(node.at + node.entries[bit].held, at)
+                shadow = self._by_bit[bit]
+                if not shadow.leaving:
+                    depths[shadow.worker] = min(node.at + node.entries[bit].held, at)
             below = node.mask
         return depths
 
@@ -211,11 +218,15 @@ class PrefixTree:
             shadow.lost(placement.stamp, capacity)
 
     def forget(self, worker: str) -> None:
-        """Drop everything `worker` held."""
+        """Drop everything `worker` held.
+
+        At once for `held`; the memory of a large one comes back with the placements that follow.
+        """
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
-            shadow.shrink(-1)
-            del self._names[shadow.bit]
+            shadow.leaving = True
+            self._untidy[shadow] = None
+            self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
         """It was not forgotten since."""
@@ -251,7 +262,7 @@ class PrefixTree:
         lower.parent, lower.keys, lower.at = upper, keys[length:], lower.at + length
         upper.mask = lower.mask
         for bit, entry in list(lower.entries.items()):
-            shadow = self._shadows[self._names[bit]]
+            shadow = self._by_bit[bit]
             if entry.held <= length:
                 entry.node = upper
                 upper.entries[bit] = lower.entries.pop(bit)
@@ -259,30 +270,40 @@ class PrefixTree:
             else:
                 entry.held -= length
                 upper.entries[bit] = shadow.split(entry, upper, length)
-                self._parted.add(shadow)
+                self._untidy[shadow] = None  # one more entry for the same blocks
         if not lower.mask:
             lower.leave()
         return upper
 
     def _join(self, worker: str) -> Shadow:
-        taken = sum(self._names)
+        taken = sum(self._by_bit)
+        self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
-        self._names[shadow.bit] = worker
-        for other in self._shadows.values():  # everyone's share has become smaller
-            other.shrink(self._share())
+        self._by_bit[shadow.bit] = shadow
         return shadow
 
+    def _tidy(self) -> None:
+        """Shrink those that are too large, by no more at once than a request can wait for."""
+        share, left = self._share(), AT_ONCE
+        while left and self._untidy:
+            shadow = next(iter(self._untidy))
+            left -= shadow.shrink(-1.0 if shadow.leaving else share, most=left)
+            if left:
+                del self._untidy[shadow]
+                if shadow.leaving:
+                    del self._by_bit[shadow.bit]
+
     def _share(self) -> float:
-        return self._limit / len(self._shadows)
+        return self._limit / max(1, len(self._shadows))
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""
-        return sum(shadow.blocks for shadow in self._shadows.values())
+        return sum(shadow.blocks for shadow in self._by_bit.values())
 
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        return sum(shadow.bytes for shadow in self._shadows.values())
+        return sum(shadow.bytes for shadow in self._by_bit.values())
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
