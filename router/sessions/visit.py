@@ -1,9 +1,11 @@
 """One request's part in a session: where the session is, and whether this request moves it.
 
-    look → (wait for room, decide) → settle → ask the worker
+    look → (wait for room, decide, book) → settle → ask the worker
 
-`settle` is asked before every attempt. A session is bound before a byte is sent, by comparing and
-setting, so that of several requests, in several routers, one decides and the others follow it.
+`settle` is asked before every attempt, once that is booked: what is decided meanwhile must see it.
+A session is bound before a byte is sent, by comparing and setting, so that of several requests, in
+several routers, one decides and the others follow it. If no worker takes the request on, the
+session is where it was.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 from router.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.headers import Incoming
 from router.sessions.expiry import announced, written
+from router.sessions.stripped import Stripped
 from router.sessions.table import Binding, Session
 from strategies.base import FREE, Candidate
 
@@ -25,24 +28,6 @@ if TYPE_CHECKING:
     from strategies.base import Decision
 
 
-class Stripped:
-    """A request as a worker may see it: its session is the router's own affair."""
-
-    __slots__ = ("_field", "_request", "identity", "query")
-
-    def __init__(self, request: Incoming, field: bytes) -> None:
-        self.query, self.identity = request.query, request.identity
-        self._request = request
-        self._field = field
-
-    def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines that pass on to a worker."""
-        lines = b"\n" + self._request.passing(keyed=keyed)
-        while (start := lines.find(self._field)) >= 0:
-            lines = lines[:start] + lines[lines.index(b"\n", start + 1) :]
-        return lines[1:]
-
-
 #: How often a request starts anew because others bind its session too.
 TRIES = 8
 
@@ -50,6 +35,7 @@ TRIES = 8
 _MOVES = frozenset(("rebound", "spilled"))
 #: What a decision is called that came to this.
 _REASONS = {"kept": "session", "rebound": "rebind", "spilled": "spill"}
+_DECIDED = frozenset(("bind", *_REASONS.values()))
 
 
 class Wanted(Enum):
@@ -174,7 +160,7 @@ class Visit:
 
     def reason(self, decided: str) -> str:
         """Return why it is where it is: its worker may have refused it since that was decided."""
-        return _REASONS.get(self.state, decided)
+        return _REASONS.get(self.state, decided) if decided in _DECIDED else decided
 
     async def settle(
         self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str
@@ -278,7 +264,7 @@ class Visit:
                 self.state, self.bound = "kept", before or ""
             self.accepted(0)
 
-    def stripped(self, request: Incoming) -> "Stripped":
+    def stripped(self, request: Incoming) -> Stripped:
         """Return the request without the header field that names its session."""
         return Stripped(request, self._sessions.line)
 

@@ -1,6 +1,7 @@
 """Many sessions that begin at once, noted in a real Redis: nobody's place is taken meanwhile."""
 
 import asyncio
+import time
 import uuid
 from collections import Counter
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from router.sessions.store import MemoryStore
+from router.sessions.table import Binding, Bound, Lease, Session
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
@@ -127,3 +130,25 @@ def test_an_id_is_begun_once(
     assert team.router.metric(events, pool=pool, event="new") == 1
     [there] = team.router.http.get("/sessions").json()
     assert there["id"] == "mine"
+
+
+def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
+    """Others bind the session each time; nothing is sent, and nothing stays booked."""
+    workers = [stub() for _ in range(2)]
+    router = route(*(worker.url for worker in workers), strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+
+    class Others(MemoryStore):
+        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+            del key, expected
+            there = next(one.name for one in pool.workers if one.name != to.worker)
+            return Bound(Session(there, 1.0, 2e9, 1.0))
+
+    router.call(lambda: sessions.keep_in(Others(Lease(), time.time)))
+    reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
+    assert (reply.status_code, "Others move" in reply.text) == (503, True)
+    assert [worker.requests for worker in workers] == [[], []]
+    assert router.metric("warmroute_decisions_total", pool="default", reason="bind") == 1
+    until(router.idle)
