@@ -6,6 +6,7 @@ client and the number of the request alone; so every strategy is asked the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from math import log
@@ -100,14 +101,15 @@ class Seed(NamedTuple):
         return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
 
 
-class Contexts(NamedTuple):
+@dataclass(frozen=True)
+class Contexts:
     """Requests of a context, any of the population, and a question of their own."""
 
     tokens: int
     question: int
 
     def __call__(
-        self, client: Client, chance: Random, population: int, size: int
+        self, client: Client, chance: Random, population: int, size: int, /
     ) -> Iterator[Turn]:
         """Make a client's, one after another."""
         for number in count():

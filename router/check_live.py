@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from router.app import create_app
+from router.check_tiers import tier_mistakes
 from router.fleet import Fleet, Pool
 from router.identity.agreement import State
 from router.identity.case import Case
@@ -29,6 +30,9 @@ async def check_live(settings: Settings) -> tuple[list[str], bool]:
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
         stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         lines += [line for line, _ in stores]
+        mistakes = await tier_mistakes(door, settings.tiers.l2.lmcache)
+        lines += mistakes
+        well = well and not mistakes
         well = well and all(good for _, good in stores)
         return lines, well and not any(map(_is_wrong, cases))
     finally:

@@ -54,6 +54,11 @@ class RedisChunks:
         self._url = settings.redis
         self._pattern = ENGINES if isinstance(chunking, EngineChunking) else SERVERS
 
+    @property
+    def chunk(self) -> int:
+        """As the seam has it."""
+        return self._chunking.tokens
+
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """As the seam has it."""
         names = self._chunking.names(model, ids, salt, MOST_CHUNKS)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from time import time
+from typing import Any
 
 import httpx
 import pytest
@@ -122,7 +123,7 @@ def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path:
 def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:
     """In Redis, though the router that opened them was killed."""
     with RedisServer() as redis:
-        settings = {
+        settings: dict[str, Any] = {
             "strategy": "session",
             "session": {"redis": {"url": redis.url}},
             "shutdown": SOON,

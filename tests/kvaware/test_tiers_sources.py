@@ -68,7 +68,7 @@ def test_hits_are_counted_where_the_worker_found_them(
     assert sum(hits(router).values()) == 2 * cached(answer)
 
 
-def test_what_l1_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+def test_what_a_store_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """A store that forgot, and told nobody: after one answer nothing is expected of it."""
     simulated = fleet(workers=2, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
