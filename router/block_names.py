@@ -40,7 +40,7 @@ def _parts(
 ) -> Iterator[str]:
     """How it comes by them, and whether they are those of the others."""
     if engine not in ways and not one.common:
-        yield "none was heard yet"
+        yield "not comparable, none was heard yet"
         return
     mine = ways.get(engine, "")
     yield f"by {mine}" if mine else "made in a way that is not known"

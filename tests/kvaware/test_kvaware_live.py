@@ -123,9 +123,9 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
         assert "--enable-prompt-tokens-details" not in line
         assert ("cached tokens reported: not known" in line) is publishing
         names = [line for line in lines if "block names" in line]
-        assert [line.endswith("block names: none was heard yet") for line in names] == [
-            True
-        ] * publishing
+        assert [
+            line.endswith("block names: not comparable, none was heard yet") for line in names
+        ] == [True] * publishing
         assert "lost" not in line
 
 
@@ -154,6 +154,9 @@ def test_check_live_compares_block_names(
     twice, and the line says what would help."""
     simulated = fleet(workers=2, hash_seeds=seeds)
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+    for number, url in enumerate(simulated.urls):
+        told = {"model": "toy", "prompt": f"{number} is another " * 20, "max_tokens": 1}
+        assert httpx.post(f"{url}/v1/completions", json=told).status_code == 200
     lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
     names = [line for line in lines if "block names" in line]
     assert sum("not comparable with others, no block seen in common" in line for line in names) == 2
