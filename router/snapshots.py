@@ -56,7 +56,8 @@ class Snapshots:
         """Write one, after any that is being written; return whether it could be."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self._writing = asyncio.create_task(self._write())
+        picture = taken(self._memory.index.holdings, self._memory.where())
+        self._writing = asyncio.create_task(self._write(picture))
         return await asyncio.shield(self._writing)  # a thread cannot be cancelled
 
     async def keep_writing(self, every: float) -> None:
@@ -65,10 +66,9 @@ class Snapshots:
             await asyncio.sleep(every)
             await self.write()
 
-    async def _write(self) -> bool:
+    async def _write(self, picture: Picture) -> bool:
         start = monotonic()
         try:
-            picture = taken(self._memory.index.holdings, self._memory.where())
             self.bytes = await asyncio.to_thread(self._put, picture)
         except OSError as error:
             self.failed += 1
