@@ -49,8 +49,11 @@ class Snapshots:
             self._fresh.unlink()
             if self._file.exists():
                 self._memory.adopt(*read(self._file.read_bytes()))
-        except (BadSnapshot, OSError) as error:
+        except BadSnapshot as error:
             raise CannotRestore(f"{self._file}: {error}") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CannotRestore(f"snapshot {self._file} cannot be kept there: {why}") from None
 
     async def write(self) -> bool:
         """Write one, after any that is being written; return whether it could be."""
