@@ -16,7 +16,7 @@ class Counted:
     def __init__(self, app: ASGIApp, paths: Iterable[str], requests: "Requests") -> None:
         """Paths count by their first part, those of `paths` alone: nobody makes up others."""
         self._app = app
-        self._paths = frozenset(path.split("/")[1] for path in paths)
+        self._paths = frozenset(path.split("/")[1] for path in paths if path.startswith("/"))
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

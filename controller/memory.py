@@ -129,9 +129,13 @@ class Memory:
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
-        if truth is None or not outcome.ok or outcome.cached_tokens is None:
+        if truth is None or not outcome.ok:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if prompt:
+            truth.answered(cached is not None)
+        if cached is None:
+            return
         if prompt - cached >= SURELY_NEW:
             truth.computed(heard, self.heard(worker))
         if predicted is not None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from controller.agreement import First, first_of
 from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
 from controller.stream import Apply, Ask, Clear, Step, Stream
@@ -37,6 +38,8 @@ class Source:
         """Messages and events that could not be used, by reason."""
         self.group: int | None = None
         """The group of layers whose blocks count; None until one has told."""
+        self.first: First | None = None
+        """A first block that it told of, of nothing but tokens."""
         self._index = index
 
     def opened(self, now: float) -> list[Ask]:
@@ -114,7 +117,7 @@ class Source:
                 self._apply(step.payload)
             elif isinstance(step, Clear):
                 self._index.forget(self.name)
-                self.group = None
+                self.group = self.first = None
             else:
                 asks.append(step)
         return asks
@@ -141,6 +144,7 @@ class Source:
             if self._counts(event):
                 index.store(name, event)
                 self.blocks += len(event.hashes)
+                self.first = first_of(event) or self.first
         elif isinstance(event, Removed):
             if event.group is None or self.group is None or event.group == self.group:
                 index.remove(name, event)

@@ -127,6 +127,15 @@ def check(
     live: Annotated[
         bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
     ] = False,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask/--no-ask",
+            help="With --live, each worker computes some short prompts, with answers of one token."
+            " Tells whether cached tokens are reported, and events and chunks come, and compares"
+            " block names.",
+        ),
+    ] = True,
     explain_mapping: Annotated[
         bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
     ] = False,
@@ -135,7 +144,7 @@ def check(
     """Say everything that is wrong with a file, or everything that would be used."""
     settings, notes = _load(file, workers)
     if live:
-        raise typer.Exit(_check_live(settings))
+        raise typer.Exit(_check_live(settings, ask=ask))
     if explain_mapping and not notes:
         raise _fail(f"{file} is no manifest: its settings are what they are", 2)
     if explain_mapping:
@@ -153,11 +162,11 @@ def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     _out.print(table)
 
 
-def _check_live(settings: Settings) -> int:
+def _check_live(settings: Settings, *, ask: bool) -> int:
     """Print what every worker says; return the exit code."""
     logs.set_up(LogSettings(level="error"))
     try:
-        lines, well = uvloop.run(check_live(settings))
+        lines, well = uvloop.run(check_live(settings, ask=ask))
     except CannotBuild as error:
         raise _fail(str(error)) from None
     for line in lines:

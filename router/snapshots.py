@@ -49,14 +49,18 @@ class Snapshots:
             self._fresh.unlink()
             if self._file.exists():
                 self._memory.adopt(*read(self._file.read_bytes()))
-        except (BadSnapshot, OSError) as error:
+        except BadSnapshot as error:
             raise CannotRestore(f"{self._file}: {error}") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CannotRestore(f"snapshot {self._file} cannot be kept there: {why}") from None
 
     async def write(self) -> bool:
         """Write one, after any that is being written; return whether it could be."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self._writing = asyncio.create_task(self._write())
+        picture = taken(self._memory.index.holdings, self._memory.where())
+        self._writing = asyncio.create_task(self._write(picture))
         return await asyncio.shield(self._writing)  # a thread cannot be cancelled
 
     async def keep_writing(self, every: float) -> None:
@@ -65,10 +69,9 @@ class Snapshots:
             await asyncio.sleep(every)
             await self.write()
 
-    async def _write(self) -> bool:
+    async def _write(self, picture: Picture) -> bool:
         start = monotonic()
         try:
-            picture = taken(self._memory.index.holdings, self._memory.where())
             self.bytes = await asyncio.to_thread(self._put, picture)
         except OSError as error:
             self.failed += 1

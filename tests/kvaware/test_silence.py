@@ -31,7 +31,7 @@ def test_events_that_stop_under_load(
     publisher = simulated.workers[0].publisher
     assert publisher is not None
     with monkeypatch.context() as patched:
-        patched.setattr(publisher, "publish", lambda _: None)
+        patched.setattr(publisher, "publish", lambda *_: None)
         for _ in range(4):
             assert decision(router, new(random)) == "cold", "it may still come"
         assert router.worker().ready
