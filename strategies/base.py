@@ -105,11 +105,13 @@ class Cost(NamedTuple):
     """How much slower answers are there, this one and those it joins."""
     room: float = 0.0
     """Waiting until another request leaves, where the KV cache has no room for this one."""
+    home: float = 0.0
+    """What those that follow this prompt will wait there, as busy as it has been."""
 
     @property
     def total(self) -> float:
         """The number that is minimised, in seconds."""
-        return self.wait + self.prefill + self.price + self.decode + self.room
+        return self.wait + self.prefill + self.price + self.decode + self.room + self.home
 
 
 #: Where nothing is compared.

@@ -9,11 +9,15 @@ Each worker's order of use is its `Shadow`.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from sys import maxsize
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
 #: Every block counts one.
 BLOCKS = range(1 << 32)
+#: Entries that are dropped beside one placement, at most: each takes 2 us. A placement adds one or
+#: two, so what is too large shrinks, and nobody waits while a worker that left is forgotten.
+AT_ONCE = 64
 
 
 class Node:
@@ -81,9 +85,10 @@ class PrefixTree:
         self.root = Node(None, array("Q"), 0, BLOCKS, 1.0)
         """The empty beginning of everything."""
         self._shadows: dict[str, Shadow] = {}
-        self._names: dict[int, str] = {}
-        """Which worker a bit stands for."""
-        self._parted: set[Shadow] = set()
+        self._by_bit: dict[int, Shadow] = {}
+        """Whom a bit stands for; those too that are leaving."""
+        self._untidy: dict[Shadow, None] = {}
+        """Those that may be larger than they should be."""
 
     def insert(
         self,
@@ -126,10 +131,11 @@ class PrefixTree:
                 tail = 0.0
             node = node.parent
         tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
-        if shadow.size > tokens or shadow.bytes > self._share():
-            shadow.shrink(self._share(), tokens)
-        while self._parted:  # they have more entries for the same blocks
-            self._parted.pop().shrink(self._share())
+        share = self._share()
+        if shadow.size > tokens or shadow.bytes > share:
+            shadow.shrink(share, tokens, most=AT_ONCE)
+        if self._untidy:
+            self._tidy()
         return placement
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
@@ -154,7 +160,9 @@ class PrefixTree:
             while mask:
                 bit = mask & -mask
                 mask ^= bit
-                depths[self._names[bit]] = min(node.at + node.entries[bit].held, at)
+                shadow = self._by_bit[bit]
+                if not shadow.leaving:
+                    depths[shadow.worker] = min(node.at + node.entries[bit].held, at)
             below = node.mask
         return depths
 
@@ -212,11 +220,15 @@ class PrefixTree:
             shadow.lost(placement.stamp, capacity)
 
     def forget(self, worker: str) -> None:
-        """Drop everything `worker` held."""
+        """Drop everything `worker` held.
+
+        At once for `held`; the memory of a large one comes back with the placements that follow.
+        """
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
-            shadow.shrink(-1)
-            del self._names[shadow.bit]
+            shadow.leaving = True
+            self._untidy[shadow] = None
+            self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
         """It was not forgotten since."""
@@ -252,7 +264,7 @@ class PrefixTree:
         lower.parent, lower.keys, lower.at = upper, keys[length:], lower.at + length
         upper.mask = lower.mask
         for bit, entry in list(lower.entries.items()):
-            shadow = self._shadows[self._names[bit]]
+            shadow = self._by_bit[bit]
             if entry.held <= length:
                 entry.node = upper
                 upper.entries[bit] = lower.entries.pop(bit)
@@ -260,18 +272,17 @@ class PrefixTree:
             else:
                 entry.held -= length
                 upper.entries[bit] = shadow.split(entry, upper, length)
-                self._parted.add(shadow)
+                self._untidy[shadow] = None  # one more entry for the same blocks
         if not lower.mask:
             lower.leave()
         return upper
 
     def join(self, worker: str) -> Shadow:
         """Make the mirror of a worker that has none."""
-        taken = sum(self._names)
+        taken = sum(self._by_bit)
+        self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
-        self._names[shadow.bit] = worker
-        for other in self._shadows.values():  # everyone's share has become smaller
-            other.shrink(self._share())
+        self._by_bit[shadow.bit] = shadow
         return shadow
 
     def shadows(self) -> Iterable[Shadow]:
@@ -279,27 +290,37 @@ class PrefixTree:
         return self._shadows.values()
 
     def shrink(self) -> None:
-        """Forget what is beyond the bound."""
+        """Forget what is beyond the bound, all at once."""
         for shadow in self._shadows.values():
-            shadow.shrink(self._share())
+            shadow.shrink(self._share(), most=maxsize)
 
     def clear(self) -> None:
-        """Forget everything."""
-        for worker in list(self._shadows):
-            self.forget(worker)
-        self.root.children.clear()
+        """Forget everything, all at once."""
+        for kept in (self._shadows, self._by_bit, self._untidy, self.root.children):
+            kept.clear()
+
+    def _tidy(self) -> None:
+        """Shrink those that are too large, by no more at once than a request can wait for."""
+        share, left = self._share(), AT_ONCE
+        while left and self._untidy:
+            shadow = next(iter(self._untidy))
+            left -= shadow.shrink(-1.0 if shadow.leaving else share, most=left)
+            if left:
+                del self._untidy[shadow]
+                if shadow.leaving:
+                    del self._by_bit[shadow.bit]
 
     def _share(self) -> float:
-        return self._limit / len(self._shadows)
+        return self._limit / max(1, len(self._shadows))
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""
-        return sum(shadow.blocks for shadow in self._shadows.values())
+        return sum(shadow.blocks for shadow in self._by_bit.values())
 
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        return sum(shadow.bytes for shadow in self._shadows.values())
+        return sum(shadow.bytes for shadow in self._by_bit.values())
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:

@@ -11,8 +11,8 @@ from strategies.base import Candidate, Cost, WorkerView
 from strategies.loads import Loading
 
 #: What orders them first: total cost, wait, turn, place in the list. Then worker, prefill, price,
-#: decode and room in seconds, tokens held, and what of them has to be loaded.
-Row = tuple[float, float, int, int, WorkerView, float, float, float, float, int, Loading]
+#: decode, room and home in seconds, tokens held, and what of them has to be loaded.
+Row = tuple[float, float, int, int, WorkerView, float, float, float, float, float, int, Loading]
 
 _new = tuple.__new__  # twice as fast as `Cost(...)`
 
@@ -44,5 +44,5 @@ class Ranking(Sequence[Candidate]):
 
 
 def _candidate(row: Row) -> Candidate:
-    _, wait, _, _, worker, prefill, price, decode, room, held, loads = row
-    return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room)), held, loads)
+    _, wait, _, _, worker, prefill, price, decode, room, home, held, loads = row
+    return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room, home)), held, loads)
