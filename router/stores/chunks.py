@@ -35,8 +35,11 @@ class Chunking(NamedTuple):
     model: str | None = None
     """The model as the engine was given it; None for the name that is asked for."""
 
-    def names(self, model: str, ids: bytes, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each."""
+    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
+        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each. Of prompts
+        with a salt nothing is known."""
+        if salt:
+            return []
         prefix = self.prefix(model)
         return [prefix + digest.hex() for digest in digests(ids, self.tokens, most)]
 

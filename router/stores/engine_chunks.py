@@ -40,8 +40,11 @@ class EngineChunking(NamedTuple):
     dtype: str = "bfloat16"
     """Of the KV cache, as LMCache calls it."""
 
-    def names(self, model: str, ids: bytes, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each."""
+    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
+        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each. The names
+        know nothing of salts, so of prompts with one nothing is."""
+        if salt:
+            return []
         words = array("I", ids).tolist()
         hashed, last = _FUNCTIONS[self.hash], first(self.hash, self.seed)
         prefix, names = self.prefix(model), []

@@ -60,10 +60,8 @@ class RedisChunks:
         return self._chunking.tokens
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As the seam has it; of a prompt with a salt nothing is known."""
-        if salt:
-            return 0
-        names = self._chunking.names(model, ids, MOST_CHUNKS)
+        """As the seam has it."""
+        names = self._chunking.names(model, ids, salt, MOST_CHUNKS)
         found = 0
         for start in range(0, len(names), BATCH):
             some = names[start : start + BATCH]
