@@ -84,6 +84,8 @@ def test_what_a_store_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: Ma
     assert (reason(answer), cached(answer)) == ("l2", 0)
     assert predicted(answer) > 300
     assert blocks(router)["", "L2"] == 0, "nobody is credited with it any more"
+    missed = router.http.get("/metrics").text.split("warmroute_kv_blocks_missed_total{")
+    assert 'tier="l2"} ' + f"{float(on_l2)}" in "".join(missed)
     for tiers in behind(simulated):
         simulated.call(partial(setattr, tiers, "store", store))
 
