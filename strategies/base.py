@@ -172,6 +172,9 @@ class Strategy(Protocol):
 
     Third-party strategies are found by the entry point group `warmroute.strategies`; the class
     is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults.
+
+    One that has something to leave for the router after it also has `left() -> bytes`, and
+    `take_over(data) -> str`, which returns what that was and raises ValueError with a sentence.
     """
 
     Options: ClassVar[type[Any]]

@@ -108,7 +108,7 @@ class RedisChunks:
     def _is_ours(self, key: bytes) -> bool:
         """A chunk of ours, and that part of it that has its size."""
         found = self._pattern.fullmatch(key)
-        if found is None or found.groupdict().get("part") == "metadata":
+        if found is None or found.groupdict().get("part") == b"metadata":
             return False
         chunking, model = self._chunking, found["model"].decode(errors="replace")
         if isinstance(chunking, EngineChunking) and found["dtype"] != chunking.dtype.encode():

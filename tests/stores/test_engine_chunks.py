@@ -58,6 +58,7 @@ def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[s
     assert chunking.names("asked", ids, "", 100) == names
     assert chunking.names("asked", ids, "", 2) == names[:2]
     assert chunking.names("asked", ids[: 4 * 63], "", 100) == []
+    assert chunking.names("asked", ids, "tenant", 100) == []
     other = chunking._replace(model=None, gpus=1, dtype="half").names("asked", ids, "", 1)
     assert other == [f"asked@1@0@{recorded[1][0]}@half"]
 
