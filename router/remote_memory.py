@@ -30,8 +30,8 @@ GONE = 3
 UNJUDGED = 64
 #: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
 KEPT, KEPT_WORDS = 4096, 1 << 19
-#: Questions under way; more are not asked. While it seems to be gone, it is one: the others need not
-#: wait for a deadline that will pass.
+#: Questions under way; more are not asked. While it seems to be gone, it is one: the others need
+#: not wait for a deadline that will pass.
 AT_ONCE = 64
 #: Bytes of an answer: some hundred for each worker.
 LARGEST = 4 << 20
