@@ -127,6 +127,10 @@ class Names:
         if self._doubted > FEW + self._settled // 8:
             self._merge()
 
+    def purge(self, known: Container[int]) -> None:
+        """Drop the names of what is not among the known ones any more, now."""
+        self.doubt(FEW + self._settled + 1, known)
+
     def clear(self) -> None:
         """Take all names away."""
         self._begin()
