@@ -20,6 +20,7 @@ from controller.orphans import Orphans, Room
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
 from controller.tree import Found, Tree, common, numbers, references
+from controller.unsaid import emptied
 from strategies.blocks import even_chain
 
 #: Bytes of a block: its key in its run. Measured, with room to grow.
@@ -167,8 +168,8 @@ class Index:
     def _store(self, worker: str, place: Place, event: Stored) -> bool:
         """Store one event; False where it cannot be, or not yet."""
         hashes, size = event.hashes, event.size
-        if place.since is not None and self._told_again(place, hashes):
-            self._lose(worker, place)
+        if place.told_again(hashes):
+            emptied(self, place)
         if not size:
             return self._offloaded(worker, place, event)
         if len(event.tokens) != 4 * size * len(hashes):
@@ -205,42 +206,6 @@ class Index:
             return None, -1, keys_of(event, root_of(event))
         found = self._block(worker, event.parent)
         return None if found is None else (*found, keys_of(event, found[0].keys[found[1]]))
-
-    # What engines do not tell.
-
-    def miss(self, worker: str, keys: Sequence[int], at: int) -> None:
-        """`worker` was asked for all that these keys name, and had to compute block `at`.
-
-        Stores never tell what leaves them; engines not when they empty the host's memory (`clear`),
-        and LMCache's not under which salt a chunk lies there. GPUs tell all.
-        """
-        steps = self.tree.find(keys[: at + 1]).steps
-        if not steps or steps[-1][2] <= at:
-            return
-        begin, run, _ = steps[-1]
-        host = self._places.get((worker, Tier.L1))
-        if host is not None and host.since is not None and run.holds(host.bit, at - begin):
-            self._lose(worker, host)
-        for where in ((worker, Tier.L1), (worker, Tier.L2), ("", Tier.L2)):
-            place = self._places.get(where)
-            if place is not None and run.holds(place.bit, at - begin):
-                self.counts["not where it was"] += 1
-                self._discard(place, run, at - begin)
-
-    @staticmethod
-    def _told_again(place: Place, names: Sequence[int]) -> bool:
-        """Whether a place tells of nothing but blocks that it had before its engine was cleared."""
-        since, get = place.since or (), place.names.get
-        return all(name not in since and get(name) is not None for name in names)
-
-    def _lose(self, worker: str, place: Place) -> None:
-        """What `place` had before its engine was cleared is gone."""
-        since, place.since = place.since or set(), None
-        gone = [name for name, _ in place.names if name not in since]
-        self.counts["gone without a word"] += len(gone)
-        self.copies -= len(place.copies)
-        place.copies.clear()
-        self._remove(worker, place, False, gone)
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Blocks without tokens: the engine has told of them by the same names before."""
@@ -365,9 +330,10 @@ class Index:
                 continue
             found = self.tree.at(reference)
             if found is not None:
-                self._discard(place, *found)
+                self.discard(place, *found)
 
-    def _discard(self, place: Place, run: Run, offset: int) -> None:
+    def discard(self, place: Place, run: Run, offset: int) -> None:
+        """`place` holds one block of a run no more."""
         self.loose -= run.loose(place.bit)
         gone = run.discard(place.bit, offset)
         self.loose += run.loose(place.bit)

@@ -8,6 +8,7 @@ from controller.source import Mark, Source
 from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
+from controller.unsaid import missed
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
@@ -148,7 +149,7 @@ class Memory:
             return
         for size, keys in prompt.blocks.items():
             if predicted - cached >= size and cached // size < len(keys):
-                self.index.miss(sources[0].name, keys, cached // size)
+                missed(self.index, sources[0].name, keys, cached // size)
 
     def _ranks(
         self,

@@ -1,7 +1,7 @@
 """One tier of one engine: what it calls its blocks, and how many there are."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from controller.events import Tier
 from controller.names import Names
@@ -34,6 +34,11 @@ class Place:
             self.since.update(names)
             if len(self.since) > MOST_APART:
                 self.since = None
+
+    def told_again(self, names: Sequence[int]) -> bool:
+        """Whether these are nothing but blocks that it had before it became doubtful."""
+        since, get = self.since, self.names.get
+        return since is not None and all(n not in since and get(n) is not None for n in names)
 
     @property
     def usual(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from controller.events import Removed, Tier
 from controller.memory import Memory
 from controller.place import MOST_APART
+from controller.unsaid import missed
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
@@ -186,9 +187,9 @@ def test_what_nobody_holds_cannot_be_missed() -> None:
     push(memory.join("w"), stored(0, 4, **STORE))
     keys = even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)
     before = len(memory.index)
-    memory.index.miss("w", keys, 2)
-    memory.index.miss("w", prompt().blocks[16], 4)
+    missed(memory.index, "w", keys, 2)
+    missed(memory.index, "w", prompt().blocks[16], 4)
     assert len(memory.index) == before
     memory.index.remove("w", Removed([16_000], Tier.L2, True, None))
-    memory.index.miss("w", prompt().blocks[16], 0)
+    missed(memory.index, "w", prompt().blocks[16], 0)
     assert memory.index.counts["not where it was"] == 0
