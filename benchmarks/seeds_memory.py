@@ -28,7 +28,9 @@ class Exact:
         """No events: the caches themselves are looked at."""
         return 0
 
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+    def observe(
+        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
+    ) -> None:
         """Nothing to be learned."""
 
     def forget(self, worker: str) -> None:

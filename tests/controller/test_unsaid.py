@@ -83,7 +83,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     and nothing is there twice."""
     memory = Memory(1 << 24)
     source = memory.join("w")
-    push(source, *singly(*range(8), **CPU), CLEARED)
+    push(source, *singly(*range(8), 0, 1, **CPU), CLEARED)
     other = {**stored(0, 1, **CPU), "block_hashes": [9], "token_ids": [7] * 16}
     push(source, other, *singly(3, 0, **CPU))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
@@ -92,7 +92,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
     place = memory.index.place("w", Tier.L1)
     assert place is not None
-    assert (place.blocks, place.copies) == (5, {})
+    assert (place.blocks, place.copies, memory.index.copies) == (5, {}, 0)
     push(source, removed(0, 1, "CPU"))
     assert memory.held(prompt(), ["w"]) == {"w": Held()}
 
@@ -107,10 +107,11 @@ def test_names_alone_are_told_again_too() -> None:
         "block_size": 0,
         "parent_block_hash": None,
     }
-    push(source, stored(0, 8), *singly(*range(8), **bare), CLEARED)
+    push(source, stored(0, 8), *singly(*range(1, 8), **bare), CLEARED)
+    push(source, stored(0, 8), *singly(0, **bare), removed(0, 8, "GPU"))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
-    push(source, stored(0, 8), *singly(2, **bare), removed(0, 8, "GPU"))
-    assert memory.held(prompt(), ["w"]) == {"w": Held()}
+    push(source, *singly(2, **bare))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
     place = memory.index.place("w", Tier.L1)
     assert place is not None
     assert place.blocks == 1
@@ -150,7 +151,7 @@ def test_a_disk_of_its_own_is_judged_alike() -> None:
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8, medium="STORAGE"))
     for cached in (128, 144, 127, 113):
-        answered(memory, prompt(), min(cached, 128), cached)
+        answered(memory, prompt(), 128, cached)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
     answered(memory, prompt(), 128, 0)
     assert memory.held(prompt(), ["w"]).get("w", Held()) == Held()
@@ -167,9 +168,11 @@ def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(32, 16)}
     push(source, stored(3, 1, **CPU), CLEARED)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0)}
-    push(source, stored(0, 1, **CPU), stored(0, 2))
-    answered(memory, prompt(), 128, 32)
-    assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
+    push(source, stored(0, 4, **CPU), CLEARED)
+    answered(memory, prompt(), 128, 0)
+    place = memory.index.place("w", Tier.L1)
+    assert place is not None
+    assert place.blocks == 0, "all of it was lost"
 
 
 def test_ranks_take_nothing_back() -> None:
@@ -189,6 +192,7 @@ def test_what_nobody_holds_cannot_be_missed() -> None:
     before = len(memory.index)
     missed(memory.index, "w", keys, 2)
     missed(memory.index, "w", prompt().blocks[16], 4)
+    missed(memory.index, "w", [*prompt().blocks[16][:2], 7, 8], 3)  # another prompt from there on
     assert len(memory.index) == before
     memory.index.remove("w", Removed([16_000], Tier.L2, True, None))
     missed(memory.index, "w", prompt().blocks[16], 0)

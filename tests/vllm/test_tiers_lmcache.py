@@ -88,9 +88,9 @@ def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fle
         yield Fleet(hosts[0], hosts[1], redis)
 
 
-def tiers(fleet: Fleet, model: Path, **more: object) -> dict[str, Any]:
+def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
     """The settings by which a router asks that store."""
-    told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(model)}
+    told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(folder)}
     return {"l2": {"lmcache": {**told, **more}}}
 
 
