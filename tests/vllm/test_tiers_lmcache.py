@@ -237,6 +237,24 @@ def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
     assert first.isdisjoint(second)
 
 
+def test_engines_of_one_host_share_its_server(
+    fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
+) -> None:
+    """What one had computed lies on L1 for the other, which tells of it with a step of its own."""
+    one, text = fleet.one, words(Random(309), 200)
+    beside = Host(engine(model, tmp_path / "beside.log", one.server, seed="7"), one.server)
+    beside.engine.engine.start()
+    try:
+        urls = (one.engine.url, beside.engine.url)
+        router = start(route, model, *urls, tiers=tiers(fleet, model))
+        until(lambda: trusted(router), PATIENCE)
+        chunked = computed(router, one, text)
+        lies(router, beside, text, Held(0, chunked))
+        found(router, beside, text, Held(0, chunked))
+    finally:
+        beside.engine.engine.stop()
+
+
 def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
     """L1 stays; with `reset_external` it is dropped, which LMCache tells, and L2 has it."""
     one, text = fleet.one, words(Random(306), 200)
