@@ -102,5 +102,10 @@ class Caches:
     ) -> None:
         """Nothing can be learned."""
 
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """Nothing is believed."""
+
     def forget(self, worker: str) -> None:
         """Its cache tells."""

@@ -28,10 +28,13 @@ class Exact:
         """No events: the caches themselves are looked at."""
         return 0
 
-    def observe(
-        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
-    ) -> None:
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing to be learned."""
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """The caches themselves are looked at."""
 
     def forget(self, worker: str) -> None:
         """Its caches tell."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
+from controller.holdings import Holdings
 from controller.index import Index
+from controller.misses import Misses
 from controller.source import Mark, Source
 from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
-from controller.unsaid import missed
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
@@ -27,6 +28,8 @@ class Memory:
 
     def __init__(self, limit_bytes: int) -> None:
         self.index = Index(limit_bytes)
+        self.misses = Misses(self.index)
+        """What engines did not find where it was said to lie."""
         self.sources: dict[str, list[Source]] = {}
         """The engines of each worker: one, or its data-parallel ranks."""
         self.truths: dict[str, Truth] = {}
@@ -57,12 +60,17 @@ class Memory:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
 
-    def resume(self, marks: dict[str, Mark]) -> None:
-        """A snapshot was taken over, in which streams were so far: they go on there, but for those
-        that have spoken since. What it says of these engines may be of processes before."""
-        self.marks = marks
+    def where(self) -> dict[str, Mark]:
+        """How far each stream is, by the engine's name; of those that have not come yet, too."""
+        return {**self.marks, **{source.name: source.mark() for source in self.all_sources()}}
+
+    def adopt(self, holdings: Holdings, marks: dict[str, Mark]) -> None:
+        """Take over a snapshot, while the index is empty: streams go on there, but for those that
+        have spoken since. What it says of these engines may be of processes before."""
+        self.index.adopt(holdings)
+        self.marks = dict(marks)
         for source in self.all_sources():
-            mark = marks.pop(source.name, None)
+            mark = self.marks.pop(source.name, None)
             if source.stream.state is not State.WAITING:
                 self.index.forget(source.name)
             elif mark is not None:
@@ -118,19 +126,28 @@ class Memory:
         """As `strategies.kvaware.Memory` has it."""
         return sum(source.events for source in self.sources.get(worker, ()))
 
-    def observe(
-        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
-    ) -> None:
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
-        if truth is None or not outcome.ok or outcome.cached_tokens is None:
+        if truth is None or not outcome.ok:
             return
-        cached, length = outcome.cached_tokens, outcome.prompt_tokens or 0
-        if length - cached >= SURELY_NEW:
+        cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if prompt:
+            truth.answered(cached is not None)
+        if cached is None:
+            return
+        if prompt - cached >= SURELY_NEW:
             truth.computed(heard, self.heard(worker))
         if predicted is not None:
             truth.observe(predicted, cached, self._block(worker))
-            self._take_back(worker, prompt, predicted, cached)
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """As `strategies.kvaware.Memory` has it; nobody knows which of several ranks it was."""
+        sources = self.sources.get(worker, ())
+        if len(sources) == 1:
+            self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""
@@ -138,18 +155,6 @@ class Memory:
             source.restarted()
 
     # How it is done.
-
-    def _take_back(self, worker: str, prompt: Prompt, predicted: int, cached: int) -> None:
-        """Fewer tokens were found than predicted: the block after them is not where it was.
-
-        Less than a block may lack anyway: of a prompt that LMCache has whole, the last token.
-        """
-        sources = self.sources[worker]
-        if len(sources) > 1:  # nobody knows which rank was asked
-            return
-        for size, keys in prompt.blocks.items():
-            if predicted - cached >= size and cached // size < len(keys):
-                missed(self.index, sources[0].name, keys, cached // size)
 
     def _ranks(
         self,

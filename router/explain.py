@@ -107,11 +107,19 @@ def to_json(explanation: Explanation) -> str:
 def table(explanation: Explanation) -> Group:
     """For people: seconds, the best worker first."""
     found = Table(box=None, pad_edge=False)
-    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "cost")
+    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
     for heading in headings:
         found.add_column(heading, justify="left" if heading == "worker" else "right")
     for term in explanation.workers:
-        seconds = (term.wait, term.prefill, term.price, term.decode, term.room, term.total)
+        seconds = (
+            term.wait,
+            term.prefill,
+            term.price,
+            term.decode,
+            term.room,
+            term.home,
+            term.total,
+        )
         cells = (f"{value:.3f}" for value in seconds)
         found.add_row(Text(term.worker), str(term.held_tokens), *cells)
     about = f"{explanation.model}: {explanation.tokens} tokens, {explanation.blocks} blocks"

@@ -210,22 +210,24 @@ class RemoteMemory:
         """As `strategies.kvaware.Memory` has it."""
         return self._heard.get(worker, 0)
 
-    def observe(
-        self,
-        worker: str,
-        prompt: Prompt,  # noqa: ARG002 - the controller corrects nothing by what routers find
-        predicted: int | None,
-        outcome: Outcome,
-        heard: int,
-    ) -> None:
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
-        if not outcome.ok or outcome.cached_tokens is None:
+        if not outcome.ok:
             return
         truth = self.truths.setdefault(worker, Truth())
+        if outcome.prompt_tokens:
+            truth.answered(outcome.cached_tokens is not None)
+        if outcome.cached_tokens is None:
+            return
         if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= SURELY_NEW:
             self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
         if predicted is not None:
             truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """A controller goes by what engines tell, which heals by itself when they write again."""
 
     def forget(self, worker: str) -> None:
         """The controller finds out by itself; our own record of it ends."""

@@ -19,6 +19,7 @@ class Term(Struct, frozen=True):
     price: float
     decode: float
     room: float
+    home: float
     total: float
 
 

@@ -14,12 +14,15 @@ from sys import byteorder
 from typing import NamedTuple
 
 #: A key of LMCache's server, and one that LMCache in the engine's own process makes
-#: (`lmcache/utils.py`, `CacheEngineKey.to_string`), whose digests hang on the engine's Python.
+#: (`engine_chunks`).
 SERVERS = re.compile(
     rb"(?P<model>.+)@(?P<rank>[0-9a-f]{8})@(?P<group>[0-9a-f]+)@(?P<digest>[0-9a-f]{64})"
     rb"(@[^@]+)?"
 )
-ENGINES = re.compile(rb".+@\d+@\d+@-?[0-9a-f]+@[a-z0-9_]+(@.*)?")
+ENGINES = re.compile(
+    rb"(?P<model>.+)@(?P<gpus>\d+)@(?P<gpu>\d+)@(?P<hash>-?[0-9a-f]+)"
+    rb"@(?P<dtype>[a-z0-9_]+?)(?P<part>metadata|kv_bytes|)(@.*)?"
+)
 _DIGEST = 32
 #: A salt that LMCache takes; another one is an error there, and nothing lies under it.
 _SALT = re.compile(r"[^@/\\\0\ud800-\udfff]{1,128}")
@@ -34,6 +37,17 @@ class Chunking(NamedTuple):
     """GPUs of a worker."""
     model: str | None = None
     """The model as the engine was given it; None for the name that is asked for."""
+
+    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
+        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each."""
+        prefix, suffix = self.prefix(model), ending(salt)
+        if suffix is None:
+            return []
+        return [prefix + digest.hex() + suffix for digest in digests(ids, self.tokens, most)]
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """Keys of which one is there if the chunk is."""
+        return (name,)
 
     def prefix(self, model: str) -> str:
         """What comes before the digest, of the first GPU's part."""

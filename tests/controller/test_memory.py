@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from controller.memory import Memory
-from controller.snapshot import dump, restore
+from controller.snapshot import read
 from controller.source import Source
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
+from tests.controller.snapshots import dump
 
 IDS = array("I", range(100, 228)).tobytes()
 
@@ -128,37 +129,23 @@ def test_doubts() -> None:
     push(source)
     for _ in range(6):
         memory.observe(
-            "w",
-            prompt(),
-            0,
-            Outcome(ok=True, prompt_tokens=9000, cached_tokens=0),
-            memory.heard("w"),
+            "w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
         )
     assert memory.doubt("w") == "silent"
     push(source, stored(0, 8))
     assert memory.doubt("w") == "", "at once"
-    memory.observe(
-        "w", prompt(), 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
-    )
+    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w"))
     assert memory.doubt("w") == ""
     for _ in range(20):
         memory.observe(
-            "w",
-            prompt(),
-            5000,
-            Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500),
-            memory.heard("w"),
+            "w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
         )
     assert memory.doubt("w") == "disagrees"
     truth = memory.truths["w"]
     assert truth.bias == pytest.approx(20 * 3500 / 27)
     for _ in range(30):
         memory.observe(
-            "w",
-            prompt(),
-            8500,
-            Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500),
-            memory.heard("w"),
+            "w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
         )
     assert memory.doubt("w") == ""
 
@@ -187,11 +174,7 @@ def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
     push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
     for _ in range(20):
         memory.observe(
-            "w",
-            prompt(),
-            5000,
-            Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900),
-            memory.heard("w"),
+            "w", 5000, Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900), memory.heard("w")
         )
     assert memory.doubt("w") == "disagrees"
 
@@ -205,10 +188,10 @@ def test_one_event_may_be_of_many_prompts() -> None:
     push(source, stored(0, 8))
     answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
     for _ in range(20):
-        memory.observe("w", prompt(), None, answer, before)
+        memory.observe("w", None, answer, before)
     assert memory.doubt("w") == ""
     for _ in range(4):
-        memory.observe("w", prompt(), None, answer, memory.heard("w"))
+        memory.observe("w", None, answer, memory.heard("w"))
     assert memory.doubt("w") == "silent"
 
 
@@ -224,7 +207,7 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
     memory = Memory(1 << 24)
     spoken, quiet = memory.join("spoken"), memory.join("quiet")
     spoken.heard(0, batch({"type": "AllBlocksCleared"}), 0.0)
-    memory.resume(restore(memory.index, taken))
+    memory.adopt(*read(taken))
     assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(), "quiet": Held(128)}
     spoken.heard(1, batch(stored(0, 2)), 1.0)
     quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
@@ -238,7 +221,7 @@ def test_which_group_counts_is_in_a_snapshot() -> None:
     source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)
     memory = Memory(1 << 24)
     taken = dump(before.index, {source.name: source.mark()})
-    memory.marks.update(restore(memory.index, taken))
+    memory.adopt(*read(taken))
     again = memory.join("w")
     removed = {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0}
     again.heard(1, batch(removed), 1.0)

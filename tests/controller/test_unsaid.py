@@ -3,11 +3,12 @@
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from controller.events import Removed, Tier
 from controller.memory import Memory
 from controller.place import MOST_APART
-from controller.unsaid import missed
-from strategies.base import Outcome, Prompt
+from strategies.base import Prompt
 from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
 from tests.controller.test_memory import prompt, push, stored
@@ -28,10 +29,11 @@ def singly(*blocks: int, **more: Any) -> list[dict[str, object]]:
     return [stored(block, 1, **more) for block in blocks]
 
 
-def answered(memory: Memory, asked: Prompt, predicted: int, cached: int, worker: str = "w") -> None:
-    """The worker has reported its cached tokens."""
-    outcome = Outcome(ok=True, prompt_tokens=129, cached_tokens=cached)
-    memory.observe(worker, asked, predicted, outcome, memory.heard(worker))
+def answered(memory: Memory, asked: Prompt, cached: int, worker: str = "w") -> None:
+    """The worker has reported its cached tokens, and again the next time."""
+    for _ in range(2):
+        believed = memory.held(asked, [worker]).get(worker, Held())
+        memory.correct(worker, asked, believed, Held(cached), sure=False)
 
 
 def test_blocks_of_slower_tiers_come_in_any_order() -> None:
@@ -92,7 +94,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
     place = memory.index.place("w", Tier.L1)
     assert place is not None
-    assert (place.blocks, place.copies, memory.index.copies) == (5, {}, 0)
+    assert (place.blocks, place.copies, memory.index.holdings.copies) == (5, {}, 0)
     push(source, removed(0, 1, "CPU"))
     assert memory.held(prompt(), ["w"]) == {"w": Held()}
 
@@ -139,9 +141,9 @@ def test_a_store_tells_of_nothing_that_leaves_it() -> None:
     push(memory.join("w"), stored(0, 8, **STORE))
     push(memory.join("other"))
     assert memory.held(prompt(), ["other"]) == {"other": Held(0, 0, 128)}
-    answered(memory, prompt(), 128, 48, "other")
+    answered(memory, prompt(), 48, "other")
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 48)}
-    assert memory.index.counts["not where it was"] == 1
+    assert memory.misses.counts[Tier.L2] == 1
     push(memory.sources["w"][0], stored(3, 1, **STORE))  # written anew, the others were there
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
 
@@ -151,9 +153,9 @@ def test_a_disk_of_its_own_is_judged_alike() -> None:
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8, medium="STORAGE"))
     for cached in (128, 144, 127, 113):
-        answered(memory, prompt(), 128, cached)
+        answered(memory, prompt(), cached)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
-    answered(memory, prompt(), 128, 0)
+    answered(memory, prompt(), 0)
     assert memory.held(prompt(), ["w"]).get("w", Held()) == Held()
 
 
@@ -162,17 +164,15 @@ def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 2), stored(0, 8, **CPU))
-    answered(memory, prompt(), 128, 48)
+    answered(memory, prompt(), 48)
     assert memory.held(prompt(), ["w"]) == {"w": Held(32, 16)}
-    answered(memory, prompt(), 48, 0)
-    assert memory.held(prompt(), ["w"]) == {"w": Held(32, 16)}
+    answered(memory, prompt(), 0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
     push(source, stored(3, 1, **CPU), CLEARED)
-    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0)}
-    push(source, stored(0, 4, **CPU), CLEARED)
-    answered(memory, prompt(), 128, 0)
-    place = memory.index.place("w", Tier.L1)
-    assert place is not None
-    assert place.blocks == 0, "all of it was lost"
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 32)}
+    push(source, stored(0, 1, **CPU), stored(0, 2))
+    answered(memory, prompt(), 32)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
 
 
 def test_ranks_take_nothing_back() -> None:
@@ -180,7 +180,7 @@ def test_ranks_take_nothing_back() -> None:
     memory = Memory(1 << 24)
     for rank in range(2):
         push(memory.join("w", rank), stored(0, 8, **STORE))
-    answered(memory, prompt(), 128, 0)
+    answered(memory, prompt(), 0)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
 
 
@@ -188,12 +188,11 @@ def test_what_nobody_holds_cannot_be_missed() -> None:
     """Whatever the prompt is."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 4, **STORE))
-    keys = even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)
+    other = replace(prompt(), blocks={16: even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)})
     before = len(memory.index)
-    missed(memory.index, "w", keys, 2)
-    missed(memory.index, "w", prompt().blocks[16], 4)
-    missed(memory.index, "w", [*prompt().blocks[16][:2], 7, 8], 3)  # another prompt from there on
+    memory.correct("w", other, Held(0, 0, 64), Held(32), sure=True)
+    memory.correct("w", prompt(), Held(0, 0, 128), Held(64), sure=True)
     assert len(memory.index) == before
     memory.index.remove("w", Removed([16_000], Tier.L2, True, None))
-    missed(memory.index, "w", prompt().blocks[16], 0)
-    assert memory.index.counts["not where it was"] == 0
+    memory.correct("w", prompt(), Held(0, 0, 64), Held(), sure=True)
+    assert memory.misses.counts[Tier.L2] == 0

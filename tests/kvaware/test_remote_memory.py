@@ -63,14 +63,14 @@ def test_a_silent_worker_is_found_by_the_events_that_the_controller_counts() -> 
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, *([{}, {}, [16], {"a": events}] for events in (5, 6, 6, 7)))
     answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
-    asked = ask(remote)
+    ask(remote)
     before = remote.heard("a")
     for _ in range(9):
-        remote.observe("a", asked, None, answer, before)
+        remote.observe("a", None, answer, before)
     assert remote.doubt("a") == "", "nobody has said yet whether something came"
     assert remote.doubt("a", ask(remote)) == ""
     for _ in range(4):
-        remote.observe("a", asked, None, answer, remote.heard("a"))
+        remote.observe("a", None, answer, remote.heard("a"))
     assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "silent"
     assert remote.doubt("a", ask(remote)) == remote.doubt("a") == ""
 
@@ -79,9 +79,9 @@ def test_an_older_controller_counts_no_events() -> None:
     """Then silence is not looked for."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, *([{"a": [16, 0, 0]}, {}, [16]] for _ in range(2)))
-    asked, answer = ask(remote), Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
+    ask(remote)
     for _ in range(9):
-        remote.observe("a", asked, None, answer, 0)
+        remote.observe("a", None, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), 0)
     prompt = ask(remote)
     assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
 
