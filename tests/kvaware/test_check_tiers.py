@@ -64,7 +64,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
         told = engines[place.setdefault(id(engine), len(place)) % len(engines)]
         naming = LmcacheSettings(redis=url, **told).naming
         with Redis.from_url(url) as client:
-            for name in naming.names("toy", request.tokens.tobytes(), 100):
+            for name in naming.names("toy", request.tokens.tobytes(), "", 100):
                 client.set(naming.keys(name)[0], b"kv")
 
     monkeypatch.setattr(Engine, "add", add)

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from controller.agreement import First, way
 from controller.events import Tier
 from router.settings import TiersSettings
 from router.stores.chunks import Chunking, digests
@@ -208,6 +209,8 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
     chunks = [int.from_bytes(name[-8:], "big") for name in named]
     assert set(blocks).isdisjoint(chunks)
     assert blocks in [event.hashes for event in events]
+    first = First(blocks[0], array("I", ids[:BLOCK]).tobytes())
+    assert way(first) == "sha256, PYTHONHASHSEED=0"
     told = [event for event in events if set(event.hashes) & set(chunks)]
     assert {(event.medium, event.fields["block_size"]) for event in told} == {("CPU", CHUNK)}
     assert [event.hashes for event in told] == [[chunk] for chunk in chunks]
