@@ -97,9 +97,7 @@ class Caches:
         """No events: the caches themselves are looked at."""
         return 0
 
-    def observe(
-        self, worker: str, prompt: Prompt, predicted: int | None, outcome: Outcome, heard: int
-    ) -> None:
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing can be learned."""
 
     def correct(
