@@ -9,6 +9,7 @@ Each worker's order of use is its `Shadow`.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from sys import maxsize
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
