@@ -26,6 +26,8 @@ async def check_live(settings: Settings, *, ask: bool = False) -> tuple[list[str
         await door.look()
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        # Stores are looked at before anything of ours lies there.
+        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
         named = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
@@ -37,7 +39,6 @@ async def check_live(settings: Settings, *, ask: bool = False) -> tuple[list[str
         well = well and all(alike for _, _, alike in named)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
-        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         lines += [line for line, _ in stores]
         well = well and all(good for _, good in stores)
         return lines, well and not any(map(_is_wrong, cases))
