@@ -27,6 +27,8 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         await door.look()
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        # Stores are looked at before anything of ours lies there.
+        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
         named = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
@@ -38,7 +40,6 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         well = well and all(alike for _, _, alike in named)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
-        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         lines += [line for line, _ in stores]
         mistakes = await tier_mistakes(door, settings.tiers.l2.lmcache) if ask else []
         lines += mistakes
