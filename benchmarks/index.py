@@ -171,7 +171,7 @@ def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
     before = resident()
     index = filled(blocks, workers)
     gc.collect()
-    return (resident() - before) / index.holders, index.bytes / index.holders
+    return (resident() - before) / index.holdings.holders, index.bytes / index.holdings.holders
 
 
 def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:

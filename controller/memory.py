@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.events import Tier
+from controller.holdings import Holdings
 from controller.index import Index
 from controller.misses import Misses
 from controller.source import Mark, Source
@@ -59,12 +60,17 @@ class Memory:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
 
-    def resume(self, marks: dict[str, Mark]) -> None:
-        """A snapshot was taken over, in which streams were so far: they go on there, but for those
-        that have spoken since. What it says of these engines may be of processes before."""
-        self.marks = marks
+    def where(self) -> dict[str, Mark]:
+        """How far each stream is, by the engine's name; of those that have not come yet, too."""
+        return {**self.marks, **{source.name: source.mark() for source in self.all_sources()}}
+
+    def adopt(self, holdings: Holdings, marks: dict[str, Mark]) -> None:
+        """Take over a snapshot, while the index is empty: streams go on there, but for those that
+        have spoken since. What it says of these engines may be of processes before."""
+        self.index.adopt(holdings)
+        self.marks = dict(marks)
         for source in self.all_sources():
-            mark = marks.pop(source.name, None)
+            mark = self.marks.pop(source.name, None)
             if source.stream.state is not State.WAITING:
                 self.index.forget(source.name)
             elif mark is not None:
@@ -123,9 +129,13 @@ class Memory:
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
         truth = self.truths.get(worker)
-        if truth is None or not outcome.ok or outcome.cached_tokens is None:
+        if truth is None or not outcome.ok:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if prompt:
+            truth.answered(cached is not None)
+        if cached is None:
+            return
         if prompt - cached >= SURELY_NEW:
             truth.computed(heard, self.heard(worker))
         if predicted is not None:

@@ -47,8 +47,17 @@ class Misses:
         for size in list(place.sizes):
             keys = prompt.blocks.get(size, ())
             first, last = -(-start // size), min(stop // size, len(keys))
-            if first < last and (sure or self._again(place, keys[first])):
-                self.counts[place.tier] += self._index.lose(place, keys, first, last)
+            if first >= last:
+                continue
+            if place.excused:
+                place.excused -= 1
+                return
+            if place.tier is Tier.L2:
+                last = first + 1  # what else is there will not be told again
+            elif place.since is not None:
+                self._index.doubt(place.worker)
+            if sure or self._again(place, keys[first]):
+                self.counts[place.tier] += self._index.holdings.lose(place, keys, first, last)
 
     def _again(self, place: Place, key: int) -> bool:
         """Whether a block is missed for the second time; then that is over."""

@@ -13,24 +13,43 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    _Words = NDArray[np.uint64]
+    Words = NDArray[np.uint64]
 
 #: Names that are merged at once: these, or an eighth of those merged before if that is more.
 FEW = 256
 #: Bytes of a name in the dictionary: the number, and its place. Measured, with room to grow.
-FRESH_BYTES = 112
+FRESH_BYTES = 130
 #: Bytes of a name in the arrays.
 SETTLED_BYTES = 16
 #: No reference is 0: what is struck out.
 _GONE = 0
 
 
+class Tally:
+    """Counts what several maps take."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Estimated size in memory."""
+
+
 class Names:
     """A map from 64-bit numbers to references, which are 1 to 2**63."""
 
-    __slots__ = ("_doubted", "_fresh", "_hashes", "_keys", "_known", "_settled", "_struck", "_view")
+    __slots__ = (
+        *("_doubted", "_fresh", "_hashes", "_keys", "_known", "_room", "_settled"),
+        *("_struck", "_tally", "_view"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally) -> None:
+        """Names are counted in `tally`, with those of other maps."""
+        self._tally = tally
+        self._settled = self._room = 0
+        self._begin()
+
+    def _begin(self) -> None:
         import numpy as np  # noqa: PLC0415
 
         self._fresh: dict[int, int] = {}
@@ -38,15 +57,27 @@ class Names:
         self._known: Container[int] = ()
         self._settle(np.empty(0, np.uint64), np.empty(0, np.uint64))
 
-    def _settle(self, hashes: "_Words", keys: "_Words") -> None:
-        self._settled = len(hashes)
+    def _settle(self, hashes: "Words", keys: "Words") -> None:
+        # What the dictionary took is not given back, for it will be taken again before the next
+        # merge: that much is counted, however few names are in it.
+        before = self.bytes
+        self._settled, self._room = len(hashes), len(hashes) // 8
+        self._tally.bytes += self.bytes - before
         self._hashes: memoryview = memoryview(hashes.data)
         self._keys: memoryview = memoryview(keys.data)
         self._view = (hashes, keys)
 
+    @property
+    def bytes(self) -> int:
+        """Estimated size in memory, as it is counted in the tally."""
+        return self._room * FRESH_BYTES + self._settled * SETTLED_BYTES
+
     def add(self, hashes: Sequence[int], keys: Iterable[int]) -> None:
         """Give names to blocks. None of them has one here, or the same as now."""
         self._fresh.update(zip(hashes, keys, strict=False))
+        if (size := len(self._fresh)) > self._room:
+            self._tally.bytes += (size - self._room) * FRESH_BYTES
+            self._room = size
         if len(self._fresh) > FEW + self._settled // 8:
             self._merge()
 
@@ -79,23 +110,35 @@ class Names:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Every name and its reference."""
-        yield from self._fresh.items()
-        for name, key in zip(self._hashes, self._keys, strict=True):
-            if key and name not in self._fresh:
-                yield name, key
+        names, keys = self.taken()
+        return zip(names.tolist(), keys.tolist(), strict=True)
+
+    def taken(self) -> "tuple[Words, Words]":
+        """Copy all names, and their references."""
+        import numpy as np  # noqa: PLC0415
+
+        (hashes, keys), fresh = self._view, self._fresh
+        names = np.fromiter(fresh, np.uint64, len(fresh))
+        there = (keys != _GONE) & ~np.isin(hashes, names)
+        values = np.fromiter(fresh.values(), np.uint64, len(fresh))
+        return np.append(names, hashes[there]), np.append(values, keys[there])
 
     def doubt(self, number: int, known: Container[int]) -> None:
         """So many names stand for blocks that are not among the known ones any more."""
         self._doubted += number
         self._known = known
-        if self._doubted > FEW + self._settled // 2:
+        if self._doubted > FEW + self._settled // 8:
             self._merge()
+
+    def clear(self) -> None:
+        """Take all names away."""
+        self._begin()
 
     def _merge(self) -> None:
         import numpy as np  # noqa: PLC0415
 
         fresh, (hashes, keys) = self._fresh, self._view
-        if self._doubted > FEW + self._settled // 2:
+        if self._doubted > FEW + self._settled // 8:
             known = self._known
             fresh = {name: key for name, key in fresh.items() if key in known}
             for place in [place for place, key in enumerate(keys.tolist()) if key not in known]:
@@ -115,8 +158,3 @@ class Names:
         where, new, values = where[~had], new[~had], values[~had]
         self._fresh, self._struck = {}, 0
         self._settle(np.insert(hashes, where, new), np.insert(keys, where, values))
-
-    @property
-    def bytes(self) -> int:
-        """Estimated size in memory."""
-        return len(self._fresh) * FRESH_BYTES + self._settled * SETTLED_BYTES

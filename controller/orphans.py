@@ -4,12 +4,13 @@ Offload tiers announce a prompt's blocks in any order, and who joins late has mi
 """
 
 import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 
 from controller.events import Stored, Tier
 
-#: Bytes of an orphaned block beside its tokens: its names here and there.
-BLOCK_BYTES = 400
+#: Bytes of an orphan, and of each of its blocks beside the tokens: its names here and there.
+#: Measured, with room to grow.
+ORPHAN_BYTES, BLOCK_BYTES = 600, 270
 #: Why blocks that waited were given up.
 DROPPED = "orphans dropped for room"
 
@@ -22,7 +23,7 @@ class Orphan:
     def __init__(self, event: Stored) -> None:
         self.event = event
         self.gone: list[int] = []
-        self.bytes = len(event.tokens) + BLOCK_BYTES * len(event.hashes)
+        self.bytes = ORPHAN_BYTES + len(event.tokens) + BLOCK_BYTES * len(event.hashes)
         """Estimated size in memory."""
         self.bytes += len(event.adapter) + _size(event.extras)
 
@@ -46,7 +47,7 @@ class Orphans:
         self._room = room
         self._waiting: dict[int, list[Orphan]] = {}
         """By the name of the parent."""
-        self._named: dict[tuple[Tier, bool, int], deque[Orphan]] = {}
+        self._named: dict[tuple[Tier, bool, int], list[Orphan]] = {}
 
     def __len__(self) -> int:
         """Parents that are waited for."""
@@ -61,7 +62,7 @@ class Orphans:
             return
         self._waiting.setdefault(event.parent, []).append(orphan)
         for name in event.hashes:
-            self._named.setdefault((event.tier, event.shared, name), deque()).append(orphan)
+            self._named.setdefault((event.tier, event.shared, name), []).append(orphan)
         room.order.setdefault((self, event.parent))
         room.bytes += orphan.bytes
         while room.bytes > room.limit:
@@ -91,7 +92,7 @@ class Orphans:
             return False
         if len(orphans[0].gone) < len(orphans[0].event.hashes):  # else it says so again and again
             orphans[0].gone.append(name)
-        orphans.rotate(-1)  # a second removal is of the second copy
+        orphans.append(orphans.pop(0))  # a second removal is of the second copy
         return True
 
     def clear(self, tier: Tier) -> None:

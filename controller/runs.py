@@ -137,7 +137,7 @@ class Run(Struct, gc=False, eq=False):
             for place in [place for place, held in self.part.items() if held == length]:
                 del self.part[place]
                 self.full |= place
-            self.part = self.part or None
+        self.part, self.beyond = self.part or None, self.beyond or None  # empty ones keep theirs
 
     def _lie(self, place: int, held: int, there: set[int] | None) -> None:
         """Write down what `place` holds; it stands nowhere now."""

@@ -5,23 +5,26 @@
 controller serves one fleet, so `tenant_id` is echoed and nothing else.
 """
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
+from controller.counting import Counted, Requests
 from controller.door import Door
 from controller.events import LARGEST
 from controller.memory import Memory
+from controller.picture import taken
 from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
-from controller.snapshot import BadSnapshot, dump, restore
+from controller.snapshot import BadSnapshot, read, written
 from controller.source import Source
 from strategies.base import Prompt
 from strategies.blocks import even_chain, even_root
@@ -33,6 +36,18 @@ LARGEST_QUESTION = 48 << 20
 #: Engines that may be registered.
 MOST = 4096
 MSGPACK = "application/msgpack"
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+#: For the description of the API: bodies that are no JSON, and why else a request may be refused.
+_TAKES_MSGPACK = {"requestBody": {"required": True, "content": {MSGPACK: _BINARY}}}
+_REFUSALS: dict[int, str] = {
+    400: "What was sent is not what is expected here.",
+    401: "A key is needed: `Authorization: Bearer …`.",
+    404: "No such engine is registered.",
+    409: "The engine is registered already, or there are blocks already.",
+    413: "The body is too long.",
+    429: "There are too many engines, or another snapshot is under way.",
+}
 
 InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Rank = Annotated[int, Field(ge=0, lt=1024)]
@@ -117,23 +132,48 @@ class Held(msgspec.Struct):
     workers: list[str]
 
 
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Of a path, beside what is wrong with its fields."""
+    return {status: {"description": _REFUSALS[status]} for status in statuses}
+
+
 Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
 Leave = Callable[[Source], Awaitable[None]]
 
 
-def serve(memory: Memory, follow: Follow, leave: Leave, keys: Mapping[str, str]) -> FastAPI:
-    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in."""
-    documented = [Depends(HTTPBearer(auto_error=False))] if keys else []
-    app = FastAPI(
-        title="Warmroute controller", docs_url=None, redoc_url=None, dependencies=documented
+#: Makes the body of `/metrics`, and its type.
+Series = Callable[[], tuple[bytes, str]]
+
+
+def serve(
+    memory: Memory,
+    follow: Follow,
+    leave: Leave,
+    keys: Mapping[str, str],
+    *,
+    requests: Requests | None = None,
+    series: Series | None = None,
+) -> FastAPI:
+    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in.
+    What is asked is counted in `requests`; `series` are what Prometheus is told."""
+    app = FastAPI(title="Warmroute controller", docs_url=None, redoc_url=None)
+    inner = APIRouter(
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if keys else [],
+        responses=_refusals(401) if keys else {},
     )
     app.add_middleware(
         Door, keys=keys, limits={"/restore": LARGEST_SNAPSHOT}, limit=LARGEST_QUESTION
     )
     app.add_exception_handler(RequestValidationError, _refuse)
-    _sources(app, memory, follow, leave)
-    _questions(app, memory)
-    _snapshots(app, memory)
+    _alive(app)
+    _sources(inner, memory, follow, leave)
+    _questions(inner, memory)
+    _snapshots(inner, memory)
+    if series is not None:
+        _metrics(inner, series)
+    app.include_router(inner)
+    paths = [getattr(route, "path", "") for route in (*app.routes, *inner.routes)]
+    app.add_middleware(Counted, paths=paths, requests=requests or Requests())
     return app
 
 
@@ -146,18 +186,20 @@ async def _refuse(_: Request, error: Exception) -> Response:
     )
 
 
-def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None:
+def _alive(app: FastAPI) -> None:
     @app.get("/health/live")
     async def live() -> dict[str, str]:
-        """Answer as long as the process does."""
+        """Answer as long as the process does; without a key."""
         return {"status": "live"}
 
+
+def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> None:
     @app.get("/streams")
     async def streams() -> list[StreamState]:
         """List every stream: how far it is, and what is wrong with it."""
         return [_state(source, memory) for source in memory.all_sources()]
 
-    @app.post("/register")
+    @app.post("/register", responses=_refusals(409, 413, 429))
     async def register(publisher: Publisher) -> dict[str, str]:
         """Listen to an engine, or be ready to have its events pushed."""
         if _find(memory, publisher) is not None:
@@ -170,7 +212,7 @@ def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None
         await follow(source, endpoint, replay)
         return {"status": "registered successfully", "instance_id": publisher.instance_id}
 
-    @app.post("/unregister")
+    @app.post("/unregister", responses=_refusals(404, 413))
     async def unregister(publisher: Publisher) -> dict[str, Any]:
         """Listen to it no more, and forget what it held."""
         source = _wanted(memory, publisher)
@@ -179,7 +221,7 @@ def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None
         name = f"{publisher.instance_id}|{publisher.tenant_id}|{publisher.dp_rank}"
         return {"status": "unregistered successfully", "removed_instances": [name]}
 
-    @app.post("/events/{instance_id}")
+    @app.post("/events/{instance_id}", responses=_refusals(404, 413), openapi_extra=_TAKES_MSGPACK)
     async def push(
         instance_id: Annotated[InstanceId, Path()],
         request: Request,
@@ -193,15 +235,15 @@ def _sources(app: FastAPI, memory: Memory, follow: Follow, leave: Leave) -> None
         return {"events": source.events - before, "refused": source.refused.total() - refused}
 
 
-def _questions(app: FastAPI, memory: Memory) -> None:
-    @app.post("/query")
+def _questions(app: APIRouter, memory: Memory) -> None:
+    @app.post("/query", responses=_refusals(413))
     async def query(question: ByTokens) -> dict[str, dict[str, Any]]:
         """Say who holds how many of a prompt's first tokens, by instance and medium."""
         root = even_root(question.lora_name or "", question.cache_salt or "")
         ids = array("I", question.token_ids)
         return _answer(memory, question, even_chain(root, ids.tobytes(), question.block_size))
 
-    @app.post("/query_by_hash")
+    @app.post("/query_by_hash", responses=_refusals(413))
     async def query_by_hash(question: ByKeys) -> dict[str, dict[str, Any]]:
         """Say the same of a prompt whose keys are known."""
         return _answer(memory, question, question.seq_hashes)
@@ -223,25 +265,49 @@ def _questions(app: FastAPI, memory: Memory) -> None:
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 
 
-def _snapshots(app: FastAPI, memory: Memory) -> None:
-    @app.get("/snapshot", response_class=Response)
+def _metrics(app: APIRouter, series: Series) -> None:
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Give Prometheus streams, index, and what was asked."""
+        body, kind = series()
+        return Response(body, headers={"content-type": kind})
+
+
+def _snapshots(app: APIRouter, memory: Memory) -> None:
+    making = asyncio.Lock()
+
+    given: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: _BINARY}}}
+
+    @app.get("/snapshot", response_class=Response, responses=given | _refusals(429))
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
-        marks = {source.name: source.mark() for source in memory.all_sources()}
-        return Response(dump(memory.index, marks), media_type=MSGPACK)
+        _one_at_a_time(making)
+        async with making:
+            picture = taken(memory.index.holdings, memory.where())
+            return Response(await asyncio.to_thread(written, picture), media_type=MSGPACK)
 
-    @app.post("/restore")
+    @app.post("/restore", responses=_refusals(400, 409, 413, 429), openapi_extra=_TAKES_MSGPACK)
     async def put_back(request: Request) -> dict[str, int]:
         """Take over a snapshot, before anything else was heard; streams go on where it ends."""
-        body = await _body(request, LARGEST_SNAPSHOT)
-        if len(memory.index):  # not before: engines go on talking while it comes
-            raise HTTPException(409, "there are blocks already: restore into a fresh controller")
-        try:
-            marks = restore(memory.index, body)
-        except BadSnapshot as error:
-            raise HTTPException(400, str(error)) from None
-        memory.resume(marks)
-        return {"blocks": len(memory.index)}
+        _one_at_a_time(making)
+        async with making:
+            body = await _body(request, LARGEST_SNAPSHOT)
+            try:
+                holdings, marks = await asyncio.to_thread(read, body)
+            except BadSnapshot as error:
+                raise HTTPException(400, str(error)) from None
+            if len(memory.index):  # not before: engines go on talking while it comes
+                raise HTTPException(
+                    409, "there are blocks already: restore into a fresh controller"
+                )
+            memory.adopt(holdings, marks)
+            return {"blocks": len(memory.index)}
+
+
+def _one_at_a_time(making: asyncio.Lock) -> None:
+    """A snapshot is as large as the index. Raises HTTPException."""
+    if making.locked():
+        raise HTTPException(429, "another snapshot is under way; please try again")
 
 
 async def _body(request: Request, limit: int) -> bytes:

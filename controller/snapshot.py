@@ -1,4 +1,4 @@
-"""An index as bytes, and back: what a controller takes over from the one before it.
+"""A picture as bytes, and back: what a controller takes over from the one before it.
 
 msgpack: the runs, parents first, with who holds what of them; the places with their names. Streams
 add how far each was, so that a replay can tell whether it is still the same engine, and which of
@@ -6,24 +6,29 @@ its groups of layers counts: of the others it would take removals for that one's
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from controller.events import WIDEST, Tier
-from controller.index import Index
+from controller.holdings import Holdings
+from controller.picture import Picture, PlacePicture, RunPicture
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
 from controller.source import Mark
-from controller.tree import references
+from controller.tree import BITS, references
 from strategies.base import Bytes
+
+if TYPE_CHECKING:
+    from controller.names import Words
 
 #: Changes with the form.
 VERSION = 3
 #: Bytes of a snapshot that is taken in.
 LARGEST = Bytes(4 << 30)
 #: More than any offset in a run; and a block that is gone.
-_WIDEST, _NOWHERE = 1 << 10, (1 << 64) - 1
+_WIDEST, _NOWHERE = 1 << BITS, (1 << 64) - 1
 
 
 class BadSnapshot(ValueError):
@@ -55,66 +60,82 @@ class _Snapshot(msgspec.Struct):
     marks: dict[str, Mark]
 
 
-def dump(index: Index, marks: dict[str, Mark]) -> bytes:
-    """Write down an index, and how far each engine's stream is, by the engine's name."""
-    places = list(index.places())
-    numbers = {place.bit: number for number, place in enumerate(places)}
-    runs = sorted((run for run in index.tree.ring if run.keys), key=lambda run: run.depth)
-    where = {run: number for number, run in enumerate(runs)}
+def written(picture: Picture) -> bytes:
+    """Write down a picture. Takes seconds for millions of blocks, in any thread."""
+    runs = sorted(picture.runs, key=lambda run: run.depth)
+    where = {run.number: place for place, run in enumerate(runs)}
+    numbers = {place.bit: number for number, place in enumerate(picture.places)}
+    block = _blocks(runs)
     return msgspec.msgpack.encode(
         _Snapshot(
             VERSION,
-            [_place(place, index, where) for place in places],
+            [_place(place, block) for place in picture.places],
             [_run(run, where, numbers) for run in runs],
-            marks,
+            picture.marks,
         )
     )
 
 
-def _place(place: Place, index: Index, where: dict[Run, int]) -> _Place:
-    def written(references: Iterable[int]) -> Iterator[int]:
-        for reference in references:
-            found = index.tree.at(reference)
-            yield where[found[0]] * _WIDEST + found[1] if found else _NOWHERE
+def _blocks(runs: Sequence[RunPicture]) -> "Callable[[Words], Words]":
+    """Return what makes references to what a snapshot calls these blocks, many at once."""
+    import numpy as np  # noqa: PLC0415 - loading it takes 17 MB, and only who has a memory needs it
 
-    names = list(place.names)
-    blocks = array("Q", written(reference for _, reference in names))
-    copies = dict(zip(written(place.copies), place.copies.values(), strict=True))
-    called = array("Q", (name for name, _ in names))
-    return _Place(place.worker, int(place.tier), called.tobytes(), blocks.tobytes(), copies)
+    known = np.fromiter((run.number for run in runs), np.uint64, len(runs))
+    order = np.argsort(known)
+    known = np.append(known[order], np.uint64(_NOWHERE))
+    first = np.append(order.astype(np.uint64) << np.uint64(BITS), np.uint64(0))
+    lengths = np.fromiter((len(run.keys) // 8 for run in runs), np.uint64, len(runs))
+    lengths = np.append(lengths[order], np.uint64(0))
+
+    def block(given: "Words") -> "Words":
+        numbers, offsets = given >> np.uint64(BITS), given & np.uint64(_WIDEST - 1)
+        at = np.searchsorted(known, numbers)
+        there = (known[at] == numbers) & (offsets < lengths[at])
+        return np.where(there, first[at] + offsets, np.uint64(_NOWHERE))
+
+    return block
 
 
-def _run(run: Run, where: dict[Run, int], numbers: dict[int, int]) -> _Run:
+def _place(place: PlacePicture, block: "Callable[[Words], Words]") -> _Place:
+    import numpy as np  # noqa: PLC0415
+
+    names, blocks = place.names
+    twice = np.fromiter(place.copies, np.uint64, len(place.copies))
+    copies = dict(zip(block(twice).tolist(), place.copies.values(), strict=True))
+    return _Place(place.worker, place.tier, names.tobytes(), block(blocks).tobytes(), copies)
+
+
+def _run(run: RunPicture, where: dict[int, int], numbers: dict[int, int]) -> _Run:
+    length = len(run.keys) // 8
+    reached = {**dict.fromkeys(bits(run.full), length), **run.part}
     held = [
-        (numbers[bit], run.held(bit), sorted((run.beyond or {}).get(bit, ())))
-        for bit in bits(run.places())
+        (numbers[bit], reached.get(bit, 0), sorted(run.beyond.get(bit, ())))
+        for bit in reached | dict.fromkeys(run.beyond)
     ]
-    parent = where[run.parent] if run.parent is not None else -1
-    return _Run(run.keys.tobytes(), run.depth, run.size, parent, held)
+    return _Run(run.keys, run.depth, run.size, where.get(run.parent, -1), held)
 
 
-def restore(index: Index, data: bytes) -> dict[str, Mark]:
-    """Fill an empty index; return how far each stream was. Raises BadSnapshot, and fills nothing
-    then."""
+def read(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
+    """Return what was held, and how far each stream was. Raises BadSnapshot. Takes seconds for
+    millions of blocks, in any thread."""
     try:
         found = msgspec.msgpack.decode(data, type=_Snapshot)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
     if found.version != VERSION:
         raise BadSnapshot(f"a snapshot of version {found.version}, not {VERSION}")
-    fresh = Index(index.limit)
+    holdings = Holdings()
     try:
-        _fill(fresh, found)
+        _fill(holdings, found)
     except (ValueError, IndexError, OverflowError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
-    index.adopt(fresh)
-    return found.marks
+    return holdings, found.marks
 
 
-def _fill(index: Index, found: _Snapshot) -> None:
-    """Put it into a fresh index. Raises ValueError, IndexError, OverflowError."""
+def _fill(holdings: Holdings, found: _Snapshot) -> None:
+    """Put it into fresh ones. Raises ValueError, IndexError, OverflowError."""
     places = [
-        index.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
+        holdings.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
         for one in found.places
     ]
     runs: list[Run] = []
@@ -123,9 +144,9 @@ def _fill(index: Index, found: _Snapshot) -> None:
         keys = _words(given.keys)
         if not 0 < len(keys) <= LONGEST or given.depth < 0 or not 0 < given.size <= WIDEST:
             raise ValueError("a run without blocks, or of odd ones")
-        if index.tree.after(None, 0, keys[0]) is not None:
+        if holdings.tree.after(None, 0, keys[0]) is not None:
             raise ValueError("a run that is there twice")
-        run = index.tree.add(keys, given.depth, given.size, parent, 0)
+        run = holdings.tree.add(keys, given.depth, given.size, parent, 0)
         runs.append(run)
         for number, held, beyond in given.held:
             place, last = places[number], len(keys)
@@ -133,17 +154,17 @@ def _fill(index: Index, found: _Snapshot) -> None:
                 raise ValueError("blocks outside of their run")
             added = run.add(place.bit, 0, held) if held else 0
             added += sum(run.add(place.bit, one, one + 1) for one in beyond)
-            index.count(place, given.size, added)
-            index.loose += run.loose(place.bit)
+            holdings.count(place, given.size, added)
+            holdings.loose += run.loose(place.bit)
     for place, one in zip(places, found.places, strict=True):
         _call(place, one, runs)
-        index.copies += len(place.copies)
+        holdings.copies += len(place.copies)
 
 
 def _call(place: Place, given: _Place, runs: list[Run]) -> None:
     """Put in what an engine calls its blocks, and which of them it has more than once."""
 
-    def read(blocks: Iterable[int]) -> Iterator[int]:
+    def named(blocks: Iterable[int]) -> Iterator[int]:
         for block in blocks:
             yield references(runs[block // _WIDEST], block % _WIDEST, 1)[0]
 
@@ -152,9 +173,9 @@ def _call(place: Place, given: _Place, runs: list[Run]) -> None:
         for name, block in zip(_words(given.names), _words(given.blocks), strict=True)
         if block != _NOWHERE
     ]
-    place.names.add([name for name, _ in known], read(block for _, block in known))
+    place.names.add([name for name, _ in known], named(block for _, block in known))
     more = {block: count for block, count in given.copies.items() if block != _NOWHERE}
-    place.copies.update(zip(read(more), more.values(), strict=True))
+    place.copies.update(zip(named(more), more.values(), strict=True))
 
 
 def _words(data: bytes) -> "array[int]":

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from controller.agreement import First, first_of
 from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
 from controller.stream import Apply, Ask, Clear, Step, Stream
@@ -26,6 +27,8 @@ class Source:
         self.connected = False
         self.last_event: float | None = None
         """When the last message came."""
+        self.still_since: float | None = None
+        """When the last message came, or else the connection stood first; None if it never did."""
         self.told = 0.0
         """When the last batch was made, by the engine's clock, in seconds since the epoch; also of
         one that a replay brought. 0 if none was."""
@@ -35,11 +38,15 @@ class Source:
         """Messages and events that could not be used, by reason."""
         self.group: int | None = None
         """The group of layers whose blocks count; None until one has told."""
+        self.first: First | None = None
+        """A first block that it told of, of nothing but tokens."""
         self._index = index
 
     def opened(self, now: float) -> list[Ask]:
         """The connection stands."""
         self.connected = True
+        if self.still_since is None:
+            self.still_since = now
         return self._take(self.stream.opened(now))
 
     def disconnected(self) -> None:
@@ -53,7 +60,7 @@ class Source:
 
     def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
         """A live message; returns what must be asked for."""
-        self.last_event = now
+        self.last_event = self.still_since = now
         return self._take(self.stream.heard(sequence, payload, now))
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
@@ -90,7 +97,8 @@ class Source:
 
     def push(self, payload: bytes, now: float) -> None:
         """Events without a number, in the order in which they come."""
-        self.connected, self.last_event = True, now
+        self.connected = True
+        self.last_event = self.still_since = now
         self._apply(payload)
 
     @property
@@ -109,7 +117,7 @@ class Source:
                 self._apply(step.payload)
             elif isinstance(step, Clear):
                 self._index.forget(self.name)
-                self.group = None
+                self.group = self.first = None
             else:
                 asks.append(step)
         return asks
@@ -136,6 +144,7 @@ class Source:
             if self._counts(event):
                 index.store(name, event)
                 self.blocks += len(event.hashes)
+                self.first = first_of(event) or self.first
         elif isinstance(event, Removed):
             if event.group is None or self.group is None or event.group == self.group:
                 index.remove(name, event)

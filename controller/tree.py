@@ -13,8 +13,8 @@ from typing import NamedTuple
 from controller.runs import LONGEST, Run, bits
 
 #: Bits of a reference for the offset: more than `LONGEST` needs.
-_BITS = 10
-_OFFSET = (1 << _BITS) - 1
+BITS = 10
+_OFFSET = (1 << BITS) - 1
 
 
 class Found(NamedTuple):
@@ -81,12 +81,12 @@ class Tree:
 
     def at(self, reference: int) -> tuple[Run, int] | None:
         """Return the run and the offset of a block, if it is there still."""
-        run, offset = self._numbered.get(reference >> _BITS), reference & _OFFSET
+        run, offset = self._numbered.get(reference >> BITS), reference & _OFFSET
         return (run, offset) if run is not None and offset < len(run.keys) else None
 
     def run(self, reference: int) -> Run | None:
         """Return the run that a block is or was in, if that is there still."""
-        return self._numbered.get(reference >> _BITS)
+        return self._numbered.get(reference >> BITS)
 
     def __contains__(self, reference: object) -> bool:
         """Whether a block is there still."""
@@ -134,20 +134,20 @@ class Tree:
             run = above
             if run is not None:
                 run.children -= 1
-        if len(self.ring) > 2 * len(self) + 1000:
+        if len(self.ring) > len(self) + len(self) // 4 + 1000:
             self.ring = deque(run for run in self.ring if run.keys)
 
 
 def references(run: Run, start: int, number: int) -> range:
     """Return references to some blocks of a run."""
-    first = run.number << _BITS | start
+    first = run.number << BITS | start
     return range(first, first + number)
 
 
 def numbers(given: Sequence[int]) -> Iterator[int]:
     """Return one reference into each of the runs that these are in."""
-    seen = {reference >> _BITS for reference in given}
-    return (number << _BITS for number in seen)
+    seen = {reference >> BITS for reference in given}
+    return (number << BITS for number in seen)
 
 
 def common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) -> int:

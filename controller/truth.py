@@ -23,6 +23,8 @@ class Truth:
         self.wrong = 0.0
         """Share of the last predictions that were off by more than a block."""
         self.demoted = False
+        self.reports: bool | None = None
+        """Whether its answers tell cached tokens; None if there was none that could."""
         self.compared = 0
         self.sum = 0
         """Of all errors, in tokens: divided by `compared` it is the bias."""
@@ -42,6 +44,11 @@ class Truth:
             self.demoted = True
         elif self.wrong < BELIEVED:
             self.demoted = False
+
+    def answered(self, tells: bool) -> None:
+        """An answer told how long its prompt was, and maybe how much of it was cached. Not all that
+        can tell do so always: once is enough."""
+        self.reports = tells or bool(self.reports)
 
     def computed(self, before: int, events: int) -> None:
         """A prompt was computed there, and blocks of it must be announced; so many events there

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
 from router.fleet import Pool, Worker
-from router.headers import header
+from router.headers import Incoming, header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.prompts import Along
@@ -28,6 +28,10 @@ FULL = 503
 DECISION = b"x-warmroute-decision"
 #: Workers of which a header tells the cost.
 MOST_TOLD = 16
+
+
+class Elsewhere(Exception):
+    """Others have bound its session to another worker."""
 
 
 class Plea(NamedTuple):
@@ -60,6 +64,12 @@ class Job(NamedTuple):
     metrics: PoolMetrics
     visit: Visit | None = None
     """Its part in a session."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is where it is: its session may have moved since that was decided."""
+        reason = self.decision.reason
+        return reason if self.visit is None else self.visit.reason(reason)
 
 
 class Attempt:
@@ -96,10 +106,29 @@ class Attempt:
         """Take it off the worker's books, whatever came of it."""
         self.worker.load.release(self._booking, monotonic())
 
+    async def bound(self, visit: Visit) -> Incoming:
+        """Bind its session to the worker; return the request as that may see it.
+
+        Raises Elsewhere, and as `Visit.settle`. Then it ends here: nothing was sent.
+        """
+        job = self.job
+        ranked, model = job.decision.candidates, job.prompt.model
+        try:
+            there = await visit.settle(self.choice, ranked, job.pool, model)
+            if there.worker is not self.worker:
+                raise Elsewhere
+        except BaseException:
+            self._began = False
+            self.settle(Usage())
+            raise
+        return visit.stripped(job.exchange)
+
     def on_first_byte(self, status: int) -> None:
         """The answer has begun; in a stream that means that the prompt is computed."""
         now = monotonic()
         self.status = status
+        if self.job.visit is not None and status != FULL:
+            self.job.visit.accepted(status)
         self._first_byte_s = now - self.booked_at
         self.worker.load.first_byte(self._booking, now)
         if status < 400 and not self.worker.breaker.closed:
@@ -134,6 +163,8 @@ class Attempt:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
+        if job.visit is not None and self._began and not self.status:
+            job.visit.accepted(self.status)  # it may have begun there
         rejected = self.status == FULL or (400 <= self.status < 500 and not left)
         outcome = Outcome(
             ok=self._failure is None and 0 < self.status < 500 and not left,
@@ -214,12 +245,11 @@ class Attempt:
         )
         if visit is not None:
             lines += visit.fields(self.status)
+            self.job.metrics.decided(self.job.reason)
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
-        choice, visit = self.choice, self.job.visit
-        named = self.job.decision.reason
-        reason = (named if visit is None else visit.reason(named)).encode()
+        choice, reason = self.choice, self.job.reason.encode()
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:

@@ -1,12 +1,16 @@
 """`warmroute check FILE --live`: every worker is asked once, by the settings of a file."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from router.app import create_app
+from router.asking import ask_all
+from router.block_names import block_names
 from router.check_tiers import tier_mistakes
 from router.fleet import Fleet, Pool
 from router.identity.agreement import State
 from router.identity.case import Case
+from router.inquiry import Inquiries
+from router.memories import Memories
 from router.memory_status import kv_statuses
 from router.remote_memory import RemoteMemory
 from router.settings import Settings
@@ -15,28 +19,40 @@ from router.stores.shared import SharedStore
 from strategies.base import Prompt
 
 
-async def check_live(settings: Settings) -> tuple[list[str], bool]:
-    """Ask everyone; return lines for people, and whether all is well. Raises CannotBuild."""
+async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str], bool]:
+    """Ask everyone; return lines for people, and whether all is well. With `ask`, workers compute
+    short prompts, too. Raises CannotBuild."""
     door = create_app(settings)
     try:
         await door.look()
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
+        named = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
+        lines += [f"pool {pool.name}: {line}" for pool, said, _ in named for line in said]
+        lines += asked
         for pool, remote in door.memories.remotes():
             lines += await _controller(pool, remote)
         well = all(worker.ready for worker in door.fleet.workers)
+        well = well and all(alike for _, _, alike in named)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
         stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         lines += [line for line, _ in stores]
-        mistakes = await tier_mistakes(door, settings.tiers.l2.lmcache)
+        mistakes = await tier_mistakes(door, settings.tiers.l2.lmcache) if ask else []
         lines += mistakes
         well = well and not mistakes
         well = well and all(good for _, good in stores)
         return lines, well and not any(map(_is_wrong, cases))
     finally:
         await door.stop()
+
+
+async def _asked(fleet: Fleet, memories: Memories) -> AsyncIterator[str]:
+    for pool in fleet.pools:
+        for name, one in (await ask_all(pool, memories.of(pool), Inquiries())).items():
+            yield f"pool {pool.name}: worker {name}: {one.said}"
 
 
 async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:

@@ -22,7 +22,8 @@ from router.replay_tables import tables
 from router.serve import serve as run_serve
 from router.settings import LogSettings, Settings
 from router.settings_file import Loaded
-from router.units import Address
+from router.snapshots import CannotRestore
+from router.units import Address, parse_duration
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
 from simulator.wire import Encoding
@@ -65,6 +66,16 @@ def _address(text: str) -> Address:
         return Address.parse(text)
     except ValueError as error:
         raise _fail(f"--listen: {error}", 2) from None
+
+
+def _duration(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise _fail(f"{option}: {error}", 2) from None
+    if seconds <= 0:
+        raise _fail(f"{option}: more than 0s is needed", 2)
+    return seconds
 
 
 def _show_version(wanted: bool) -> None:
@@ -116,6 +127,15 @@ def check(
     live: Annotated[
         bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
     ] = False,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask/--no-ask",
+            help="With --live, each worker computes some short prompts, with answers of one token."
+            " Tells whether cached tokens are reported, and events and chunks come, and compares"
+            " block names.",
+        ),
+    ] = True,
     explain_mapping: Annotated[
         bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
     ] = False,
@@ -124,7 +144,7 @@ def check(
     """Say everything that is wrong with a file, or everything that would be used."""
     settings, notes = _load(file, workers)
     if live:
-        raise typer.Exit(_check_live(settings))
+        raise typer.Exit(_check_live(settings, ask=ask))
     if explain_mapping and not notes:
         raise _fail(f"{file} is no manifest: its settings are what they are", 2)
     if explain_mapping:
@@ -142,11 +162,11 @@ def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     _out.print(table)
 
 
-def _check_live(settings: Settings) -> int:
+def _check_live(settings: Settings, *, ask: bool) -> int:
     """Print what every worker says; return the exit code."""
     logs.set_up(LogSettings(level="error"))
     try:
-        lines, well = uvloop.run(check_live(settings))
+        lines, well = uvloop.run(check_live(settings, ask=ask))
     except CannotBuild as error:
         raise _fail(str(error)) from None
     for line in lines:
@@ -163,6 +183,7 @@ def run_controller(
     snapshot: Annotated[
         Path | None, typer.Option(help="Taken over at the start, and written at the end.")
     ] = None,
+    every: Annotated[str, typer.Option(help="And this often, in between.")] = "5m",
     workers: Workers = None,
 ) -> None:
     """Listen to the workers of a kvaware pool, and answer routers what they hold."""
@@ -174,12 +195,13 @@ def run_controller(
                 settings,
                 address,
                 snapshot,
+                _duration("--every", every),
                 lambda url: _err.print(f"Warmroute controller listens on {url}", markup=False),
             )
         )
     except ValueError as error:
         raise _fail(f"--listen: {error}", 2) from None
-    except (CannotBuild, server.PortTaken, controller_command.CannotRestore) as error:
+    except (CannotBuild, server.PortTaken, CannotRestore) as error:
         raise _fail(str(error)) from None
 
 

@@ -14,9 +14,9 @@ import uvicorn
 
 from controller.memory import Memory
 from controller.server import serve
-from controller.snapshot import BadSnapshot, dump, restore
-from controller.source import Mark, Source
+from controller.source import Source
 from router import logs
+from router.controller_metrics import ControllerMetrics
 from router.fleet import Worker
 from router.health import Health
 from router.inquiry import Inquiries
@@ -25,25 +25,29 @@ from router.rebuild import CannotBuild, build
 from router.server import bind
 from router.settings import Settings
 from router.signals import obeying
+from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
 from router.units import Address
 
 
-class CannotRestore(Exception):
-    """The snapshot cannot be taken over, or none written; says why in a sentence."""
-
-
 async def run(
-    settings: Settings, listen: Address, snapshot: Path | None, announce: Callable[[str], None]
+    settings: Settings,
+    listen: Address,
+    snapshot: Path | None,
+    every: float,
+    announce: Callable[[str], None],
 ) -> None:
-    """Serve until told to stop. Raises CannotBuild, CannotRestore, PortTaken, ValueError."""
+    """Serve until told to stop; write a snapshot `every` so many seconds, and at the end. Raises
+    CannotBuild, CannotRestore, PortTaken, ValueError."""
     settings = settings.listening_on(listen).model_copy(update={"controller": None})
     logs.set_up(settings.logs)
     fleet = build(settings, Contexts())
     inquiries = Inquiries()
     memories = Memories(fleet, settings, inquiries)
     memory = _only(memories)
-    marks = _restored(memory, snapshot)
+    snapshots = Snapshots(memory, snapshot) if snapshot is not None else None
+    if snapshots is not None:
+        snapshots.restore()
 
     def notice(worker: Worker, back: bool) -> None:
         del back
@@ -58,10 +62,11 @@ async def run(
 
     listener = bind(listen)
     keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
-    app = serve(memory, follow, leave, keys)
+    series = ControllerMetrics(memories, snapshots)
+    app = serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
     health = Health(fleet, settings.health, inquiries, notice)
-    memory.marks.update(marks)
     memories.start()
+    writing = snapshots and asyncio.create_task(snapshots.keep_writing(every))
     try:
         await health.start()
         announce(_url(listen, listener))
@@ -70,13 +75,14 @@ async def run(
         with obeying(partial(setattr, server, "should_exit", True), _nothing):
             await server.serve([listener])
     finally:
+        if writing:
+            writing.cancel()
         await health.stop()
         await memories.stop()
         for worker in fleet.workers:
             worker.upstream.close()
-        if snapshot is not None:
-            held = {source.name: source.mark() for source in memory.all_sources()}
-            await asyncio.to_thread(_write, snapshot, dump(memory.index, held))
+        if snapshots is not None and not await snapshots.write():
+            raise CannotRestore(f"{snapshot}: the index could not be written down")
 
 
 class _Server(uvicorn.Server):
@@ -99,31 +105,6 @@ def _only(memories: Memories) -> Memory:
             f"a controller serves one pool with the strategy kvaware, and there are {len(found)}"
         )
     return found[0]
-
-
-def _restored(memory: Memory, snapshot: Path | None) -> dict[str, Mark]:
-    if snapshot is None:
-        return {}
-    try:
-        with _beside(snapshot).open("wb"):  # now, and not only when there is an index to lose
-            pass
-        _beside(snapshot).unlink()
-        if not snapshot.exists():
-            return {}
-        return restore(memory.index, snapshot.read_bytes())
-    except (BadSnapshot, OSError) as error:
-        raise CannotRestore(f"{snapshot}: {error}") from None
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Never leave half of one."""
-    fresh = _beside(file)
-    fresh.write_bytes(data)
-    fresh.replace(file)
-
-
-def _beside(file: Path) -> Path:
-    return file.with_name(f"{file.name}.new")
 
 
 def _url(listen: Address, listener: socket.socket) -> str:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import accumulate
+from time import monotonic
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from controller.memory import Memory
+from controller.source import Source
 from controller.stream import State
 from controller.truth import ERRORS
 from router.fleet import Pool
@@ -13,6 +16,8 @@ from router.memories import Memories
 from strategies.loads import Loads
 
 _WHERE = ("pool", "worker")
+#: All engines that a controller was told of by its API, and not by its file: one series.
+REGISTERED = "registered"
 
 
 def memory_metrics(memories: Memories) -> Iterator[Metric]:
@@ -114,15 +119,25 @@ def _index(memories: Memories) -> Iterator[Metric]:
         for reason, count in memory.index.counts.items():
             unused.add_metric((pool.name, reason), count)
         totals: dict[tuple[str, str], int] = {}
-        counted = counted_tiers(pool)
+        counted, known = counted_tiers(pool), _names(pool)
         for place in memory.index.places():
             if place.tier.name.lower() not in counted:
                 continue
-            where = (place.worker.partition("\0")[0] or "shared", place.tier.name.lower())
+            where = (_label(place.worker, known), place.tier.name.lower())
             totals[where] = totals.get(where, 0) + place.blocks
         for (worker, tier), count in totals.items():
             held.add_metric((pool.name, worker, tier), count)
     yield from (blocks, size, waiting, unused, held)
+
+
+def _names(pool: Pool) -> frozenset[str]:
+    return frozenset(worker.name for worker in pool.workers)
+
+
+def _label(engine: str, known: frozenset[str]) -> str:
+    """What a worker's engine, or the shared store, is called in a series."""
+    worker = engine.partition("\0")[0]
+    return worker if worker in known else REGISTERED if worker else "shared"
 
 
 def counted_tiers(pool: Pool) -> frozenset[str]:
@@ -146,10 +161,15 @@ def _streams(memories: Memories) -> Iterator[Metric]:
         "Messages and events that could not be used, by reason.",
         labels=(*_WHERE, "reason"),
     )
+    still = GaugeMetricFamily(
+        "warmroute_kv_still_seconds",
+        "Since the worker's last event, or since it is listened to; of its stillest stream.",
+        labels=_WHERE,
+    )
+    now = monotonic()
     for pool, memory in memories.pools():
-        for worker in pool.workers:
-            where = (pool.name, worker.name)
-            sources = memory.sources.get(worker.name, [])
+        for name, sources in _sources(pool, memory).items():
+            where = (pool.name, name)
             for state in State:
                 count = sum(one.stream.state is state for one in sources)
                 live.add_metric((*where, state.value), count)
@@ -159,7 +179,19 @@ def _streams(memories: Memories) -> Iterator[Metric]:
                 happened.add_metric((*where, kind), total)
             for reason in {reason for one in sources for reason in one.refused}:
                 refused.add_metric((*where, reason), sum(one.refused[reason] for one in sources))
-    yield from (live, events, happened, refused)
+            since = [one.still_since for one in sources if one.still_since is not None]
+            if since:
+                still.add_metric(where, now - min(since))
+    yield from (live, events, happened, refused, still)
+
+
+def _sources(pool: Pool, memory: Memory) -> dict[str, list[Source]]:
+    """The sources by what their worker is called in series."""
+    known = _names(pool)
+    found: dict[str, list[Source]] = {worker.name: [] for worker in pool.workers}
+    for source in memory.all_sources():
+        found.setdefault(_label(source.name, known), []).append(source)
+    return found
 
 
 def _truth(memories: Memories) -> Iterator[Metric]:
@@ -177,11 +209,13 @@ def _truth(memories: Memories) -> Iterator[Metric]:
     for pool, memory in memories.all():
         for one in pool.workers:
             trusted.add_metric((pool.name, one.name), float(not memory.doubt(one.name)))
-        for worker, truth in memory.truths.items():
+        for one in pool.workers:
+            truth = memory.truths.get(one.name)
+            if truth is None:
+                continue
             sums = list(accumulate(truth.buckets))
             ends = [*map(str, map(float, ERRORS)), "+Inf"]
-            errors.add_metric(
-                (pool.name, worker), list(zip(ends, sums, strict=True)), float(truth.sum)
-            )
-            wrong.add_metric((pool.name, worker), truth.wrong)
+            where = (pool.name, one.name)
+            errors.add_metric(where, list(zip(ends, sums, strict=True)), float(truth.sum))
+            wrong.add_metric(where, truth.wrong)
     yield from (trusted, errors, wrong)

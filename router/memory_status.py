@@ -64,6 +64,8 @@ class KvStatus(BaseModel):
     streams: list[KvStreamStatus]
     blocks: dict[str, int]
     """Held, by tier."""
+    reports: bool | None
+    """Whether its answers tell cached tokens; null if that is not known."""
     compared: int
     """Answers of which the worker reported cached tokens."""
     wrong: float
@@ -78,9 +80,20 @@ class KvStatus(BaseModel):
             return f"worker {self.worker}: no KV events: {why}"
         streams = "; ".join(self._stream(one) for one in self.streams)
         blocks = sum(self.blocks.values())
-        right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else _UNCOMPARED
+        right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else self._compares()
         doubt = f"; not trusted: {self.doubt}{_HELP.get(self.doubt, '')}" if self.doubt else ""
         return f"worker {self.worker}: KV events: {streams}; {blocks} blocks, {right}{doubt}"
+
+    def _compares(self) -> str:
+        """Why no prediction was compared yet."""
+        if self.reports is None:
+            return "cached tokens reported: not known (it takes answers; --ask has it give some)"
+        if self.reports:
+            return "cached tokens are reported"
+        return (
+            "cached tokens are not reported, so that no prediction can be compared"
+            f" (start vLLM with {USAGE_FLAG})"
+        )
 
     def _stream(self, one: KvStreamStatus) -> str:
         rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
@@ -94,16 +107,15 @@ class KvStatus(BaseModel):
         return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
 
 
-_UNCOMPARED = (
-    "no prediction compared yet (that takes requests, and vLLM's --enable-prompt-tokens-details)"
-)
+#: What makes vLLM report cached tokens.
+USAGE_FLAG = "--enable-prompt-tokens-details"
 #: What an operator can do, by doubt.
 _HELP = {
     "not connected": f" (nobody publishes there: start vLLM with {FLAG}, and see that its port can"
     " be reached)",
     "silent": f" (it computes and announces nothing: start vLLM with {FLAG})",
     "disagrees": " (it reports other cached tokens than its events promise: compare tokenizers,"
-    " and see that vLLM has --enable-prefix-caching and --enable-prompt-tokens-details)",
+    " and see that vLLM has --enable-prefix-caching)",
     "gap": " (events were missed: give vLLM a replay_endpoint)",
 }
 
@@ -159,6 +171,7 @@ def _judged(
         missing=missing,
         streams=streams,
         blocks=blocks,
+        reports=truth.reports if truth else None,
         compared=truth.compared if truth else 0,
         wrong=truth.wrong if truth else 0.0,
         bias=truth.bias if truth else 0.0,

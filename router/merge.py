@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 #: Gauges of which the least counts: what one process cannot reach is not up for all.
 _LEAST = frozenset(("warmroute_worker_up", "warmroute_session_store_up", "warmroute_kv_store_up"))
 #: Series of which the most counts: what one process has left out is out for some, and all of them
-#: ask one store for its sessions.
+#: ask one store for its sessions, and what one of them does not hear is missed.
 _MOST = frozenset(
     (
         "warmroute_worker_ejected",
@@ -20,6 +20,7 @@ _MOST = frozenset(
         "warmroute_open_sessions",
         "warmroute_sessions_ended",
         "warmroute_kv_store_wrong",
+        "warmroute_kv_still_seconds",
     )
 )
 #: Gauges that each process learns for itself, of the same thing.

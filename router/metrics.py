@@ -43,7 +43,10 @@ _COUNTERS = {
         ("pool", "worker", "status"),
     ),
     "refused_requests": ("Requests answered by the router itself, by status.", ("status",)),
-    "decisions": ("Why the first worker was first.", ("pool", "reason")),
+    "decisions": (
+        "Why the first worker was first, or a session is where it is.",
+        ("pool", "reason"),
+    ),
     "worker_errors": ("Failures between the router and a worker.", ("pool", "worker", "kind")),
     "prompt_tokens": ("Prompt tokens that workers reported.", ("pool",)),
     "cached_tokens": ("Prompt tokens that workers reported as cached.", ("pool",)),

@@ -212,9 +212,13 @@ class RemoteMemory:
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """As `strategies.kvaware.Memory` has it."""
-        if not outcome.ok or outcome.cached_tokens is None:
+        if not outcome.ok:
             return
         truth = self.truths.setdefault(worker, Truth())
+        if outcome.prompt_tokens:
+            truth.answered(outcome.cached_tokens is not None)
+        if outcome.cached_tokens is None:
+            return
         if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= SURELY_NEW:
             self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
         if predicted is not None:

@@ -6,10 +6,10 @@ for each turn of its conversation, so looking it up and recording it cost next t
 Each worker's order of use is its `Shadow`.
 """
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from sys import maxsize
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
@@ -285,20 +285,6 @@ class PrefixTree:
         self._by_bit[shadow.bit] = shadow
         return shadow
 
-    def shadows(self) -> Iterable[Shadow]:
-        """Every worker's mirror."""
-        return self._shadows.values()
-
-    def shrink(self) -> None:
-        """Forget what is beyond the bound, all at once."""
-        for shadow in self._shadows.values():
-            shadow.shrink(self._share(), most=maxsize)
-
-    def clear(self) -> None:
-        """Forget everything, all at once."""
-        for kept in (self._shadows, self._by_bit, self._untidy, self.root.children):
-            kept.clear()
-
     def _tidy(self) -> None:
         """Shrink those that are too large, by no more at once than a request can wait for."""
         share, left = self._share(), AT_ONCE
@@ -309,6 +295,20 @@ class PrefixTree:
                 del self._untidy[shadow]
                 if shadow.leaving:
                     del self._by_bit[shadow.bit]
+
+    def shadows(self) -> Iterable[Shadow]:
+        """Every worker's mirror."""
+        return self._shadows.values()
+
+    def shrink(self) -> None:
+        """Forget what is beyond the bound."""
+        for shadow in self._shadows.values():
+            shadow.shrink(self._share(), most=sys.maxsize)
+
+    def clear(self) -> None:
+        """Forget everything, at once."""
+        for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
+            known.clear()
 
     def _share(self) -> float:
         return self._limit / max(1, len(self._shadows))

@@ -39,8 +39,26 @@ class Ranking(Sequence[Candidate]):
             return [_candidate(row) for row in self._rows[place]]
         return _candidate(self._rows[place])
 
+    def led_by(self, worker: str) -> "Ranking | None":
+        """As the function of that name."""
+        rows = self._rows
+        for place, row in enumerate(rows):
+            if row[4].name == worker:
+                led = Ranking([])
+                led._rows = [row, *rows[:place], *rows[place + 1 :]]
+                return led
+        return None
+
     def __repr__(self) -> str:
         return f"<Ranking {list(self)}>"
+
+
+def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:
+    """Return the same order but for that worker, which comes first; None if it is not there."""
+    if isinstance(ranked, Ranking):
+        return ranked.led_by(worker)
+    home = next((one for one in ranked if one.worker.name == worker), None)
+    return None if home is None else [home, *(one for one in ranked if one is not home)]
 
 
 def _candidate(row: Row) -> Candidate:

@@ -1,23 +1,27 @@
 """Any history leaves the index as a plain model has it."""
 
+import tracemalloc
 from array import array
 from collections.abc import Iterator
+from random import Random
 from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
-from controller import index as index_module
+from controller import holdings as holdings_module
 from controller import names as names_module
 from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
-from controller.snapshot import BadSnapshot, dump, restore
+from controller.snapshot import BadSnapshot
 from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
+from tests.controller.snapshots import dump, restore
 
 WORKERS = ("a", "b", "c")
 TIERS = (Tier.GPU, Tier.L1)
@@ -107,7 +111,7 @@ def test_any_history_leaves_the_index_as_the_model(
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
     index, naive = Index(1 << 30), Naive()
     with (
-        patch.object(index_module, "LONGEST", longest),
+        patch.object(holdings_module, "LONGEST", longest),
         patch.object(tree_module, "LONGEST", longest),
         patch.object(names_module, "FEW", few),
     ):
@@ -127,10 +131,12 @@ def test_any_history_leaves_the_index_as_the_model(
     assert {(p.worker, p.tier): p.blocks for p in index.places() if p.blocks} == {
         where: blocks for where, blocks in held.items() if blocks
     }
-    assert index.holders == sum(held.values())
-    assert index.copies == sum(len(place.copies) for place in index.places())
-    loose = (run.loose(place.bit) for run in index.tree.ring for place in index.places())
-    assert index.loose == sum(loose)
+    assert index.holdings.holders == sum(held.values())
+    assert index.holdings.copies == sum(len(place.copies) for place in index.places())
+    loose = (run.loose(place.bit) for run in index.holdings.tree.ring for place in index.places())
+    assert index.holdings.loose == sum(loose)
+    names = sum(place.names.bytes for place in index.places())
+    assert index.holdings._tally.bytes == names
 
 
 @settings(max_examples=100, deadline=None)
@@ -144,7 +150,7 @@ def test_nothing_is_left_when_all_are_forgotten(
         apply(index, worker, change)
     for worker in WORKERS:
         index.forget(worker)
-    assert (len(index), index.holders, index.waiting, index.bytes) == (0, 0, 0, 0)
+    assert (len(index), index.holdings.holders, index.waiting, index.bytes) == (0, 0, 0, 0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -169,8 +175,11 @@ def test_a_restored_index_goes_on_as_the_one_before(
     for prompt in prompts(later):
         for salt in ("", "s"):
             assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
-    assert (len(first), first.holders) == (len(second), second.holders)
-    assert (first.loose, first.copies) == (second.loose, second.copies)
+    assert (len(first), first.holdings.holders) == (len(second), second.holdings.holders)
+    assert (first.holdings.loose, first.holdings.copies) == (
+        second.holdings.loose,
+        second.holdings.copies,
+    )
 
 
 @given(st.binary(max_size=60))
@@ -205,7 +214,7 @@ def test_a_snapshot_that_lies_fills_nothing() -> None:
         index = Index(1 << 30)
         with pytest.raises(BadSnapshot, match="snapshot"):
             restore(index, msgspec.msgpack.encode(good | {field: value}))
-        assert (len(index), index.holders, list(index.places())) == (0, 0, [])
+        assert (len(index), index.holdings.holders, list(index.places())) == (0, 0, [])
 
 
 def test_a_snapshot_is_cut_to_the_bound() -> None:
@@ -224,7 +233,7 @@ def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:
         event = stored("a", Tier.GPU, "", blocks, range(1))
         index.store("a", event._replace(hashes=[7]))
     index.forget("a")
-    assert (len(index), index.holders) == (0, 0)
+    assert (len(index), index.holdings.holders) == (0, 0)
     index.store("b", stored("b", Tier.GPU, "", [2], range(1)))
     assert depths(index, "", ids([1])) == {}
 
@@ -253,6 +262,31 @@ def test_the_least_used_go_at_the_bound() -> None:
         if number % 100 == 0:
             assert depths(index, "", ids([1, 2, 0])) == {("a", Tier.GPU): 3}
     assert index.counts["dropped for room"] > 5000
+
+
+@pytest.mark.parametrize(("workers", "run"), [(8, 64), (20, 4), (2, 1)])
+def test_the_bound_holds_against_what_is_measured(workers: int, run: int) -> None:
+    """Full, while blocks come, leave and are dropped: what is in use is about what is allowed."""
+    limit, random = 1 << 19, Random(5)
+    index = Index(limit)
+    tracemalloc.start()
+    try:
+        for number in range(limit // 40 // run):
+            event = stored_of(random.randbytes(4 * SIZE * run), SIZE)
+            index.store(str(number % workers), event)
+            if number % 3 == 0:
+                index.remove(str(number % workers), Removed(event.hashes, Tier.GPU, False, None))
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert index.counts["dropped for room"] > 0
+    assert 0.6 * limit < used < 1.15 * limit
+
+
+def stored_of(tokens: bytes, size: int) -> Stored:
+    """The blocks of a prompt, by names of their own."""
+    hashes = [xxh3_64_intdigest(tokens, number) for number in range(len(tokens) // 4 // size)]
+    return Stored(hashes, None, tokens, size, Tier.GPU, False, "", None, None, None)
 
 
 def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:

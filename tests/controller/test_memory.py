@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from controller.memory import Memory
-from controller.snapshot import dump, restore
+from controller.snapshot import read
 from controller.source import Source
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
+from tests.controller.snapshots import dump
 
 IDS = array("I", range(100, 228)).tobytes()
 
@@ -206,7 +207,7 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
     memory = Memory(1 << 24)
     spoken, quiet = memory.join("spoken"), memory.join("quiet")
     spoken.heard(0, batch({"type": "AllBlocksCleared"}), 0.0)
-    memory.resume(restore(memory.index, taken))
+    memory.adopt(*read(taken))
     assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(), "quiet": Held(128)}
     spoken.heard(1, batch(stored(0, 2)), 1.0)
     quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
@@ -220,7 +221,7 @@ def test_which_group_counts_is_in_a_snapshot() -> None:
     source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)
     memory = Memory(1 << 24)
     taken = dump(before.index, {source.name: source.mark()})
-    memory.marks.update(restore(memory.index, taken))
+    memory.adopt(*read(taken))
     again = memory.join("w")
     removed = {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0}
     again.heard(1, batch(removed), 1.0)

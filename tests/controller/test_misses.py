@@ -66,7 +66,7 @@ def test_what_is_announced_again_stays() -> None:
     assert missed(memory, Held(0, 128), Held()) == Held()
     push(source, stored(0, 8, **CPU))
     assert memory.held(prompt(), ["w"])["w"] == Held(0, 128)
-    assert memory.index.copies == 0
+    assert memory.index.holdings.copies == 0
 
 
 def test_a_removal_that_comes_late_takes_nothing_else() -> None:

@@ -230,7 +230,15 @@ def test_keys_let_in(client: Callable[..., TestClient]) -> None:
     assert http.get("/streams", headers=headers).json() == []
     document = http.get("/openapi.json", headers=headers).json()
     assert "HTTPBearer" in document["components"]["securitySchemes"]
-    assert "/query_by_hash" in client().get("/openapi.json").json()["paths"]
+    live = document["paths"]["/health/live"]["get"]
+    assert ("security" not in live, set(live["responses"])) == (True, {"200"})
+    assert "401" in document["paths"]["/streams"]["get"]["responses"]
+    paths = client().get("/openapi.json").json()["paths"]
+    assert "/query_by_hash" in paths
+    binary = {"application/msgpack": {"schema": {"type": "string", "format": "binary"}}}
+    assert paths["/events/{instance_id}"]["post"]["requestBody"]["content"] == binary
+    assert paths["/snapshot"]["get"]["responses"]["200"]["content"] == binary
+    assert set(paths["/register"]["post"]["responses"]) == {"200", "409", "413", "422", "429"}
 
 
 @contextmanager

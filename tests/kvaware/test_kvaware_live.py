@@ -10,6 +10,7 @@ import pytest
 from router.check_live import check_live
 from router.memories import FLAG
 from router.settings import Settings
+from simulator import generation
 from simulator.thread import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
@@ -119,7 +120,12 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
         (line,) = [line for line in lines if "KV events" in line]
         wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
         assert wanted in line
-        assert ("--enable-prompt-tokens-details" in line) is publishing
+        assert "--enable-prompt-tokens-details" not in line
+        assert ("cached tokens reported: not known" in line) is publishing
+        names = [line for line in lines if "block names" in line]
+        assert [
+            line.endswith("block names: not comparable, none was heard yet") for line in names
+        ] == [True] * publishing
         assert "lost" not in line
 
 
@@ -136,7 +142,57 @@ def test_check_live_tells_the_last_event_that_is_replayed(
     (line,) = [line for line in lines if "KV events" in line]
     assert well
     assert "s ago (replayed), sequence 0, gaps 0" in line
-    assert "no prediction compared yet" in line
+    (line,) = [line for line in lines if "block names" in line]
+    assert "there is no other engine to compare with" in line
+
+
+@pytest.mark.parametrize("seeds", [("",), ("", "7")])
+def test_check_live_compares_block_names(
+    fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
+) -> None:
+    """What workers compute of one prompt has the same names; else a store that they share has them
+    twice, and the line says what would help."""
+    simulated = fleet(workers=2, hash_seeds=seeds)
+    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+    for number, url in enumerate(simulated.urls):
+        told = {"model": "toy", "prompt": f"{number} is another " * 20, "max_tokens": 1}
+        assert httpx.post(f"{url}/v1/completions", json=told).status_code == 200
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    names = [line for line in lines if "block names" in line]
+    assert sum("not comparable with others, no block seen in common" in line for line in names) == 2
+    lines, asked_well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
+    names = [line for line in lines if "block names" in line]
+    said = "those of the others, of 1 blocks in common" if len(seeds) == 1 else "PYTHONHASHSEED"
+    assert sum(said in line for line in names) == 2
+    assert sum("cached tokens are reported" in line for line in lines) == 2
+    assert sum("a repeated prompt: 512 of 520 tokens were cached" in line for line in lines) == 2
+    assert (well, asked_well) == (True, True), "nothing is shared: no harm is done"
+
+
+@pytest.mark.parametrize("seeds", [("",), ("", "7")])
+def test_check_live_of_engines_that_share_a_store(
+    fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
+) -> None:
+    """All is not well if one cannot find there what another wrote."""
+    simulated = fleet(workers=2, hash_seeds=seeds, host_tokens=4096, store_tokens=65536)
+    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
+    assert well is (len(seeds) == 1), lines
+
+
+def test_check_live_names_the_flag_only_where_it_is_missing(
+    fleet: MakeFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by an answer that tells its usage without it."""
+    simulated = fleet(workers=1)
+    told = generation.Usage.openai
+    monkeypatch.setattr(
+        generation.Usage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
+    )
+    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
+    lines, _ = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
+    (line,) = [line for line in lines if "KV events" in line]
+    assert "(start vLLM with --enable-prompt-tokens-details)" in line
 
 
 def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: Path) -> None:

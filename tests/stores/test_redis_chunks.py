@@ -47,12 +47,17 @@ def check(redis: RedisServer, **more: Any) -> str:
 
 
 def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
-    """Whole chunks from the first on; what has a salt is not known."""
+    """Whole chunks from the first on; what has a salt is found by it alone."""
     keys = write(PROMPT, CHUNK)
     assert held(redis, PROMPT) == 768
     assert held(redis, PROMPT[:200]) == 192
     assert held(redis, [1, *PROMPT]) == 0
     assert held(redis, PROMPT, salt="tenant") == 0
+    write(PROMPT[:130], CHUNK, salt="tenant")
+    assert held(redis, PROMPT, salt="tenant") == 128
+    assert held(redis, PROMPT, salt="other") == 0
+    for odd in ("a@b", "a/b", "a\\b", "a\0b", "\ud800", "s" * 129):
+        assert held(redis, PROMPT, salt=odd) == 0
     with Redis(port=redis.port) as client:
         client.delete(keys[3])
     assert held(redis, PROMPT) == 192

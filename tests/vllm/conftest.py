@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.vllm.engine import NOT_INSTALLED, Engine, command
+from tests.vllm.engine import NOT_INSTALLED, Engine, command, make_model
 
 _HERE = Path(__file__).parent
 
@@ -20,6 +20,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1800))
             if command() is None:
                 item.add_marker(pytest.mark.skip(reason=NOT_INSTALLED))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    return make_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 class StartEngine(Protocol):

@@ -2,7 +2,8 @@
 
 import json
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -49,6 +50,29 @@ class Publishing:
         self.name = self.url.partition("://")[2]
         told["topic"] = f"kv@{self.name}@{MODEL}"
         self.engine.add("--kv-events-config", json.dumps(told))
+
+
+@contextmanager
+def publishing(
+    model: Path, logs: Path, *flags: str, number: int = 1, dials: str = ""
+) -> Iterator[list[Publishing]]:
+    """So many engines; their output is in the folder `logs`."""
+    with ExitStack() as opened:
+        made = [
+            Publishing(model, logs / f"{one}.log", *flags, dials=dials) for one in range(number)
+        ]
+        for one in made:
+            opened.callback(one.engine.stop)
+            one.engine.start()
+        yield made
+
+
+def direct(one: Publishing, text: str) -> httpx.Response:
+    """Send a chat to an engine itself; return the answer."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = httpx.post(one.url + CHAT, json=chat, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer
 
 
 def start(route: MakeRouter, model: Path, *workers: object, **settings: object) -> Router:

@@ -1,25 +1,24 @@
 """Real engines that dial in: a fleet at one address of the router's, told apart by topic."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random, SystemRandom
 
-import httpx
 import pytest
 
 from tests.support import MakeRouter, Router, until
-from tests.vllm.engine import BLOCK, MODEL, command, make_model
+from tests.vllm.engine import BLOCK
 from tests.vllm.publishing import (
-    CHAT,
     PATIENCE,
     Publishing,
     ask,
     cached,
+    direct,
     late_port,
     memory,
     memory_of,
     predicted,
+    publishing,
     start,
     tokens,
     told,
@@ -29,23 +28,10 @@ from tests.vllm.publishing import (
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny model."""
-    return make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
     """Two engines that dial in at the same address, whether anybody is there or not."""
-    if command() is None:
-        pytest.skip("no vLLM")
-    logs = tmp_path_factory.mktemp("logs")
-    with ExitStack() as opened:
-        dials = f"tcp://127.0.0.1:{late_port()}"
-        made = [Publishing(model, logs / f"{number}.log", dials=dials) for number in range(2)]
-        for one in made:
-            opened.callback(one.engine.stop)
-            one.engine.start()
+    dials = f"tcp://127.0.0.1:{late_port()}"
+    with publishing(model, tmp_path_factory.mktemp("logs"), number=2, dials=dials) as made:
         yield made
 
 
@@ -53,14 +39,6 @@ def settings(one: Publishing, *, replay: bool) -> dict[str, str]:
     """How a file has such a worker."""
     found = {"url": one.url, "kv_events": one.dials.replace("127.0.0.1", "*")}
     return found | ({"kv_replay": one.replay} if replay else {})
-
-
-def direct(one: Publishing, text: str) -> httpx.Response:
-    """Ask an engine itself."""
-    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    answer = httpx.post(one.url + CHAT, json=chat, timeout=120)
-    assert answer.status_code == 200, answer.text
-    return answer
 
 
 def test_a_fleet_at_one_address_is_told_apart(

@@ -1,7 +1,6 @@
 """`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -9,17 +8,18 @@ import httpx
 import pytest
 
 from tests.support import MakeRouter, Router, until
-from tests.vllm.engine import BLOCK, LONGEST, MODEL, command, make_model
+from tests.vllm.engine import BLOCK
 from tests.vllm.publishing import (
-    CHAT,
     PATIENCE,
     Publishing,
     ask,
     cached,
+    direct,
     held,
     memory,
     memory_of,
     predicted,
+    publishing,
     start,
     tokens,
     told,
@@ -29,22 +29,9 @@ from tests.vllm.publishing import (
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny model."""
-    return make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
     """Two engines with room for everything here."""
-    if command() is None:
-        pytest.skip("no vLLM")
-    logs = tmp_path_factory.mktemp("logs")
-    with ExitStack() as opened:
-        made = [Publishing(model, logs / f"{number}.log") for number in range(2)]
-        for one in made:
-            opened.callback(one.engine.stop)
-            one.engine.start()
+    with publishing(model, tmp_path_factory.mktemp("logs"), number=2) as made:
         yield made
 
 
@@ -101,11 +88,7 @@ def test_who_joins_late_learns_the_past_by_replay(
 ) -> None:
     """And without replay what is new alone."""
     text = words(Random(3), 300)
-    first = httpx.post(
-        pair[0].url + CHAT,
-        json={"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1},
-        timeout=120,
-    )
+    first = direct(pair[0], text)
     late = kvaware({"url": pair[0].url, "kv_events": pair[0].events, "kv_replay": pair[0].replay})
     until(lambda: memory_of(late, text, pair[0].name) >= tokens(first) // BLOCK * BLOCK, PATIENCE)
     answer = ask(late, text)
@@ -159,10 +142,8 @@ def test_a_killed_engine_is_cleared_and_refilled(
 
 def test_evictions_are_followed(model: Path, tmp_path: Path, kvaware: MakeRouter) -> None:
     """A cache of 40 blocks: what is predicted is what is still there."""
-    few = ("--num-gpu-blocks-override", "40", "--max-model-len", str(min(LONGEST, 1024)))
-    small = Publishing(model, tmp_path / "small.log", *few)
-    small.engine.start()
-    try:
+    few = ("--num-gpu-blocks-override", "40", "--max-model-len", "1024")
+    with publishing(model, tmp_path, *few) as (small,):
         random, router = Random(8), kvaware(small.url)
         texts = [words(random, 150) for _ in range(5)]
         hits = 0
@@ -174,5 +155,3 @@ def test_evictions_are_followed(model: Path, tmp_path: Path, kvaware: MakeRouter
             told(router, answer, text)
             assert held(router, small.name) <= 40
         assert 0 < hits < 30
-    finally:
-        small.engine.stop()

@@ -1,0 +1,80 @@
+"""Who held what at one moment: a copy that nothing changes any more.
+
+Taking it is quick, and must not be interrupted; what is made of it (`snapshot.py`) may take its
+time, in a thread.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from controller.holdings import Holdings
+from controller.source import Mark
+
+if TYPE_CHECKING:
+    from controller.names import Words
+
+
+class RunPicture(NamedTuple):
+    """A run, as it was; the fields are those of `runs.Run`."""
+
+    number: int
+    keys: bytes
+    depth: int
+    size: int
+    parent: int
+    """The number of the run that it follows; 0 if it follows none."""
+    full: int
+    part: Mapping[int, int]
+    beyond: Mapping[int, frozenset[int]]
+
+
+class PlacePicture(NamedTuple):
+    """A place, as it was."""
+
+    worker: str
+    tier: int
+    bit: int
+    names: "tuple[Words, Words]"
+    """And the references that they stand for, one each."""
+    copies: Mapping[int, int]
+
+
+class Picture(NamedTuple):
+    """All of it."""
+
+    places: list[PlacePicture]
+    runs: list[RunPicture]
+    marks: dict[str, Mark]
+
+
+def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
+    """Copy what is held, and how far each engine's stream is, by the engine's name."""
+    return Picture(
+        [
+            PlacePicture(
+                place.worker, int(place.tier), place.bit, place.names.taken(), dict(place.copies)
+            )
+            for place in holdings.places()
+        ],
+        [
+            RunPicture(
+                run.number,
+                run.keys.tobytes(),
+                run.depth,
+                run.size,
+                run.parent.number if run.parent is not None else 0,
+                run.full,
+                dict(run.part) if run.part else _NOTHING,
+                {bit: frozenset(there) for bit, there in run.beyond.items()}
+                if run.beyond
+                else _NOBODY,
+            )
+            for run in holdings.tree.ring
+            if run.keys
+        ],
+        dict(marks),
+    )
+
+
+_NOTHING: Mapping[int, int] = {}
+_NOBODY: Mapping[int, frozenset[int]] = {}

@@ -1,0 +1,60 @@
+"""What operators are told of the names that engines give to blocks."""
+
+from collections.abc import Iterator
+
+from controller.agreement import Compared, compared, way
+from controller.events import Tier
+from controller.memory import Memory
+
+#: What makes engines name blocks alike.
+HINT = (
+    "engines that share a store must have the same PYTHONHASHSEED and --prefix-caching-hash-algo,"
+    " and the same adapters by the same paths"
+)
+
+
+def block_names(memory: Memory) -> tuple[list[str], bool]:
+    """A line for each worker that was heard, and whether all is well: where there is a store for
+    all of them, it is not if they name blocks differently."""
+    engines = {source.name: source.worker for source in memory.all_sources()}
+    found = compared(memory.index, list(engines))
+    ways = {one.name: way(one.first) for one in memory.all_sources() if one.first is not None}
+    lines = [
+        f"worker {worker}: block names: {_said(engine, engines, found[engine], ways)}"
+        for engine, worker in engines.items()
+    ]
+    alike = not any(one.others for one in found.values()) and not _differ(ways)
+    return lines, alike or memory.index.place("", Tier.L2) is None
+
+
+def _differ(ways: dict[str, str]) -> bool:
+    return len({one for one in ways.values() if one}) > 1
+
+
+def _said(engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]) -> str:
+    return "; ".join(_parts(engine, engines, one, ways))
+
+
+def _parts(
+    engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]
+) -> Iterator[str]:
+    """How it comes by them, and whether they are those of the others."""
+    if engine not in ways and not one.common:
+        yield "not comparable, none was heard yet"
+        return
+    mine = ways.get(engine, "")
+    yield f"by {mine}" if mine else "made in a way that is not known"
+    rest = [other for other in engines if other != engine]
+    if one.others:
+        names = ", ".join(sorted({engines[other] for other in one.others}))
+        yield f"not those of {names}, of {one.common} blocks in common ({HINT})"
+    elif one.common:
+        yield f"those of the others, of {one.common} blocks in common"
+    elif not rest:
+        yield "there is no other engine to compare with"
+    elif mine and {ways.get(other) for other in rest} == {mine}:
+        yield "so are those of the others; no block seen in common"
+    elif mine and _differ(ways):
+        yield f"others name them in another way; no block seen in common ({HINT})"
+    else:
+        yield "not comparable with others, no block seen in common"

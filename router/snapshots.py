@@ -1,0 +1,120 @@
+"""A controller's index on disk: taken over at the start, written now and then and at the end.
+
+It is copied between two events, and written by a thread. A disk that is full or a folder that
+cannot be written to is a line in the log and a metric; the controller goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, time
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from controller.memory import Memory
+from controller.picture import Picture, taken
+from controller.snapshot import BadSnapshot, read, written
+
+log = logging.getLogger("warmroute.controller")
+
+
+class CannotRestore(Exception):
+    """The snapshot cannot be taken over, or none written; says why in a sentence."""
+
+
+class Snapshots:
+    """One file, written by one thread at a time."""
+
+    def __init__(self, memory: Memory, file: Path) -> None:
+        self.written = self.failed = 0
+        """How often."""
+        self.last = 0.0
+        """When one was written last, in seconds since the epoch; 0 if none was."""
+        self.bytes = 0
+        self.seconds = 0.0
+        """How large it was, and how long it took."""
+        self._memory = memory
+        self._file = file
+        self._fresh = file.with_name(f"{file.name}.new")
+        self._writing: asyncio.Task[bool] | None = None
+
+    def restore(self) -> None:
+        """Take over what is there. Raises CannotRestore; also where none could be written."""
+        try:
+            with self._fresh.open("wb"):  # now, and not only when there is an index to lose
+                pass
+            self._fresh.unlink()
+            if self._file.exists():
+                self._memory.adopt(*read(self._file.read_bytes()))
+        except BadSnapshot as error:
+            raise CannotRestore(f"{self._file}: {error}") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise CannotRestore(f"snapshot {self._file} cannot be kept there: {why}") from None
+
+    async def write(self) -> bool:
+        """Write one, after any that is being written; return whether it could be."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+        picture = taken(self._memory.index.holdings, self._memory.where())
+        self._writing = asyncio.create_task(self._write(picture))
+        return await asyncio.shield(self._writing)  # a thread cannot be cancelled
+
+    async def keep_writing(self, every: float) -> None:
+        """Write one every so many seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(every)
+            await self.write()
+
+    async def _write(self, picture: Picture) -> bool:
+        start = monotonic()
+        try:
+            self.bytes = await asyncio.to_thread(self._put, picture)
+        except OSError as error:
+            self.failed += 1
+            log.error("snapshot %s: not written: %s", self._file, error.strerror or error)
+            return False
+        finally:
+            self._writing = None
+        self.written += 1
+        self.last, self.seconds = time(), monotonic() - start
+        return True
+
+    def _put(self, picture: Picture) -> int:
+        """Never leave half of one. Raises OSError."""
+        data = written(picture)
+        try:
+            self._fresh.write_bytes(data)
+            self._fresh.replace(self._file)
+        except OSError:
+            with suppress(OSError):
+                self._fresh.unlink()
+            raise
+        return len(data)
+
+    def metrics(self) -> Iterator[Metric]:
+        """How it went."""
+        wrote = CounterMetricFamily(
+            "warmroute_controller_snapshots",
+            "Snapshots, by whether they could be written.",
+            labels=("outcome",),
+        )
+        wrote.add_metric(("written",), self.written)
+        wrote.add_metric(("failed",), self.failed)
+        yield wrote
+        yield GaugeMetricFamily(
+            "warmroute_controller_snapshot_timestamp_seconds",
+            "When the last snapshot was written, in seconds since the epoch; 0 if none was.",
+            self.last,
+        )
+        yield GaugeMetricFamily(
+            "warmroute_controller_snapshot_seconds",
+            "How long the last snapshot took.",
+            self.seconds,
+        )
+        yield GaugeMetricFamily(
+            "warmroute_controller_snapshot_bytes", "Size of the last snapshot.", self.bytes
+        )

@@ -1,0 +1,80 @@
+"""How engines come by the names of blocks, and whether they share them."""
+
+from array import array
+
+import pytest
+
+from controller.agreement import DEFAULT_SEED, LONGEST, Compared, First, compared, first_of, way
+from controller.events import Removed, Stored, Tier
+from controller.index import Index
+
+#: Every length that CBOR writes a number in.
+IDS = array("I", [5, 300, 70000, 23, 24, 255, 256, 65536] * 2).tobytes()
+#: What vLLM 0.32 calls this block (`hash_block_tokens`, `maybe_convert_block_hash`).
+NAMES = {
+    ("sha256", DEFAULT_SEED): 3822000880194540892,
+    ("sha256_cbor", DEFAULT_SEED): 12138980732841903876,
+    ("sha256", "0"): 5935525854550771375,
+    ("sha256_cbor", "0"): 3963469647727601711,
+    ("xxhash", "0"): 2194919175611371470,
+    ("xxhash_cbor", "0"): 17772713111624323243,
+    ("sha256", "42"): 1341542587849625242,
+    ("xxhash_cbor", "42"): 11627267463707614602,
+}
+
+
+def stored(name: int, tokens: bytes = IDS) -> Stored:
+    """One block of 16 tokens."""
+    return Stored([name], None, tokens, 16, Tier.GPU, False, "", None, None, None)
+
+
+@pytest.mark.parametrize(("algorithm", "seed"), NAMES)
+def test_names_of_vllm_are_known(algorithm: str, seed: str) -> None:
+    """All its algorithms, with the usual seeds."""
+    told = "the default seed" if seed == DEFAULT_SEED else f"PYTHONHASHSEED={seed}"
+    assert way(First(NAMES[algorithm, seed], IDS)) == f"{algorithm}, {told}"
+
+
+def test_other_names_are_not() -> None:
+    """Another seed, or another block; a seed that is told is tried."""
+    assert way(First(NAMES["sha256", "0"], IDS), seeds=("7",)) == ""
+    assert way(First(NAMES["sha256", "0"] + 1, IDS)) == ""
+    assert way(First(NAMES["sha256", "0"], IDS[:-4])) == ""
+
+
+def test_what_is_more_than_tokens_is_not_looked_at() -> None:
+    """Whatever else is in a name, and what is not at the beginning or on the GPU."""
+    assert first_of(stored(1)) == First(1, IDS)
+    odd: tuple[dict[str, object], ...] = (
+        {"parent": 5},
+        {"extras": [["salt"]]},
+        {"adapter": "a"},
+        {"tier": Tier.L1},
+        {"size": 0, "tokens": b""},
+        {"size": LONGEST + 1},
+        {"hashes": []},
+    )
+    for more in odd:
+        assert first_of(stored(1)._replace(**more)) is None  # type: ignore[arg-type]
+
+
+def test_engines_are_compared_by_what_they_have_in_common() -> None:
+    """Names of what is gone do not count; nor do those of one alone."""
+    index = Index(1 << 20)
+    for engine, names in {"a": (1, 2), "b": (1, 3), "c": (4, 2), "d": ()}.items():
+        for number, name in enumerate(names):
+            index.store(engine, stored(name, bytes([number]) * 64))
+    index.store("a", stored(9, b"9" * 64))
+    index.store("d", stored(8, b"8" * 64))
+    found = compared(index, ["a", "b", "c", "d"])
+    assert found == {
+        "a": Compared(2, frozenset("bc")),
+        "b": Compared(2, frozenset("ac")),
+        "c": Compared(2, frozenset("ab")),
+        "d": Compared(0, frozenset()),
+    }
+    index.remove("c", Removed([4, 2], Tier.GPU, False, None))
+    assert compared(index, ["a", "b", "c"])["c"] == Compared(0, frozenset())
+    assert compared(index, ["a", "b"])["a"] == Compared(2, frozenset("b"))
+    index.remove("b", Removed([3], Tier.GPU, False, None))
+    assert compared(index, ["a", "b"])["a"] == Compared(1, frozenset())

@@ -1,0 +1,157 @@
+"""The controller as a service: what Prometheus is told, and its snapshots while it runs."""
+
+import asyncio
+import errno
+import re
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from controller.memory import Memory
+from router.snapshots import Snapshots
+from tests.controller.test_memory import push, stored
+from tests.kvaware.conftest import MakeFleet
+from tests.kvaware.test_controller import controller
+from tests.support import until
+
+DOCS = Path(__file__).parents[2] / "docs" / "kv.md"
+
+
+def documented() -> set[str]:
+    """The series that the page says a controller has."""
+    watching = DOCS.read_text().split("## Watching it")[1].split("## ")[0]
+    alone = DOCS.read_text().split("## The controller alone")[1].split("## ")[0]
+    rows = [row.split("|")[1] for row in (watching + alone).splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`((?:warmroute|process)_\w+)`", row)}
+    return named - {"warmroute_kv_questions_total"}
+
+
+def series(url: str, **headers: str) -> dict[str, float]:
+    """What it tells, by name and labels."""
+    lines = httpx.get(f"{url}/metrics", headers=headers).raise_for_status().text.splitlines()
+    told = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in told}
+
+
+def test_what_prometheus_is_told(fleet: MakeFleet, tmp_path: Path, stack: ExitStack) -> None:
+    """Every series of the docs; callers and engines nobody configured make no labels."""
+    (worker,) = fleet(workers=1).urls
+    settings = tmp_path / "controller.yaml"
+    settings.write_text(f"strategy: kvaware\nworkers: [{worker}]\nhealth: {{interval: 50ms}}\n")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    args = ("--config", settings, "--listen", "127.0.0.1:0", "--every", "50ms")
+    url, process = stack.enter_context(controller(tmp_path, *args, "--snapshot", folder / "index"))
+    name = worker.removeprefix("http://")
+    until(lambda: series(url)[f'warmroute_kv_trusted{{pool="default",worker="{name}"}}'] == 1)
+    httpx.post(f"{url}/register", json={"instance_id": "made-up"}).raise_for_status()
+    told = {"model": "toy", "prompt": "something to be told " * 20, "max_tokens": 1}
+    httpx.post(f"{worker}/v1/completions", json=told).raise_for_status()
+    wrong = httpx.get(f"{url}/made-up/path")
+    assert wrong.status_code == 404
+    heard = f'warmroute_kv_events_total{{pool="default",worker="{name}"}}'
+    until(lambda: series(url)[heard] >= 1)
+    found = series(url)
+    families = {name.partition("{")[0] for name in found}
+    optional = {"warmroute_kv_refused_total", "warmroute_kv_stream_events_total"}
+    optional |= {"warmroute_kv_blocks_unused_total"}  # of what has not happened
+    lacking = {one for one in documented() if one not in families | optional}
+    lacking -= {"warmroute_kv_error_tokens"}  # a histogram: its series have endings
+    assert lacking == set()
+    assert not any("made-up" in name for name in found)
+    other = 'warmroute_controller_requests_total{path="other",status="4xx"}'
+    assert found[other] == 1
+    assert found['warmroute_kv_streams{pool="default",state="waiting",worker="registered"}'] == 1
+    _snapshots_go_on(url, folder, tmp_path / "controller.log")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def _snapshots_go_on(url: str, folder: Path, log: Path) -> None:
+    """Written again and again; without a folder that is said, and nothing else happens."""
+    written = 'warmroute_controller_snapshots_total{outcome="written"}'
+    failed = 'warmroute_controller_snapshots_total{outcome="failed"}'
+    before = series(url)[written]
+    until(lambda: series(url)[written] > before)
+    assert series(url)["warmroute_controller_snapshot_bytes"] == (folder / "index").stat().st_size
+    away = folder.rename(folder.with_name("away"))
+    until(lambda: series(url)[failed] >= 2)
+    said = log.read_text()
+    assert f"snapshot {folder / 'index'}: not written: No such file or directory" in said
+    assert "Traceback" not in said
+    away.rename(folder)
+    before = series(url)[written]
+    until(lambda: series(url)[written] > before)
+    assert [one.name for one in folder.iterdir() if one.suffix != ".new"] == ["index"]
+
+
+def test_series_are_for_who_has_a_key(fleet: MakeFleet, tmp_path: Path, stack: ExitStack) -> None:
+    """As everything but the sign of life."""
+    (worker,) = fleet(workers=1).urls
+    settings = tmp_path / "controller.yaml"
+    key, secret = "0123456789abcdef0123", tmp_path / "secret"
+    secret.write_text(key)
+    settings.write_text(
+        f"strategy: kvaware\nworkers: [{worker}]\n"
+        f"auth: {{keys: [{{name: ops, key: 'file:{secret}'}}]}}\n"
+    )
+    args = ("--config", settings, "--listen", "127.0.0.1:0")
+    url, _ = stack.enter_context(controller(tmp_path, *args))
+    assert httpx.get(f"{url}/metrics").status_code == 401
+    assert series(url, authorization=f"Bearer {key}")["process_resident_memory_bytes"] > 0
+    assert httpx.get(f"{url}/health/live").json() == {"status": "live"}
+
+
+def test_a_full_disk_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one before stays, nothing lies beside it, and the next may be written again."""
+    memory, file = Memory(1 << 24), tmp_path / "index"
+    push(memory.join("a"), stored(0, 4))
+    kept = Snapshots(memory, file)
+    kept.restore()
+    assert asyncio.run(kept.write())
+    good = file.read_bytes()
+
+    def full(fresh: Path, data: bytes) -> int:
+        with fresh.open("wb") as half:
+            half.write(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        assert not asyncio.run(kept.write())
+    assert "not written: No space left on device" in caplog.text
+    assert (kept.written, kept.failed) == (1, 1)
+    assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], good)
+    assert asyncio.run(kept.write())
+    again = Memory(1 << 24)
+    Snapshots(again, file).restore()
+    assert len(again.index) == 4
+
+
+def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
+    """What is written is what was held when it began, by a thread; two at once take turns."""
+    memory, file = Memory(1 << 26), tmp_path / "index"
+    source = memory.join("a")
+    push(source, stored(0, 4))
+    kept = Snapshots(memory, file)
+
+    async def go() -> list[bool]:
+        first = asyncio.create_task(kept.write())
+        second = asyncio.create_task(kept.write())
+        await asyncio.sleep(0)
+        push(source, stored(0, 8))
+        await first
+        before = Memory(1 << 24)
+        Snapshots(before, file).restore()
+        assert len(before.index) == 4
+        return [await first, await second]
+
+    assert asyncio.run(go()) == [True, True]
+    after = Memory(1 << 24)
+    Snapshots(after, file).restore()
+    assert (kept.written, len(after.index)) == (2, 8)

@@ -1,0 +1,52 @@
+"""An engine that goes on serving and stops publishing: what was sent there decides, and says so."""
+
+from random import Random
+
+import pytest
+
+from tests.kvaware.conftest import MakeFleet, MakeKvAware
+from tests.kvaware.test_kvaware_live import ask, cached, predicted, settle
+from tests.support import Router, until
+
+
+def new(random: Random) -> str:
+    """A prompt that nobody has seen: more than a thousand tokens."""
+    return "".join(random.choices("abcdefgh ", k=3000))
+
+
+def decision(router: Router, text: str) -> str:
+    """Why a prompt went where it did."""
+    return ask(router, text).headers["x-warmroute-decision"].split(";")[0]
+
+
+def test_events_that_stop_under_load(
+    fleet: MakeFleet, kvaware: MakeKvAware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream stands and says nothing: its worker is judged by its placements until it does."""
+    random, simulated = Random(11), fleet(workers=1)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    where = {"pool": "default", "worker": router.worker().name}
+    ask(router, new(random))
+    settle(router, simulated)
+    publisher = simulated.workers[0].publisher
+    assert publisher is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "publish", lambda *_: None)
+        for _ in range(4):
+            assert decision(router, new(random)) == "cold", "it may still come"
+        assert router.worker().ready
+        still = router.metric("warmroute_kv_still_seconds", **where)
+        text = new(random)
+        assert decision(router, text) == "cold (silent)"
+        again = ask(router, text)
+        assert again.headers["x-warmroute-decision"].startswith("prefix (silent);")
+        assert min(predicted(again), cached(again)) > 1000
+        assert router.metric("warmroute_kv_trusted", **where) == 0
+        assert router.metric("warmroute_kv_still_seconds", **where) > still >= 0
+        assert router.http.get("/health/ready").json()["blind"] == {"default": 1}
+        (shown,) = router.http.get("/kv").json()
+        assert (shown["doubt"], shown["streams"][0]["state"]) == ("silent", "live")
+    ask(router, new(random))
+    until(lambda: router.metric("warmroute_kv_trusted", **where) == 1)
+    assert decision(router, new(random)) == "cold"
+    assert router.http.get("/health/ready").json()["status"] == "ready"
