@@ -251,6 +251,11 @@ class Holdings:
                 self.copies -= place.copies.pop(reference, None) is not None
         self.tree.trim(run)
 
+    def purge(self) -> None:
+        """Drop the names of what was dropped."""
+        for place in self.places():
+            place.names.purge(self.tree)
+
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""

@@ -242,6 +242,8 @@ class Index:
                 continue
             self.counts["dropped for room"] += len(run.keys)
             self.holdings.drop(run)
+            if not len(tree):  # all that is left are names
+                self.holdings.purge()
 
     @property
     def bytes(self) -> int:

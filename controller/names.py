@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Words = NDArray[np.uint64]
+    #: The dictionary, and both arrays.
+    Copied = tuple[dict[int, int], Words, Words]
 
 #: Names that are merged at once: these, or an eighth of those merged before if that is more.
 FEW = 256
@@ -110,18 +112,13 @@ class Names:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Every name and its reference."""
-        names, keys = self.taken()
+        names, keys = told(self.copy())
         return zip(names.tolist(), keys.tolist(), strict=True)
 
-    def taken(self) -> "tuple[Words, Words]":
-        """Copy all names, and their references."""
-        import numpy as np  # noqa: PLC0415
-
-        (hashes, keys), fresh = self._view, self._fresh
-        names = np.fromiter(fresh, np.uint64, len(fresh))
-        there = (keys != _GONE) & ~np.isin(hashes, names)
-        values = np.fromiter(fresh.values(), np.uint64, len(fresh))
-        return np.append(names, hashes[there]), np.append(values, keys[there])
+    def copy(self) -> "Copied":
+        """Copy what `told` makes of it, which takes longer and may be done elsewhere."""
+        hashes, keys = self._view  # the first is never written to: a merge makes another
+        return self._fresh.copy(), hashes, keys.copy()
 
     def doubt(self, number: int, known: Container[int]) -> None:
         """So many names stand for blocks that are not among the known ones any more."""
@@ -129,6 +126,10 @@ class Names:
         self._known = known
         if self._doubted > FEW + self._settled // 8:
             self._merge()
+
+    def purge(self, known: Container[int]) -> None:
+        """Drop the names of what is not among the known ones any more, now."""
+        self.doubt(FEW + self._settled + 1, known)
 
     def clear(self) -> None:
         """Take all names away."""
@@ -158,3 +159,14 @@ class Names:
         where, new, values = where[~had], new[~had], values[~had]
         self._fresh, self._struck = {}, 0
         self._settle(np.insert(hashes, where, new), np.insert(keys, where, values))
+
+
+def told(copied: "Copied") -> "tuple[Words, Words]":
+    """Return all names, and the reference of each."""
+    import numpy as np  # noqa: PLC0415
+
+    fresh, hashes, keys = copied
+    names = np.fromiter(fresh, np.uint64, len(fresh))
+    there = (keys != _GONE) & ~np.isin(hashes, names)
+    values = np.fromiter(fresh.values(), np.uint64, len(fresh))
+    return np.append(names, hashes[there]), np.append(values, keys[there])

@@ -11,7 +11,7 @@ from controller.holdings import Holdings
 from controller.source import Mark
 
 if TYPE_CHECKING:
-    from controller.names import Words
+    from controller.names import Copied
 
 
 class RunPicture(NamedTuple):
@@ -34,8 +34,7 @@ class PlacePicture(NamedTuple):
     worker: str
     tier: int
     bit: int
-    names: "tuple[Words, Words]"
-    """And the references that they stand for, one each."""
+    names: "Copied"
     copies: Mapping[int, int]
 
 
@@ -52,7 +51,7 @@ def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
     return Picture(
         [
             PlacePicture(
-                place.worker, int(place.tier), place.bit, place.names.taken(), dict(place.copies)
+                place.worker, int(place.tier), place.bit, place.names.copy(), dict(place.copies)
             )
             for place in holdings.places()
         ],

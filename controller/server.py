@@ -9,18 +9,31 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
 from controller.counting import Counted, Requests
 from controller.door import Door
 from controller.events import LARGEST
+from controller.forms import (
+    BINARY,
+    MSGPACK,
+    TAKES_MSGPACK,
+    ByKeys,
+    ByTokens,
+    Held,
+    InstanceId,
+    Publisher,
+    Question,
+    Rank,
+    StreamState,
+    refusals,
+)
 from controller.memory import Memory
 from controller.picture import taken
 from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
@@ -29,118 +42,12 @@ from controller.source import Source
 from strategies.base import Prompt
 from strategies.blocks import even_chain, even_root
 
-#: Tokens of the longest prompt that is asked about, and keys of it.
-LONGEST = 4 << 20
 #: Bytes of a question, in which a token takes up to 12.
 LARGEST_QUESTION = 48 << 20
 #: Engines that may be registered.
 MOST = 4096
-MSGPACK = "application/msgpack"
-
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-#: For the description of the API: bodies that are no JSON, and why else a request may be refused.
-_TAKES_MSGPACK = {"requestBody": {"required": True, "content": {MSGPACK: _BINARY}}}
-_REFUSALS: dict[int, str] = {
-    400: "What was sent is not what is expected here.",
-    401: "A key is needed: `Authorization: Bearer …`.",
-    404: "No such engine is registered.",
-    409: "The engine is registered already, or there are blocks already.",
-    413: "The body is too long.",
-    429: "There are too many engines, or another snapshot is under way.",
-}
-
-InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Rank = Annotated[int, Field(ge=0, lt=1024)]
-
-
-def _port(endpoint: str) -> str:
-    """Raises ValueError where a port is none: ZeroMQ would say so only to the log."""
-    if endpoint.startswith("tcp://") and not 0 < int(endpoint.rpartition(":")[2]) < 1 << 16:
-        raise ValueError("the port must be 1 to 65535")
-    return endpoint
-
-
-#: Clients of Mooncake's send an empty text for none.
-Endpoint = Annotated[
-    str,
-    Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$"),
-    AfterValidator(_port),
-]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
-Key = Annotated[int, Field(ge=0, lt=1 << 64)]
-
-
-class Publisher(BaseModel):
-    """One engine that publishes KV events."""
-
-    instance_id: InstanceId
-    """The worker, as its events are attributed and as answers name it."""
-    endpoint: Endpoint | Literal[""] | None = None
-    """ZeroMQ address of its events; without one they come by `/events`."""
-    replay_endpoint: Endpoint | Literal[""] | None = None
-    dp_rank: Rank = 0
-    tenant_id: str = "default"
-
-
-class Question(BaseModel):
-    """What is asked about a prompt."""
-
-    model: str = ""
-    lora_name: str | None = None
-    cache_salt: str | None = None
-    tenant_id: str = "default"
-    instance_id: str | None = None
-    """Only this one; default: all."""
-    block_size: int = Field(default=16, ge=1, le=65536)
-
-
-class ByTokens(Question):
-    """By the prompt's tokens."""
-
-    token_ids: list[TokenId] = Field(max_length=LONGEST)
-
-
-class ByKeys(Question):
-    """By its chained keys, as `strategies.blocks.even_chain` makes them."""
-
-    seq_hashes: list[Key] = Field(
-        max_length=LONGEST, validation_alias=AliasChoices("seq_hashes", "block_hash")
-    )
-
-
-class StreamState(BaseModel):
-    """How one engine's stream stands."""
-
-    instance_id: str
-    dp_rank: int
-    connected: bool
-    state: str
-    sequence: int
-    epoch: int
-    doubt: str
-    seconds_since_event: float | None
-    events: int
-    counts: dict[str, int]
-    refused: dict[str, int]
-
-
-class Held(msgspec.Struct):
-    """A router's question: chained keys of a prompt by the size of a block."""
-
-    tokens: int
-    keys: dict[int, list[int]]
-    workers: list[str]
-
-
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Of a path, beside what is wrong with its fields."""
-    return {status: {"description": _REFUSALS[status]} for status in statuses}
-
-
 Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
 Leave = Callable[[Source], Awaitable[None]]
-
-
 #: Makes the body of `/metrics`, and its type.
 Series = Callable[[], tuple[bytes, str]]
 
@@ -159,7 +66,7 @@ def serve(
     app = FastAPI(title="Warmroute controller", docs_url=None, redoc_url=None)
     inner = APIRouter(
         dependencies=[Depends(HTTPBearer(auto_error=False))] if keys else [],
-        responses=_refusals(401) if keys else {},
+        responses=refusals(401) if keys else {},
     )
     app.add_middleware(
         Door, keys=keys, limits={"/restore": LARGEST_SNAPSHOT}, limit=LARGEST_QUESTION
@@ -199,7 +106,7 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
         """List every stream: how far it is, and what is wrong with it."""
         return [_state(source, memory) for source in memory.all_sources()]
 
-    @app.post("/register", responses=_refusals(409, 413, 429))
+    @app.post("/register", responses=refusals(409, 413, 429))
     async def register(publisher: Publisher) -> dict[str, str]:
         """Listen to an engine, or be ready to have its events pushed."""
         if _find(memory, publisher) is not None:
@@ -212,7 +119,7 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
         await follow(source, endpoint, replay)
         return {"status": "registered successfully", "instance_id": publisher.instance_id}
 
-    @app.post("/unregister", responses=_refusals(404, 413))
+    @app.post("/unregister", responses=refusals(404, 413))
     async def unregister(publisher: Publisher) -> dict[str, Any]:
         """Listen to it no more, and forget what it held."""
         source = _wanted(memory, publisher)
@@ -221,7 +128,7 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
         name = f"{publisher.instance_id}|{publisher.tenant_id}|{publisher.dp_rank}"
         return {"status": "unregistered successfully", "removed_instances": [name]}
 
-    @app.post("/events/{instance_id}", responses=_refusals(404, 413), openapi_extra=_TAKES_MSGPACK)
+    @app.post("/events/{instance_id}", responses=refusals(404, 413), openapi_extra=TAKES_MSGPACK)
     async def push(
         instance_id: Annotated[InstanceId, Path()],
         request: Request,
@@ -236,14 +143,14 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
 
 
 def _questions(app: APIRouter, memory: Memory) -> None:
-    @app.post("/query", responses=_refusals(413))
+    @app.post("/query", responses=refusals(413))
     async def query(question: ByTokens) -> dict[str, dict[str, Any]]:
         """Say who holds how many of a prompt's first tokens, by instance and medium."""
         root = even_root(question.lora_name or "", question.cache_salt or "")
         ids = array("I", question.token_ids)
         return _answer(memory, question, even_chain(root, ids.tobytes(), question.block_size))
 
-    @app.post("/query_by_hash", responses=_refusals(413))
+    @app.post("/query_by_hash", responses=refusals(413))
     async def query_by_hash(question: ByKeys) -> dict[str, dict[str, Any]]:
         """Say the same of a prompt whose keys are known."""
         return _answer(memory, question, question.seq_hashes)
@@ -276,9 +183,9 @@ def _metrics(app: APIRouter, series: Series) -> None:
 def _snapshots(app: APIRouter, memory: Memory) -> None:
     making = asyncio.Lock()
 
-    given: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: _BINARY}}}
+    given: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: BINARY}}}
 
-    @app.get("/snapshot", response_class=Response, responses=given | _refusals(429))
+    @app.get("/snapshot", response_class=Response, responses=given | refusals(429))
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
         _one_at_a_time(making)
@@ -286,7 +193,7 @@ def _snapshots(app: APIRouter, memory: Memory) -> None:
             picture = taken(memory.index.holdings, memory.where())
             return Response(await asyncio.to_thread(written, picture), media_type=MSGPACK)
 
-    @app.post("/restore", responses=_refusals(400, 409, 413, 429), openapi_extra=_TAKES_MSGPACK)
+    @app.post("/restore", responses=refusals(400, 409, 413, 429), openapi_extra=TAKES_MSGPACK)
     async def put_back(request: Request) -> dict[str, int]:
         """Take over a snapshot, before anything else was heard; streams go on where it ends."""
         _one_at_a_time(making)

@@ -13,6 +13,7 @@ import msgspec
 
 from controller.events import WIDEST, Tier
 from controller.holdings import Holdings
+from controller.names import told
 from controller.picture import Picture, PlacePicture, RunPicture
 from controller.place import Place
 from controller.runs import LONGEST, Run, bits
@@ -99,7 +100,7 @@ def _blocks(runs: Sequence[RunPicture]) -> "Callable[[Words], Words]":
 def _place(place: PlacePicture, block: "Callable[[Words], Words]") -> _Place:
     import numpy as np  # noqa: PLC0415
 
-    names, blocks = place.names
+    names, blocks = told(place.names)
     twice = np.fromiter(place.copies, np.uint64, len(place.copies))
     copies = dict(zip(block(twice).tolist(), place.copies.values(), strict=True))
     return _Place(place.worker, place.tier, names.tobytes(), block(blocks).tobytes(), copies)

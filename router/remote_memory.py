@@ -30,7 +30,8 @@ GONE = 3
 UNJUDGED = 64
 #: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
 KEPT, KEPT_WORDS = 4096, 1 << 19
-#: Questions under way; more are not asked.
+#: Questions under way; more are not asked. While it seems to be gone, it is one: the others need
+#: not wait for a deadline that will pass.
 AT_ONCE = 64
 #: Bytes of an answer: some hundred for each worker.
 LARGEST = 4 << 20
@@ -103,7 +104,7 @@ class RemoteMemory:
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
         said = _Said(prompt, {}, {}, "")
-        if self._flying >= AT_ONCE:
+        if self._flying >= (AT_ONCE if self._failures < GONE else 1):
             said.failure = SLOW
         else:
             self._flying += 1

@@ -77,6 +77,10 @@ class Snapshots:
             self.failed += 1
             log.error("snapshot %s: not written: %s", self._file, error.strerror or error)
             return False
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the next may do better
+            self.failed += 1
+            log.error("snapshot %s: not written: unexpected %s", self._file, type(error).__name__)
+            return False
         finally:
             self._writing = None
         self.written += 1

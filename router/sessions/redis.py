@@ -4,9 +4,7 @@ Every step is one script (`scripts.py`), so that of several routers one decides.
 """
 
 import asyncio
-from itertools import count
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from router.sessions.scripted import Scripted, Word
 from router.sessions.scripts import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
@@ -31,7 +29,7 @@ class RedisStore:
         self._stem = f"warmroute:{{{pool}}}:"  # in braces: one slot of a cluster
         self._beside = [self._stem + name for name in BESIDE]
         self._patience = settings.timeout
-        self._era, self._name, self._asked = "", uuid4().hex, count()
+        self._era = ""
 
     async def use(self, key: str) -> Session | None:
         """As the seam has it."""
@@ -71,9 +69,8 @@ class RedisStore:
         lease = self.lease
         longest = min(lease.longest, _FOREVER)
         rules = (lease.ttl, int(lease.sliding), longest, lease.most)
-        fresh = f"{self._name}-{next(self._asked)}"  # an era is told apart from all before
         keys = [f"{self._stem}s:{key}", *self._beside]
-        arguments: list[Word] = [key, *rules, self._era, fresh, *more]
+        arguments: list[Word] = [key, *rules, self._era, *more]
         try:
             async with asyncio.timeout(self._patience):  # waiting for a connection included
                 said = await self._redis.run(SCRIPTS[what], keys, arguments)

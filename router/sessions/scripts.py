@@ -22,7 +22,7 @@ local id, ttl, sliding, longest = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', to
 local most = tonumber(ARGV[5])
 local era = redis.call('GET', eras)
 if not era then
-  era = ARGV[7]
+  era = at[1] .. '.' .. at[2] -- told apart from all before
   redis.call('SET', eras, era)
 end
 local function believe(seconds)
@@ -91,8 +91,8 @@ return say(told(written(now)))
 _BIND = (
     _BEGIN
     + """
-local to, expected, only_if_used, clear = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
-local its_own, its_call, its_end, its_fixed = ARGV[12], ARGV[13], ARGV[14], ARGV[15]
+local to, expected, only_if_used, clear = ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
+local its_own, its_call, its_end, its_fixed = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 local stem = string.sub(key, 1, -string.len(id) - 1)
 if (worker or '') ~= expected then
   if not worker then return bound(0) end
@@ -124,7 +124,7 @@ _CLOSE = (
     _BEGIN
     + """
 local said = worker and told(last_use()) or nobody()
-local begun = tonumber(ARGV[8])
+local begun = tonumber(ARGV[7])
 if worker and begun and (begun ~= tonumber(created) or was_used_since(created)) then
   return era
 end
@@ -135,11 +135,11 @@ end
 return say(said)
 """
 )
-_DOUBT = _BEGIN + "believe(tonumber(ARGV[8])) return era"
+_DOUBT = _BEGIN + "believe(tonumber(ARGV[7])) return era"
 _LOOK = (
     _BEGIN
     + """
-sweep(tonumber(ARGV[8]))
+sweep(tonumber(ARGV[7]))
 local function counted(word) return tonumber(redis.call('HGET', counts, word) or '0') end
 local left = redis.call('ZCOUNT', ends, '-inf', now)
 local open = redis.call('ZCARD', ends) - left
@@ -151,7 +151,7 @@ _LIST = (
     + """
 sweep(-1)
 local found = {era}
-for _, one in ipairs(redis.call('ZRANGE', used, 0, tonumber(ARGV[8]) - 1)) do
+for _, one in ipairs(redis.call('ZRANGE', used, 0, tonumber(ARGV[7]) - 1)) do
   local said = read(key .. one)
   if said[1] then
     local last = redis.call('ZSCORE', used, one)

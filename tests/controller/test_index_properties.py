@@ -283,6 +283,15 @@ def test_the_bound_holds_against_what_is_measured(workers: int, run: int) -> Non
     assert 0.6 * limit < used < 1.15 * limit
 
 
+def test_names_of_what_was_dropped_make_room() -> None:
+    """Many engines in little room: each has few names, all of them more than is allowed."""
+    index = Index(300_000)
+    for number in range(6000):
+        index.store(str(number % 30), stored_of(number.to_bytes(4, "little") * SIZE, SIZE))
+        assert index.bytes <= 300_000
+    assert index.holdings.holders > 50
+
+
 def stored_of(tokens: bytes, size: int) -> Stored:
     """The blocks of a prompt, by names of their own."""
     hashes = [xxh3_64_intdigest(tokens, number) for number in range(len(tokens) // 4 // size)]

@@ -127,6 +127,10 @@ def test_a_full_disk_is_said(
     assert "not written: No space left on device" in caplog.text
     assert (kept.written, kept.failed) == (1, 1)
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], good)
+    with monkeypatch.context() as patched:
+        patched.setattr("router.snapshots.written", lambda _: 1 // 0)
+        assert not asyncio.run(kept.write())
+    assert "not written: unexpected ZeroDivisionError" in caplog.text
     assert asyncio.run(kept.write())
     again = Memory(1 << 24)
     Snapshots(again, file).restore()

@@ -86,6 +86,42 @@ def test_an_older_controller_counts_no_events() -> None:
     assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
 
 
+def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:
+    """The others are decided at once; when it answers that one, all ask again."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 60)
+    answering(remote, None, None, None)
+    for _ in range(3):
+        ask(remote)
+    asked: list[asyncio.Future[bytes]] = []
+
+    async def post(_: bytes) -> bytes:
+        asked.append(asyncio.get_running_loop().create_future())
+        return await asked[-1]
+
+    remote._post = post  # type: ignore[method-assign,assignment]
+    prompts = [Prompt("m", 16, blocks={16: [1]}) for _ in range(6)]
+
+    async def play() -> None:
+        waiting = asyncio.create_task(remote.ask(prompts[0], ["a"]))
+        await asyncio.sleep(0)
+        for prompt in prompts[1:3]:
+            await remote.ask(prompt, ["a"])
+            assert remote.doubt("a", prompt) == "controller slow"
+        assert len(asked) == 1
+        asked[0].set_result(msgspec.msgpack.encode([{}, {}, [16], {}]))
+        await waiting
+        assert remote.doubt("a", prompts[0]) == ""
+        together = [asyncio.create_task(remote.ask(prompt, ["a"])) for prompt in prompts[3:]]
+        await asyncio.sleep(0)
+        assert len(asked) == 4
+        for one in asked[1:]:
+            one.set_result(msgspec.msgpack.encode([{}, {}, [16], {}]))
+        await asyncio.gather(*together)
+        await remote.close()
+
+    asyncio.run(play())
+
+
 def test_the_reason_is_the_true_one() -> None:
     """A prompt without tokens is nobody's fault; apart from prompts the last answer counts."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)

@@ -140,11 +140,17 @@ class TestOpening:
         until(router.idle)
         assert router.http.get("/sessions").json() == []
 
+    @pytest.mark.parametrize(("bound", "value"), [("LATE_S", 0.2), ("LATE", 0)])
     def test_one_that_takes_too_long_then_is_given_up(
-        self, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+        self,
+        stub: MakeStub,
+        route: MakeRouter,
+        monkeypatch: pytest.MonkeyPatch,
+        bound: str,
+        value: float,
     ) -> None:
-        """Its connection is closed, which is all that can be done."""
-        monkeypatch.setattr("router.sagemaker.ending.LATE_S", 0.2)
+        """And so is one of too many: its connection is closed, which is all that can be done."""
+        monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         client = post(router.port, "/invocations", json.dumps(OPEN).encode())

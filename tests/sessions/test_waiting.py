@@ -161,6 +161,26 @@ def test_a_session_stays_if_nobody_takes_its_request(
     assert again.headers["x-warmroute-session"].startswith("kept;")
 
 
+def test_a_session_is_where_its_request_may_have_begun(stub: MakeStub, route: MakeRouter) -> None:
+    """The worker that took it on dies before it answers: it has moved, and that is counted."""
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "leastload", "spill": "1h"}
+    router = route(*listed, strategy=strategy)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    other = "w1" if home == "w0" else "w0"
+    workers[home].script = FULL
+    workers[other].script = [0.3, "close"]
+    assert ask(router, "a").status_code == 502
+    assert [one["worker"] for one in router.http.get("/sessions").json()] == [other]
+    assert router.metric("warmroute_session_events_total", pool="default", event="spilled") == 1
+    assert decisions(router) == {"bind": 1, "spill": 1}
+    workers[other].script = OK
+    again = ask(router, "a")
+    assert again.headers["x-warmroute-worker"] == other
+    assert again.headers["x-warmroute-session"].startswith("kept;")
+
+
 def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
     """Begins a session, unless that is not wanted."""
     router = route(stub().url, strategy="session", session={"create": False})

@@ -1,5 +1,6 @@
 """`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -7,6 +8,8 @@ from random import Random
 import httpx
 import pytest
 
+from router.check_live import check_live
+from router.settings import Settings
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK
 from tests.vllm.publishing import (
@@ -64,6 +67,19 @@ def test_a_shared_prefix_goes_to_its_holder(pair: list[Publishing], kvaware: Mak
     told(router, salted, text, cache_salt="tenant")
     salted = ask(router, text, cache_salt="tenant")
     assert predicted(salted) == cached(salted) > 350
+
+
+def test_names_of_blocks_are_compared(pair: list[Publishing], model: Path) -> None:
+    """Started alike, engines name blocks alike, and by which algorithm and seed is found; and both
+    report what of a prompt was cached."""
+    told = {"workers": [one.url for one in pair], "strategy": "kvaware", "tokenizer": str(model)}
+    lines, well = asyncio.run(check_live(Settings.model_validate(told), ask=True))
+    assert well, lines
+    names = [line for line in lines if "block names: by sha256, PYTHONHASHSEED=0; " in line]
+    assert len(names) == 2, lines
+    assert all("those of the others, of " in line for line in names)
+    assert sum("a repeated prompt: 512 of 520 tokens were cached" in line for line in lines) == 2
+    assert sum("cached tokens are reported" in line for line in lines) == 2
 
 
 def test_200_chats_are_predicted_exactly(pair: list[Publishing], kvaware: MakeRouter) -> None:

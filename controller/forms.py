@@ -1,0 +1,109 @@
+"""What is sent to the controller, and what it answers: the forms of its HTTP API."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field
+
+#: Tokens of the longest prompt that is asked about, and keys of it.
+LONGEST = 4 << 20
+MSGPACK = "application/msgpack"
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+#: For the description of the API: bodies that are no JSON, and why else a request may be refused.
+TAKES_MSGPACK = {"requestBody": {"required": True, "content": {MSGPACK: BINARY}}}
+_REFUSALS: dict[int, str] = {
+    400: "What was sent is not what is expected here.",
+    401: "A key is needed: `Authorization: Bearer …`.",
+    404: "No such engine is registered.",
+    409: "The engine is registered already, or there are blocks already.",
+    413: "The body is too long.",
+    429: "There are too many engines, or another snapshot is under way.",
+}
+
+InstanceId = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Rank = Annotated[int, Field(ge=0, lt=1024)]
+
+
+def _port(endpoint: str) -> str:
+    """Raises ValueError where a port is none: ZeroMQ would say so only to the log."""
+    if endpoint.startswith("tcp://") and not 0 < int(endpoint.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("the port must be 1 to 65535")
+    return endpoint
+
+
+#: Clients of Mooncake's send an empty text for none.
+Endpoint = Annotated[
+    str,
+    Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$"),
+    AfterValidator(_port),
+]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+Key = Annotated[int, Field(ge=0, lt=1 << 64)]
+
+
+class Publisher(BaseModel):
+    """One engine that publishes KV events."""
+
+    instance_id: InstanceId
+    """The worker, as its events are attributed and as answers name it."""
+    endpoint: Endpoint | Literal[""] | None = None
+    """ZeroMQ address of its events; without one they come by `/events`."""
+    replay_endpoint: Endpoint | Literal[""] | None = None
+    dp_rank: Rank = 0
+    tenant_id: str = "default"
+
+
+class Question(BaseModel):
+    """What is asked about a prompt."""
+
+    model: str = ""
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    tenant_id: str = "default"
+    instance_id: str | None = None
+    """Only this one; default: all."""
+    block_size: int = Field(default=16, ge=1, le=65536)
+
+
+class ByTokens(Question):
+    """By the prompt's tokens."""
+
+    token_ids: list[TokenId] = Field(max_length=LONGEST)
+
+
+class ByKeys(Question):
+    """By its chained keys, as `strategies.blocks.even_chain` makes them."""
+
+    seq_hashes: list[Key] = Field(
+        max_length=LONGEST, validation_alias=AliasChoices("seq_hashes", "block_hash")
+    )
+
+
+class StreamState(BaseModel):
+    """How one engine's stream stands."""
+
+    instance_id: str
+    dp_rank: int
+    connected: bool
+    state: str
+    sequence: int
+    epoch: int
+    doubt: str
+    seconds_since_event: float | None
+    events: int
+    counts: dict[str, int]
+    refused: dict[str, int]
+
+
+class Held(msgspec.Struct):
+    """A router's question: chained keys of a prompt by the size of a block."""
+
+    tokens: int
+    keys: dict[int, list[int]]
+    workers: list[str]
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Of a path, beside what is wrong with its fields."""
+    return {status: {"description": _REFUSALS[status]} for status in statuses}
