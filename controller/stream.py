@@ -91,6 +91,8 @@ class Stream:
         self._brought = 0
         self._holed = False
         self._again = 0
+        self._whole = False
+        """The replay is of all that there is, not of what came after something else."""
         self._cut = False
         """The replay had a hole that was passed over."""
         self._refills = 0
@@ -203,7 +205,7 @@ class Stream:
         self._pending.extend(waiting)
         self._pending_bytes = sum(len(one.payload) for one in waiting)
         self._round += 1
-        self._replaying, self._brought, self._holed = True, 0, False
+        self._replaying, self._brought, self._holed, self._whole = True, 0, False, True
         yield Ask(0, self._round)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
@@ -215,7 +217,7 @@ class Stream:
             return
         self._replaying = False
         self._fails = 0
-        self.lost = False
+        self.lost = self.lost and not self._whole
         yield from self._drain()
         if self._holed or self._pending:
             if self._again < AGAIN:
@@ -281,7 +283,7 @@ class Stream:
         self._replaying = True
         self._doubted = False
         self._round += 1
-        self._brought, self._holed = 0, False
+        self._brought, self._holed, self._whole = 0, False, self.applied < 0
         self._cool_until = max(self._cool_until, now + COOLDOWN_S)
         yield Ask(max(0, self.applied), self._round)
 

@@ -6,10 +6,10 @@ for each turn of its conversation, so looking it up and recording it cost next t
 Each worker's order of use is its `Shadow`.
 """
 
-import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from sys import maxsize
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
@@ -303,7 +303,7 @@ class PrefixTree:
     def shrink(self) -> None:
         """Forget what is beyond the bound."""
         for shadow in self._shadows.values():
-            shadow.shrink(self._share(), most=sys.maxsize)
+            shadow.shrink(self._share(), most=maxsize)
 
     def clear(self) -> None:
         """Forget everything, at once."""

@@ -85,7 +85,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     and nothing is there twice."""
     memory = Memory(1 << 24)
     source = memory.join("w")
-    push(source, *singly(*range(8), **CPU), CLEARED)
+    push(source, *singly(*range(8), 0, 1, **CPU), CLEARED)
     other = {**stored(0, 1, **CPU), "block_hashes": [9], "token_ids": [7] * 16}
     push(source, other, *singly(3, 0, **CPU))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
@@ -94,7 +94,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
     place = memory.index.place("w", Tier.L1)
     assert place is not None
-    assert (place.blocks, place.copies) == (5, {})
+    assert (place.blocks, place.copies, memory.index.holdings.copies) == (5, {}, 0)
     push(source, removed(0, 1, "CPU"))
     assert memory.held(prompt(), ["w"]) == {"w": Held()}
 
@@ -109,10 +109,11 @@ def test_names_alone_are_told_again_too() -> None:
         "block_size": 0,
         "parent_block_hash": None,
     }
-    push(source, stored(0, 8), *singly(*range(8), **bare), CLEARED)
+    push(source, stored(0, 8), *singly(*range(1, 8), **bare), CLEARED)
+    push(source, stored(0, 8), *singly(0, **bare), removed(0, 8, "GPU"))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
-    push(source, stored(0, 8), *singly(2, **bare), removed(0, 8, "GPU"))
-    assert memory.held(prompt(), ["w"]) == {"w": Held()}
+    push(source, *singly(2, **bare))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
     place = memory.index.place("w", Tier.L1)
     assert place is not None
     assert place.blocks == 1

@@ -23,11 +23,12 @@ class Busy:
     """What a worker has under way, and the most that it ever had."""
 
     def __init__(self) -> None:
-        self.now = self.most = 0
+        self.now = self.most = self.all = 0
 
     def enter(self) -> bool:
         """A request has come."""
         self.now += 1
+        self.all += 1
         self.most = max(self.most, self.now)
         return True
 
@@ -85,6 +86,12 @@ def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None
     """Each is seen by those that come after it, while it is noted where it is."""
     team = Team(stub, route, store, most=100)
     bodies = [(CHAT, f"s{number}") for number in range(6 * WORKERS)]
+
+    def all_are_there() -> bool:
+        return sum(one.all for one in team.counts) == len(bodies)
+
+    for worker, one in zip(team.workers, team.counts, strict=True):
+        worker.script = [one.enter, all_are_there, one.leave, *OK]
     assert shares(team.ask("/v1/chat/completions", bodies)) == [6] * WORKERS
     until(team.router.idle)
 

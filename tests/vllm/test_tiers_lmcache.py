@@ -14,6 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from controller.agreement import First, way
 from controller.events import Tier
 from router.settings import TiersSettings
 from router.stores.chunks import Chunking, digests
@@ -88,9 +89,9 @@ def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fle
         yield Fleet(hosts[0], hosts[1], redis)
 
 
-def tiers(fleet: Fleet, model: Path, **more: object) -> dict[str, Any]:
+def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
     """The settings by which a router asks that store."""
-    told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(model)}
+    told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(folder)}
     return {"l2": {"lmcache": {**told, **more}}}
 
 
@@ -208,6 +209,8 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
     chunks = [int.from_bytes(name[-8:], "big") for name in named]
     assert set(blocks).isdisjoint(chunks)
     assert blocks in [event.hashes for event in events]
+    first = First(blocks[0], array("I", ids[:BLOCK]).tobytes())
+    assert way(first) == "sha256, PYTHONHASHSEED=0"
     told = [event for event in events if set(event.hashes) & set(chunks)]
     assert {(event.medium, event.fields["block_size"]) for event in told} == {("CPU", CHUNK)}
     assert [event.hashes for event in told] == [[chunk] for chunk in chunks]
@@ -235,6 +238,24 @@ def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
         found(router, host, text, Held(whole(answer)))
     first, second = told
     assert first.isdisjoint(second)
+
+
+def test_engines_of_one_host_share_its_server(
+    fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
+) -> None:
+    """What one had computed lies on L1 for the other, which tells of it with a step of its own."""
+    one, text = fleet.one, words(Random(309), 200)
+    beside = Host(engine(model, tmp_path / "beside.log", one.server, seed="7"), one.server)
+    beside.engine.engine.start()
+    try:
+        urls = (one.engine.url, beside.engine.url)
+        router = start(route, model, *urls, tiers=tiers(fleet, model))
+        until(lambda: trusted(router), PATIENCE)
+        chunked = computed(router, one, text)
+        lies(router, beside, text, Held(0, chunked))
+        found(router, beside, text, Held(0, chunked))
+    finally:
+        beside.engine.engine.stop()
 
 
 def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:

@@ -1,6 +1,7 @@
 """`kvaware` in front of two real engines with L1 in the host's memory and one L2 in a real Redis:
 where a prompt lies is known before it is asked for, and the engines' own counters agree."""
 
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from controller.agreement import First, way
 from controller.events import Tier
 from strategies.loads import Held
 from tests.sessions.redis_server import RedisServer
@@ -353,12 +355,15 @@ def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
     """From tokens alone, so that a store could be asked: all of Redis's keys of a prompt."""
     one, text = fleet.pair[0], words(Random(111), 200)
     answer = one.direct(text, return_token_ids=True)
-    names = vllm_cbor(answer.json()["prompt_token_ids"], BLOCK)
+    ids = answer.json()["prompt_token_ids"]
+    names = vllm_cbor(ids, BLOCK)
     keys = [f"kv:{name.hex()}00000000" for name in names]
     with Redis.from_url(fleet.redis.url) as client:
         until(lambda: client.exists(*keys) == len(keys) > 15, PATIENCE)
     until(lambda: believed(router, one, text).gpu == len(keys) * BLOCK, PATIENCE)
     place = memory(router).index.place(one.name, Tier.GPU)
     assert place is not None
-    for name in names:
-        assert place.names.get(int.from_bytes(name[-8:], "big")) is not None
+    told = [int.from_bytes(name[-8:], "big") for name in names]
+    assert all(place.names.get(name) is not None for name in told)
+    first = First(told[0], array("I", ids[:BLOCK]).tobytes())
+    assert way(first) == "sha256_cbor, PYTHONHASHSEED=0"
