@@ -41,8 +41,10 @@ class EngineChunking(NamedTuple):
     """Of the KV cache, as LMCache calls it."""
 
     def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each. The names
-        know nothing of salts, so of prompts with one nothing is."""
+        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each.
+
+        None with a salt: of those nothing is known.
+        """
         if salt:
             return []
         words = array("I", ids).tolist()

@@ -18,6 +18,8 @@ BATCH, MOST_CHUNKS = 256, 4096
 CONNECTIONS = 8
 #: Keys that are looked at to see what kind they are.
 SAMPLE = 1000
+#: The part of a chunk that is not as large as the chunk.
+_APART = b"metadata"
 #: Seconds that looking may take: nobody waits for it.
 PATIENCE_S = 5.0
 
@@ -92,23 +94,24 @@ class RedisChunks:
     async def _wrong(self) -> str:
         kinds: Counter[str] = Counter()
         ours: bytes | None = None
-        looked = 0
+        looked, expected = 0, False
         async for key in self._redis.scan_iter(count=SAMPLE):
             looked += 1
             kinds[_kind(key)] += 1
             if ours is None and self._is_ours(key):
-                ours = key
+                expected = True
+                ours = None if key.endswith(_APART) else key
             if looked >= SAMPLE:
                 break
         if ours is not None:
             return self._size(await self._redis.strlen(ours))
         del kinds[""]
-        return self._other(kinds.most_common(1)[0][0]) if kinds else ""
+        return self._other(kinds.most_common(1)[0][0]) if kinds and not expected else ""
 
     def _is_ours(self, key: bytes) -> bool:
-        """A chunk of ours, and that part of it that has its size."""
+        """A chunk of ours, or a part of one."""
         found = self._pattern.fullmatch(key)
-        if found is None or found.groupdict().get("part") == b"metadata":
+        if found is None:
             return False
         chunking, model = self._chunking, found["model"].decode(errors="replace")
         if isinstance(chunking, EngineChunking) and found["dtype"] != chunking.dtype.encode():
