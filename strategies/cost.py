@@ -96,7 +96,8 @@ class Costs:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             home, given = 0.0, load.given_s
             if given and turn_s:
-                rest = BACK_S + now - load.given_at - given
+                given *= exp((load.given_at - now) / BACK_S)
+                rest = BACK_S - given
                 home = turn_s * (given / rest if given < MOST_HOME * rest else MOST_HOME)
             total = wait + prefill + price + decode + room + home
             order, seconds = (total, wait, load.turn, place, worker), (prefill, price, decode)

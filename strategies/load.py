@@ -6,6 +6,7 @@ drains like a queue: the oldest shrinks with time, but is only gone when its fir
 """
 
 from dataclasses import dataclass
+from math import exp
 
 #: First bytes this close came out of one step: the prompts were computed together.
 TOGETHER_S = 0.005
@@ -87,7 +88,7 @@ class Load:
         self.in_flight += 1
         self.pending[booking] = None
         self._booked_s += prefill_s
-        self.given_s = self.given_s * BACK_S / (BACK_S + now - self.given_at) + prefill_s
+        self.given_s = self.given_s * exp((self.given_at - now) / BACK_S) + prefill_s
         self.given_at = now
         self.kv_tokens += kv_tokens
         return booking
