@@ -65,7 +65,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
         naming = LmcacheSettings(redis=url, **told).naming
         with Redis.from_url(url) as client:
             for name in naming.names("toy", request.tokens.tobytes(), "", 100):
-                client.set(naming.keys(name)[0], b"kv")
+                client.set(naming.keys(name)[-1], b"kv")
 
     monkeypatch.setattr(Engine, "add", add)
 
