@@ -18,7 +18,7 @@ No sockets, no clock: times are arguments, in seconds of any clock; what is to b
 Source of the wire's rules: vLLM `distributed/kv_events.py`.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
@@ -84,7 +84,7 @@ class Stream:
         """`gap`, `replay`, `failed replay`, `overflow` and the like."""
         self.lost = False
         """Something is missing that a replay may still bring."""
-        self._pending: deque[Apply] = deque()
+        self._pending: OrderedDict[int, Apply] = OrderedDict()
         self._pending_bytes = 0
         self._replaying = False
         self._round = 0
@@ -195,15 +195,18 @@ class Stream:
         self.applied, self._last = sequence, digest
         if sequence > self.live and len(self._ahead) < MOST_WAITING:
             self._ahead[sequence] = digest
+        waits = self._pending.get(sequence)
+        if waits is not None and waits.payload != payload:
+            self._drop_pending()  # another process has said it: what waits is not of this one
         yield Apply(sequence, payload)
 
     def _follow_another(self) -> Iterator[Step]:
         """The replay is of another process than what came before: what waits is of it too."""
-        live, waiting = self.live, list(self._pending)
+        live, waiting = self.live, self._pending.copy()
         yield from self.restarted("hidden restart")
         self.live = live
-        self._pending.extend(waiting)
-        self._pending_bytes = sum(len(one.payload) for one in waiting)
+        self._pending.update(waiting)
+        self._pending_bytes = sum(len(one.payload) for one in waiting.values())
         self._round += 1
         self._replaying, self._brought, self._holed, self._whole = True, 0, False, True
         yield Ask(0, self._round)
@@ -257,7 +260,7 @@ class Stream:
             yield from self._ask(now)
 
     def _wait(self, message: Apply, now: float) -> Iterator[Step]:
-        self._pending.append(message)
+        self._pending[message.sequence] = message
         self._pending_bytes += len(message.payload)
         if len(self._pending) > MOST_WAITING or self._pending_bytes > MOST_BYTES:
             self._replaying = False
@@ -289,8 +292,8 @@ class Stream:
 
     def _drain(self) -> Iterator[Step]:
         """Hand on what waits, up to the next gap."""
-        while self._pending and self._pending[0].sequence <= self.applied + 1:
-            message = self._pending.popleft()
+        while self._pending and next(iter(self._pending)) <= self.applied + 1:
+            _, message = self._pending.popitem(last=False)
             self._pending_bytes -= len(message.payload)
             if message.sequence > self.applied:
                 self.applied, self._last = message.sequence, xxh3_64_intdigest(message.payload)
@@ -300,8 +303,14 @@ class Stream:
         """What is missing stays so: begin anew with what there is, however often."""
         yield from self._drain()
         while self._pending:
-            yield from self._lose(reason, self._pending[0].sequence)
+            yield from self._lose(reason, next(iter(self._pending)))
             yield from self._drain()
+
+    def _drop_pending(self) -> None:
+        self.counts["hidden restart"] += 1
+        self.epoch += 1
+        self._pending.clear()
+        self._pending_bytes = 0
 
     def _lose(self, reason: str, following: int) -> Iterator[Step]:
         """Everything before that number is lost."""

@@ -88,6 +88,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=1000, deadline=None)
 @example(["publish", "miss", "publish", 1, 1, 1, "miss", "publish"], True, 1000)
+@example(["publish", "publish", "restart", "miss", "miss", "publish", 1], True, 3)
 @given(st.lists(STEPS, max_size=60), st.booleans(), st.sampled_from((3, 1000)))
 def test_any_history_is_applied_once_in_order_and_cured_by_replay(
     history: list[str | int], replays: bool, buffered: int
