@@ -84,6 +84,12 @@ class Stream:
         """`gap`, `replay`, `failed replay`, `overflow` and the like."""
         self.lost = False
         """Something is missing that a replay may still bring."""
+        self._missing = False
+        """It was passed over, before what was applied since: the whole history alone brings it."""
+        self._start = 0
+        """Where the last replay began."""
+        self._unsure = False
+        """It was to tell whether the process is the same."""
         self._pending: deque[Apply] = deque()
         self._pending_bytes = 0
         self._replaying = False
@@ -138,14 +144,20 @@ class Stream:
         self._doubted = True
 
     def disconnected(self) -> None:
-        """The connection broke: unless the next number follows, it is of another process."""
+        """The connection broke: unless the next number follows, it is of another process. So may be
+        what a replay brings; what waits for it can be had again."""
         self._doubted = True
+        if self.replays:
+            self._pending.clear()
+            self._pending_bytes = 0
 
     def heard(self, sequence: int, payload: bytes, now: float) -> Iterator[Step]:
         """A live message."""
         doubted, self._doubted = self._doubted, False
         if sequence <= self.live or (doubted and self._is_another(sequence)):
             yield from self.restarted("restart")
+        elif doubted:
+            self._replaying = self._holed = False  # it may be of the process before
         if self._ahead.pop(sequence, digest := xxh3_64_intdigest(payload)) != digest:
             yield from self.restarted("hidden restart")
         self.live = sequence
@@ -204,6 +216,7 @@ class Stream:
         self._pending_bytes = sum(len(one.payload) for one in waiting)
         self._round += 1
         self._replaying, self._brought, self._holed = True, 0, False
+        self._start = 0
         yield Ask(0, self._round)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
@@ -215,7 +228,7 @@ class Stream:
             return
         self._replaying = False
         self._fails = 0
-        self.lost = False
+        self._missing = self.lost = self._missing and self._start > 0
         yield from self._drain()
         if self._holed or self._pending:
             if self._again < AGAIN:
@@ -227,7 +240,7 @@ class Stream:
         self._again = 0
         if self._cut:
             self._cut = False
-            self.lost = self._refills < REFILLS
+            self._missing = self.lost = self._refills < REFILLS
             self._refills += 1
 
     def replay_failed(self, round_: int, now: float) -> Iterator[Step]:
@@ -236,6 +249,7 @@ class Stream:
             return
         self.counts["failed replay"] += 1
         self._replaying = False
+        self._doubted = self._doubted or self._unsure
         self._cool(now)
         if self._pending:
             yield from self._give_up("failed replay")
@@ -279,11 +293,12 @@ class Stream:
     def _ask(self, now: float) -> Iterator[Step]:
         self.counts["replay"] += 1
         self._replaying = True
-        self._doubted = False
+        self._unsure, self._doubted = self._doubted, False
         self._round += 1
         self._brought, self._holed = 0, False
         self._cool_until = max(self._cool_until, now + COOLDOWN_S)
-        yield Ask(max(0, self.applied), self._round)
+        self._start = max(0, self.applied)
+        yield Ask(self._start, self._round)
 
     def _drain(self) -> Iterator[Step]:
         """Hand on what waits, up to the next gap."""
@@ -298,6 +313,7 @@ class Stream:
         """What is missing stays so: begin anew with what there is, however often."""
         yield from self._drain()
         while self._pending:
+            self._missing = True
             yield from self._lose(reason, self._pending[0].sequence)
             yield from self._drain()
 
@@ -314,7 +330,7 @@ class Stream:
         self._pending.clear()
         self._pending_bytes = 0
         self._ahead.clear()
-        self._replaying = self._holed = self._cut = self.lost = False
+        self._replaying = self._holed = self._cut = self.lost = self._missing = False
         self._again = 0
 
     def __repr__(self) -> str:
