@@ -6,7 +6,7 @@ COPY strategies strategies
 COPY controller controller
 COPY simulator simulator
 RUN python -m venv /warmroute \
-    && /warmroute/bin/pip install --no-cache-dir --constraint constraints.txt .
+    && /warmroute/bin/pip install --no-cache-dir --constraint constraints.txt '.[redis,lmcache]'
 
 FROM python:3.13-slim
 COPY --from=build /warmroute /warmroute

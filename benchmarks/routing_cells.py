@@ -5,13 +5,16 @@ from itertools import groupby
 from multiprocessing import get_context
 from statistics import fmean
 from time import process_time
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from benchmarks.routing_columns import Column
 from benchmarks.routing_drive import Drive, Placed
 from benchmarks.routing_policies import Policy
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 #: An answer that began within this many seconds counts as in time.
 IN_TIME_S = 2.0
@@ -75,9 +78,9 @@ def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: f
         task.seed,
         len(done),
         fmean(firsts),
-        _quantile(firsts, 0.5),
-        _quantile(firsts, 0.9),
-        _quantile(firsts, 0.99),
+        quantile(firsts, 0.5),
+        quantile(firsts, 0.9),
+        quantile(firsts, 0.99),
         fmean(placed.ended_s for placed in done),
         fmean(_between(placed) for placed in done),
         sum(placed.asked.job.cached_tokens or 0 for placed in done) / tokens,
@@ -88,7 +91,8 @@ def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: f
     )
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of them, which are in order, is not above."""
     return ordered[int(share * (len(ordered) - 1))]
 
 
@@ -99,18 +103,19 @@ def _between(placed: Placed) -> float:
 def computed(tasks: Sequence[Task], jobs: int, told: Callable[[], None]) -> list[Cell]:
     """Compute all of them, in `jobs` processes; `told` is called after each."""
     cells = []
-    for one in _computed(tasks, jobs):
+    for one in each(cell, tasks, jobs):
         cells.append(one)
         told()
     return cells
 
 
-def _computed(tasks: Sequence[Task], jobs: int) -> Iterator[Cell]:
+def each(work: Callable[[T], C], tasks: Sequence[T], jobs: int) -> Iterator[C]:
+    """Yield what comes of every task, in order, from `jobs` processes."""
     if jobs == 1:
-        yield from map(cell, tasks)
+        yield from map(work, tasks)
         return
     with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(cell, tasks)
+        yield from pool.imap(work, tasks)
 
 
 def means(cells: Sequence[Cell]) -> dict[tuple[str, str], Cell]:

@@ -100,5 +100,10 @@ class Caches:
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing can be learned."""
 
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """Nothing is believed."""
+
     def forget(self, worker: str) -> None:
         """Its cache tells."""

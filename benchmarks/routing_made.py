@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
 
+from benchmarks.lengths import around, skewed
 from benchmarks.routing_work import Talk, Turn, Work, chained
 from simulator.strides import BLOCK_TOKENS
 
 Part = tuple[int, int]
 #: Tokens that a group shares, those of each user, and of the answer.
 Sizes = tuple[int, int, int]
+#: Tokens of the shortest prompt.
+LEAST = 16
 
 
 def groups(seed: int, rate: float = 15.0, *, number: int = 250, users: int = 5) -> Work:
@@ -40,7 +43,7 @@ def _grouped(name: str, seed: int, rate: float, users: tuple[int, int], sizes: S
     chance.shuffle(members)
     talks = []
     for at_s, group in zip(_arrivals(chance, rate), members, strict=False):
-        turn = _turn([(group, shared), (next(own), private)], _around(answer, chance))
+        turn = _turn([(group, shared), (next(own), private)], around(answer, chance))
         talks.append(Talk(at_s, group, (turn,)))
     return Work(name, talks)
 
@@ -55,9 +58,9 @@ def chats(seed: int, rate: float = 4.0, *, users: int = 400, rounds: int = 8) ->
     for user, at_s in zip(range(users), _arrivals(chance, rate), strict=False):
         parts = [(0, 1_000), (next(own), chance.randint(4_000, 20_000))]
         turns = []
-        for _ in range(_around(rounds, chance)):
-            parts = [*parts, (next(own), _around(250, chance))]
-            answer = _around(100, chance)
+        for _ in range(around(rounds, chance)):
+            parts = [*parts, (next(own), around(250, chance))]
+            answer = around(100, chance)
             turns.append(_turn(parts, answer, min(120.0, chance.expovariate(1 / 30))))
             parts = [*parts, (next(own), answer)]
         talks.append(Talk(at_s, user, tuple(turns)))
@@ -69,11 +72,11 @@ def agents(seed: int, rate: float = 1.6, *, number: int = 150, steps: int = 20) 
     chance, own = Random(f"agents {seed}"), count(4)
     talks = []
     for agent, at_s in zip(range(number), _arrivals(chance, rate), strict=False):
-        parts = [(chance.randrange(4), 8_000), (next(own), _around(2_000, chance))]
+        parts = [(chance.randrange(4), 8_000), (next(own), around(2_000, chance))]
         turns = []
-        for _ in range(_around(steps, chance)):
+        for _ in range(around(steps, chance)):
             parts = [*parts, (next(own), chance.randint(200, 4_000))]
-            answer = _around(150, chance)
+            answer = around(150, chance)
             turns.append(_turn(parts, answer, chance.expovariate(1 / 2)))
             parts = [*parts, (next(own), answer)]
         talks.append(Talk(at_s, agent, tuple(turns)))
@@ -88,8 +91,8 @@ def documents(seed: int, rate: float = 6.0, *, number: int = 100, questions: int
     chance.shuffle(asked)
     talks = []
     for at_s, document in zip(_arrivals(chance, rate), asked, strict=False):
-        parts = [(document, lengths[document]), (next(own), _around(60, chance))]
-        talks.append(Talk(at_s, document, (_turn(parts, _around(150, chance)),)))
+        parts = [(document, lengths[document]), (next(own), around(60, chance))]
+        talks.append(Talk(at_s, document, (_turn(parts, around(150, chance)),)))
     return Work("documents", talks)
 
 
@@ -98,8 +101,8 @@ def one_prefix(seed: int, rate: float = 40.0, *, number: int = 3_000) -> Work:
     chance, own = Random(f"one_prefix {seed}"), count(1)
     talks = []
     for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
-        parts = [(0, 8_000), (next(own), _around(500, chance))]
-        talks.append(Talk(at_s, user, (_turn(parts, _around(200, chance)),)))
+        parts = [(0, 8_000), (next(own), around(500, chance))]
+        talks.append(Talk(at_s, user, (_turn(parts, around(200, chance)),)))
     return Work("one_prefix", talks)
 
 
@@ -108,7 +111,7 @@ def no_reuse(seed: int, rate: float = 22.0, *, number: int = 3_000) -> Work:
     chance = Random(f"no_reuse {seed}")
     talks = []
     for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
-        turn = _turn([(user, _skewed(4_000, chance))], _around(200, chance))
+        turn = _turn([(user, skewed(4_000, chance, least=LEAST))], around(200, chance))
         talks.append(Talk(at_s, user, (turn,)))
     return Work("no_reuse", talks)
 
@@ -120,12 +123,12 @@ def bursts(seed: int, rate: float = 8.0, *, number: int = 24, siblings: int = 32
     for burst in range(number):
         head, at_s = next(own), 10.0 * (burst + chance.random())
         for _ in range(siblings):
-            parts = [(head, 12_000), (next(own), _around(50, chance))]
-            talks.append(Talk(at_s, head, (_turn(parts, _around(100, chance)),)))
+            parts = [(head, 12_000), (next(own), around(50, chance))]
+            talks.append(Talk(at_s, head, (_turn(parts, around(100, chance)),)))
     for at_s in _arrivals(chance, rate):
         if at_s > 10.0 * number:
             break
-        turn = _turn([(next(own), _skewed(4_000, chance))], _around(200, chance))
+        turn = _turn([(next(own), skewed(4_000, chance, least=LEAST))], around(200, chance))
         talks.append(Talk(at_s, next(own), (turn,)))
     return Work("bursts", sorted(talks, key=lambda talk: talk.at_s))
 
@@ -143,7 +146,7 @@ def mixed(seed: int, rate: float = 36.0, *, number: int = 4_000) -> Work:
             parts = [(chance.randrange(30), 30_000), (next(own), half)]
         else:
             parts = [(next(own), chance.randint(200, 1_500))]
-        talks.append(Talk(at_s, user, (_turn(parts, _around(200, chance)),)))
+        talks.append(Talk(at_s, user, (_turn(parts, around(200, chance)),)))
     return Work("mixed", talks)
 
 
@@ -168,14 +171,3 @@ def _arrivals(chance: Random, rate: float) -> Iterator[float]:
     while True:
         at_s += chance.expovariate(rate)
         yield at_s
-
-
-def _around(mean: int, chance: Random) -> int:
-    """Draw a whole number within a third of the mean."""
-    return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
-
-
-def _skewed(mean: int, chance: Random) -> int:
-    """Draw lengths as people's are: a long tail, cut at eight times the mean."""
-    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of the first
-    return max(16, min(8 * mean, round(drawn)))

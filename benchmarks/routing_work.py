@@ -1,6 +1,6 @@
 """What is asked of the simulated fleet: talks of turns, each prompt known by its block keys."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from random import Random
 from typing import NamedTuple
@@ -103,22 +103,28 @@ def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, .
 
 def ideal(work: Work, profile: Profile, block_tokens: int) -> Ideal:
     """Return what one infinite cache would hit, and the first tokens without any queue."""
-    seen: set[int] = set()
     held_tokens = tokens = requests = 0
     seconds = 0.0
-    for talk in sorted(work.talks, key=lambda talk: talk.at_s):
-        for turn in talk.turns:
-            blocks = 0
-            for key in turn.keys[: (turn.prompt_tokens - 1) // block_tokens]:
-                if key not in seen:
-                    break
-                blocks += 1
-            seen.update(turn.keys)
-            held = blocks * block_tokens
-            own = turn.prompt_tokens - held
-            steps = ceil(own / profile.max_num_batched_tokens)
-            seconds += profile.prefill_seconds(own, held) + steps * profile.t0_s
-            held_tokens += held
-            tokens += turn.prompt_tokens
-            requests += 1
+    talks = sorted(work.talks, key=lambda talk: talk.at_s)
+    turns = (turn for talk in talks for turn in talk.turns)
+    for turn, held in remembered(turns, block_tokens):
+        own = turn.prompt_tokens - held
+        steps = ceil(own / profile.max_num_batched_tokens)
+        seconds += profile.prefill_seconds(own, held) + steps * profile.t0_s
+        held_tokens += held
+        tokens += turn.prompt_tokens
+        requests += 1
     return Ideal(held_tokens / tokens, seconds / requests)
+
+
+def remembered(turns: Iterable[Turn], block_tokens: int) -> Iterator[tuple[Turn, int]]:
+    """Yield turns, and how many tokens of each one infinite cache holds when it comes."""
+    seen: set[int] = set()
+    for turn in turns:
+        blocks = 0
+        for key in turn.keys[: (turn.prompt_tokens - 1) // block_tokens]:
+            if key not in seen:
+                break
+            blocks += 1
+        seen.update(turn.keys)
+        yield turn, blocks * block_tokens

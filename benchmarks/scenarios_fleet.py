@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.routing_drive import Placed
-from benchmarks.routing_made import chats
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.routing_made import bursts, chats
 from benchmarks.routing_work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, p99, run, ttft
 
@@ -34,9 +34,20 @@ def scale_out(size: float) -> Sequence[Check]:
         ]
         for several in (done, seven)
     )
-    after = [placed for placed in done if placed.at_s >= leaves]
+    after, before = (
+        [placed for placed in several if placed.at_s >= leaves] for several in (done, seven)
+    )
+    hits = hit_rate(_again(after)) / hit_rate(_again(before))
     return [
         Check("prefixes that move when one joins", _moved(done, joins, leaves), 1 / 8 + 0.05),
+        Check("prefixes that move when it leaves", _moved(done, leaves, 2 * last), 1 / 7 + 0.05),
+        Check(
+            "hits after it left over seven workers'",
+            hit_rate(after) / hit_rate(before),
+            0.9,
+            least=True,
+        ),
+        Check("the same, from each one's second turn on", hits, 0.98, least=True),
         Check("p99 TTFT of the change over seven workers'", p99(during) / p99(usual), 2.0),
         Check("requests that a worker which left gets", _count(after, newcomer.name), 0),
         Check("requests that a newcomer gets", _count(done, newcomer.name), 1, least=True),
@@ -44,7 +55,7 @@ def scale_out(size: float) -> Sequence[Check]:
 
 
 def _moved(done: Sequence[Placed], start: float, stop: float) -> float:
-    """Share of the sessions that are on another worker at first after `start` than before."""
+    """Share of the sessions that are on another worker at first after `start` than last before."""
     before: dict[int, str] = {}
     after: dict[int, str] = {}
     for placed in sorted(done, key=lambda placed: placed.at_s):
@@ -57,6 +68,18 @@ def _moved(done: Sequence[Placed], start: float, stop: float) -> float:
     return sum(before[session] != after[session] for session in both) / max(1, len(both))
 
 
+def _again(done: Sequence[Placed]) -> Sequence[Placed]:
+    """All but each session's first."""
+    seen: set[int] = set()
+    again = []
+    for placed in sorted(done, key=lambda placed: placed.at_s):
+        session = placed.asked.talk.session
+        if session in seen:
+            again.append(placed)
+        seen.add(session)
+    return again
+
+
 def _count(done: Sequence[Placed], worker: str) -> int:
     return sum(placed.seat.name == worker for placed in done)
 
@@ -66,18 +89,8 @@ def slow_worker(size: float) -> Sequence[Check]:
     work = _chats(size)
     totals = {}
     for policy in ("prefixaware", "round robin", "least requests", "llm-d scorers 2:1:1"):
-        runs = drive(policy)
-        slow = runs.seats[0].engine
-        rate = slow.profile.prefill_tokens_per_s / 4
-        slow.profile = replace(
-            slow.profile,
-            prefill_tokens_per_s=rate,
-            t0_s=4 * slow.profile.t0_s,
-            ts_s=4 * slow.profile.ts_s,
-            tk_s=4 * slow.profile.tk_s,
-        )
-        totals[policy] = runs.run(work)
-    ours = totals["prefixaware"]
+        totals[policy] = _one_slow(policy).run(work)
+    ours, turns = totals["prefixaware"], totals["round robin"]
     return [
         Check("share of the slow worker", _count(ours, "w0") / len(ours), 1 / 8),
         *(
@@ -85,7 +98,31 @@ def slow_worker(size: float) -> Sequence[Check]:
             for policy, done in totals.items()
             if policy != "prefixaware"
         ),
+        Check("p99 TTFT over round robin's", p99(ours) / p99(turns), 0.2),
     ]
+
+
+def slow_in_bursts(size: float) -> Sequence[Check]:
+    """The same slow worker, and every ten seconds 32 requests of one cold prompt at once."""
+    work = bursts(1, 12.0, number=max(4, round(24 * size)))
+    ours, turns = (_one_slow(policy).run(work) for policy in ("prefixaware", "round robin"))
+    return [
+        Check("mean TTFT over round robin's", ttft(ours) / ttft(turns), 0.5),
+        Check("p99 TTFT over round robin's", p99(ours) / p99(turns), 0.2),
+    ]
+
+
+def _one_slow(policy: str) -> Drive:
+    runs = drive(policy)
+    slow = runs.seats[0].engine
+    slow.profile = replace(
+        slow.profile,
+        prefill_tokens_per_s=slow.profile.prefill_tokens_per_s / 4,
+        t0_s=4 * slow.profile.t0_s,
+        ts_s=4 * slow.profile.ts_s,
+        tk_s=4 * slow.profile.tk_s,
+    )
+    return runs
 
 
 def restart(size: float) -> Sequence[Check]:

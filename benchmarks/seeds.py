@@ -8,13 +8,13 @@ virtual and everything is drawn by a seed: the same command gives the same numbe
 """
 
 from collections.abc import Iterator, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 
+from benchmarks.routing_cells import each
 from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
 from benchmarks.seeds_fleet import ROUTERS, SETUPS
 from benchmarks.seeds_table import lines, verdicts
@@ -77,23 +77,9 @@ def _found(
             if router.redis or "Redis" not in setup.name
         ]
         _err.print(f"{seed.name}: {len(tasks)} cells")
-        cells = list(_computed(tasks, jobs))
+        cells = list(each(cell, tasks, jobs))
         asked = max(one.requests for one in cells) // clients
         yield Found(seed, population, bound(seed, population, clients, number, asked), cells)
-
-
-def _computed(tasks: Sequence[Task], jobs: int) -> Iterator[Cell]:
-    if jobs == 1:
-        yield from map(cell, tasks)
-        return
-    # Forked, for workloads are made of functions.
-    with get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(_numbered, [(tasks, place) for place in range(len(tasks))])
-
-
-def _numbered(which: tuple[Sequence[Task], int]) -> Cell:
-    tasks, place = which
-    return cell(tasks[place])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from benchmarks.routing_cells import quantile
 from benchmarks.routing_drive import Drive, Placed
+from benchmarks.routing_work import remembered
 from benchmarks.seeds_fleet import BARE, BASELINE, REPLICAS, Router, Setup
 from benchmarks.seeds_work import Seed
 
@@ -87,8 +89,7 @@ def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
     shares = Counter(placed.seat.name for placed in done).values()
     return Cell(
         *(task.seed.name, task.router.name, task.setup.name, len(done)),
-        firsts[len(firsts) // 2],
-        firsts[int(0.9 * (len(firsts) - 1))],
+        *(quantile(firsts, 0.5), quantile(firsts, 0.9)),
         sum(job.answer_tokens for job in jobs) / task.span_s,
         *((found - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
         *(min(shares) / len(done), max(shares) / len(done)),
@@ -98,18 +99,12 @@ def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
 
 def bound(seed: Seed, population: int, clients: int, number: int, turns: int) -> float:
     """Return what one infinite cache would hit, had each client asked so many times."""
-    seen: set[int] = set()
-    held = tokens = 0
     talks = seed.work(number, clients, population).talks
-    for place in range(turns):
-        for talk in talks:
-            turn = talk.turns[place]
-            for key in turn.keys[: (turn.prompt_tokens - 1) // seed.block_tokens]:
-                if key not in seen:
-                    break
-                held += seed.block_tokens
-            seen.update(turn.keys)
-            tokens += turn.prompt_tokens
+    asked = (talk.turns[place] for place in range(turns) for talk in talks)
+    held = tokens = 0
+    for turn, found in remembered(asked, seed.block_tokens):
+        held += found
+        tokens += turn.prompt_tokens
     return held / tokens
 
 

@@ -31,6 +31,11 @@ class Exact:
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """Nothing to be learned."""
 
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """The caches themselves are looked at."""
+
     def forget(self, worker: str) -> None:
         """Its caches tell."""
 

@@ -6,6 +6,7 @@ client and the number of the request alone; so every strategy is asked the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from math import log
@@ -13,15 +14,21 @@ from random import Random
 from sys import maxsize
 from typing import NamedTuple, cast, overload
 
+from benchmarks.lengths import around, skewed
 from benchmarks.routing_work import Talk, Turn, Work, chained, follows
 
 #: Tokens of an answer, on average, where nothing is published: what vLLM's own benchmarks ask for.
 ANSWER = 256
-#: Mean tokens of a user's message and of an answer in ShareGPT (Kwon et al., arXiv 2309.06180,
-#: figure 11), and turns of a conversation (Gao et al., arXiv 2403.19708).
-SAID, TOLD, TURNS = 161, 338, 5.75
+#: Mean tokens of a user's message and of an answer in ShareGPT (Kwon et al., SOSP 2023, arXiv
+#: 2309.06180, figure 11: 161.31 and 337.99).
+SAID, TOLD = 161, 338
+#: Mean turns of its conversations, and the share of those that have but one (Gao et al., USENIX ATC
+#: 2024, arXiv 2403.19708, sections 4 and 2.3: 5.75; 73 % have several).
+TURNS, SINGLE = 5.75, 0.27
 #: Prompts of chats end here, as data sets are cut.
 LONGEST = 8_192
+#: Tokens of the shortest message.
+LEAST = 4
 #: Seconds over which clients begin.
 BEGIN_S = 5.0
 
@@ -79,6 +86,8 @@ class Seed(NamedTuple):
     throughput: float | None = None
     cost: float | None = None
     hit: float | None = None
+    share: tuple[float, float] | None = None
+    """Of the requests, the replicas with the fewest and the most."""
 
     def work(self, seed: int, clients: int, population: int) -> Work:
         """So many clients drawing from a population of contexts or conversations."""
@@ -92,22 +101,27 @@ class Seed(NamedTuple):
         return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
 
 
-def contexts(tokens: int, question: int) -> Callable[[Client, Random, int, int], Iterator[Turn]]:
-    """Make requests of a context, any of the population, and a question of their own."""
+@dataclass(frozen=True)
+class Contexts:
+    """Requests of a context, any of the population, and a question of their own."""
 
-    def turns(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:
+    tokens: int
+    question: int
+
+    def __call__(
+        self, client: Client, chance: Random, population: int, size: int, /
+    ) -> Iterator[Turn]:
+        """Make a client's, one after another."""
         for number in count():
             context = chance.randrange(population)
-            own, answer = _around(question, chance), _around(ANSWER, chance)
-            keys = _context(context, tokens, size)
+            own, answer = around(self.question, chance), around(ANSWER, chance)
+            keys = _context(context, self.tokens, size)
             mine = (client.session << 32) + number
             key, some = keys[-1], []
             for _ in range(own // size):
                 key = follows(key, mine)
                 some.append(key)
-            yield Turn((*keys, *some), tokens + own, answer)
-
-    return turns
+            yield Turn((*keys, *some), self.tokens + own, answer)
 
 
 @lru_cache(maxsize=8192)
@@ -129,25 +143,22 @@ def _conversation(number: int, size: int) -> Iterator[Turn]:
     """One conversation: what is said and told is always the same."""
     chance, parts = Random(f"conversation {number}"), count(number << 20)
     history: list[tuple[int, int]] = []
-    # A geometric number of turns, one at least.
-    turns = 1 + int(log(1.0 - chance.random()) / log(1.0 - 1.0 / TURNS))
-    for _ in range(turns):
-        history.append((next(parts), _skewed(SAID, chance)))
-        tokens, answer = sum(part[1] for part in history), _skewed(TOLD, chance)
+    for _ in range(_turns(chance)):
+        history.append((next(parts), skewed(SAID, chance, least=LEAST)))
+        tokens = sum(part[1] for part in history)
+        answer = skewed(TOLD, chance, least=LEAST)
         if tokens > LONGEST:
             return
         yield Turn(chained(history, size), tokens, answer)
         history.append((next(parts), answer))
 
 
-def _around(mean: int, chance: Random) -> int:
-    return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
-
-
-def _skewed(mean: int, chance: Random) -> int:
-    """Draw lengths as people's are: a long tail, cut at eight times the mean."""
-    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of the first
-    return max(4, min(8 * mean, round(drawn)))
+def _turns(chance: Random) -> int:
+    """Draw one turn as often as published, and else two and a geometric number more."""
+    if chance.random() < SINGLE:
+        return 1
+    more = (TURNS - SINGLE) / (1.0 - SINGLE) - 2.0
+    return 2 + int(log(1.0 - chance.random()) / log(more / (1.0 + more)))
 
 
 #: The tables of AWS's two reports: "Managed tiered KV cache and intelligent routing for SageMaker
@@ -158,7 +169,7 @@ SEEDS = [
         said="8,192 tokens of context and a question of 100",
         block_tokens=64,
         span_s=1_800.0,
-        turns=contexts(8_192, 100),
+        turns=Contexts(8_192, 100),
         p50=-0.72,
         p90=-0.40,
         throughput=0.24,
@@ -169,7 +180,7 @@ SEEDS = [
         said="65,536 tokens of context and a question of 100",
         block_tokens=256,
         span_s=1_800.0,
-        turns=contexts(65_536, 100),
+        turns=Contexts(65_536, 100),
         p50=-0.94,
         p90=-0.35,
         throughput=0.38,
@@ -180,11 +191,12 @@ SEEDS = [
         said="8,000 shared tokens and 500 of one's own",
         block_tokens=64,
         span_s=3_600.0,
-        turns=contexts(8_000, 500),
+        turns=Contexts(8_000, 500),
         p50=-0.77,
         p90=-0.37,
         throughput=0.16,
         hit=0.82,
+        share=(0.133, 0.154),
     ),
     Seed(
         name="chats",

@@ -199,6 +199,25 @@ class Holdings:
             if offset == len(run.keys) - 1:
                 self.tree.trim(run)
 
+    def lose(self, place: Place, keys: Sequence[int], start: int, stop: int) -> int:
+        """Some blocks of a prompt were not found on a place: as if it had told that they left.
+
+        What it has told of since then stays, as it is there once more. Returns how many went.
+        """
+        before, copies = place.blocks, place.copies
+        for begin, run, end in reversed(self.tree.find(keys[:stop]).steps):
+            for offset in range(end - begin - 1, max(start - begin, 0) - 1, -1):
+                (reference,) = references(run, offset, 1)
+                left = copies.get(reference, 0) - 1
+                if left < 0:
+                    self._discard(place, run, offset)
+                elif left:
+                    copies[reference] = left
+                else:
+                    del copies[reference]
+                    self.copies -= 1
+        return before - place.blocks
+
     def empty(self, place: Place) -> None:
         """`place` holds nothing any more."""
         for reference in numbers(place.names.keys()):

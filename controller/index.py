@@ -14,9 +14,10 @@ from controller.events import Removed, Stored, Tier
 from controller.holdings import Holdings
 from controller.keys import keys_of, root_of
 from controller.orphans import Orphans, Room
-from controller.place import Place
+from controller.place import ON_THEIR_WAY, Place
 from controller.runs import Run
 from controller.tree import Found, references
+from strategies.blocks import even_chain
 
 #: Part of the bound that the orphans of all engines may take.
 _ORPHANS = 8
@@ -61,13 +62,20 @@ class Index:
         self._remove(worker, place, event.shared, event.hashes)
 
     def clear(self, worker: str, tier: Tier) -> None:
-        """Everything left a tier of `worker`."""
+        """Everything left a tier of `worker`.
+
+        With the GPU, vLLM may have emptied the host's memory too (`/reset_prefix_cache` with
+        `reset_external`), and tells nothing of it: what lies there is doubtful from now on.
+        """
         place = self.place(worker, tier)
         if place is not None:
             self.holdings.empty(place)
         orphans = self._orphans.get(worker)
         if orphans is not None:
             orphans.clear(tier)
+        host = self.place(worker, Tier.L1)
+        if tier is Tier.GPU and host is not None:
+            host.since = set()
 
     def forget(self, worker: str) -> None:
         """The engine is gone, with all its tiers; what lies in a shared store stays."""
@@ -119,27 +127,69 @@ class Index:
     def _store(self, worker: str, place: Place, event: Stored) -> bool:
         """Store one event; False where it cannot be, or not yet."""
         hashes, size = event.hashes, event.size
+        if place.since is not None and self._told_again(place, hashes):
+            self._lose(worker, place)
+            place.excused = ON_THEIR_WAY
         if not size:
             return self._offloaded(worker, place, event)
         if len(event.tokens) != 4 * size * len(hashes):
             self.counts["tokens do not fit"] += len(hashes)
             return False
-        above, offset = None, -1
-        if event.parent is None:
-            root = root_of(event)
-        else:
-            parent = self._block(worker, event.parent)
-            if parent is None:
-                self._orphan(worker).keep(event)
-                return False
-            above, offset = parent
-            if above.size != size:
-                self.counts["part of a block"] += len(hashes)
-                return False
-            root = above.keys[offset]
-        added = self.holdings.add(place, above, offset, keys_of(event, root), size)
+        known = self._known(worker, event)
+        if known is None:
+            self._orphan(worker).keep(event)
+            return False
+        above, offset, keys = known
+        if above is not None and above.size != size:
+            self.counts["part of a block"] += len(hashes)
+            return False
+        added = self.holdings.add(place, above, offset, keys, size)
         place.names.add(hashes, added)
+        place.came(hashes)
         return True
+
+    def _known(self, worker: str, event: Stored) -> tuple[Run | None, int, list[int]] | None:
+        """Return after which block of which run an event's blocks come, and their keys; None while
+        that is not known.
+
+        What offload tiers are told to hold lacks salts and hashes of images, which are part of the
+        names alone (vLLM `kv_connector/v1/offloading/events.py`): who is known by name is that.
+        """
+        if event.tier is not Tier.GPU and event.extras is None:
+            found = self._block(worker, event.hashes[0])
+            if found is not None and found[0].size == event.size:
+                run, offset = found
+                rest = event.tokens[4 * event.size :]
+                keys = [run.keys[offset], *even_chain(run.keys[offset], rest, event.size)]
+                return (run, offset - 1, keys) if offset else (None, -1, keys)
+        if event.parent is None:
+            return None, -1, keys_of(event, root_of(event))
+        found = self._block(worker, event.parent)
+        return None if found is None else (*found, keys_of(event, found[0].keys[found[1]]))
+
+    # What engines do not tell.
+
+    def doubt(self, worker: str) -> None:
+        """`worker` did not find on its host what it was said to have: if that is doubtful anyway,
+        all of it is gone."""
+        host = self.place(worker, Tier.L1)
+        if host is not None and host.since is not None:
+            self._lose(worker, host)
+
+    @staticmethod
+    def _told_again(place: Place, names: Sequence[int]) -> bool:
+        """Whether a place tells of nothing but blocks that it had before its engine was cleared."""
+        since, get = place.since or (), place.names.get
+        return all(name not in since and get(name) is not None for name in names)
+
+    def _lose(self, worker: str, place: Place) -> None:
+        """What `place` had before its engine was cleared is gone."""
+        since, place.since = place.since or set(), None
+        gone = [name for name, _ in place.names if name not in since]
+        self.counts["gone without a word"] += len(gone)
+        self.holdings.copies -= len(place.copies)
+        place.copies.clear()
+        self._remove(worker, place, False, gone)
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Blocks without tokens: the engine has told of them by the same names before."""
@@ -154,11 +204,14 @@ class Index:
             known += 1
             repeated += self.holdings.hold(place, run, offset, 1)
             place.names.add([name], references(run, offset, 1))
+            place.came([name])
         self.holdings.repeat(place, repeated, known)
         return True
 
     def _remove(self, worker: str, place: Place, shared: bool, names: Sequence[int]) -> None:
         remove = self.holdings.remove
+        if place.since:
+            place.since.difference_update(names)
         for name in names:
             if remove(place, name):
                 continue

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from controller.events import Tier
 from controller.holdings import Holdings
 from controller.index import Index
+from controller.misses import Misses
 from controller.source import Mark, Source
 from controller.stream import State
 from controller.tree import Found
@@ -27,6 +28,8 @@ class Memory:
 
     def __init__(self, limit_bytes: int) -> None:
         self.index = Index(limit_bytes)
+        self.misses = Misses(self.index)
+        """What engines did not find where it was said to lie."""
         self.sources: dict[str, list[Source]] = {}
         """The engines of each worker: one, or its data-parallel ranks."""
         self.truths: dict[str, Truth] = {}
@@ -137,6 +140,14 @@ class Memory:
             truth.computed(heard, self.heard(worker))
         if predicted is not None:
             truth.observe(predicted, cached, self._block(worker))
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """As `strategies.kvaware.Memory` has it; nobody knows which of several ranks it was."""
+        sources = self.sources.get(worker, ())
+        if len(sources) == 1:
+            self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""

@@ -36,6 +36,8 @@ class PlacePicture(NamedTuple):
     bit: int
     names: "Copied"
     copies: Mapping[int, int]
+    since: frozenset[int] | None
+    excused: int
 
 
 class Picture(NamedTuple):
@@ -51,7 +53,10 @@ def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
     return Picture(
         [
             PlacePicture(
-                place.worker, int(place.tier), place.bit, place.names.copy(), dict(place.copies)
+                *(place.worker, int(place.tier), place.bit, place.names.copy()),
+                dict(place.copies),
+                None if place.since is None else frozenset(place.since),
+                place.excused,
             )
             for place in holdings.places()
         ],

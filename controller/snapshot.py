@@ -15,7 +15,7 @@ from controller.events import WIDEST, Tier
 from controller.holdings import Holdings
 from controller.names import told
 from controller.picture import Picture, PlacePicture, RunPicture
-from controller.place import Place
+from controller.place import MOST_APART, ON_THEIR_WAY, Place
 from controller.runs import LONGEST, Run, bits
 from controller.source import Mark
 from controller.tree import BITS, references
@@ -52,6 +52,9 @@ class _Place(msgspec.Struct, array_like=True):
     blocks: bytes
     """What each name stands for: the run's number in `runs`, times `_WIDEST`, and the offset."""
     copies: dict[int, int]
+    since: list[int] | None = None
+    """While it is doubtful, names of what came since; `Place` has it."""
+    excused: int = 0
 
 
 class _Snapshot(msgspec.Struct):
@@ -103,7 +106,12 @@ def _place(place: PlacePicture, block: "Callable[[Words], Words]") -> _Place:
     names, blocks = told(place.names)
     twice = np.fromiter(place.copies, np.uint64, len(place.copies))
     copies = dict(zip(block(twice).tolist(), place.copies.values(), strict=True))
-    return _Place(place.worker, place.tier, names.tobytes(), block(blocks).tobytes(), copies)
+    since = None if place.since is None else sorted(place.since)
+    blocks = block(blocks)
+    return _Place(
+        *(place.worker, place.tier, names.tobytes(), blocks.tobytes()),
+        *(copies, since, place.excused),
+    )
 
 
 def _run(run: RunPicture, where: dict[int, int], numbers: dict[int, int]) -> _Run:
@@ -177,6 +185,10 @@ def _call(place: Place, given: _Place, runs: list[Run]) -> None:
     place.names.add([name for name, _ in known], named(block for _, block in known))
     more = {block: count for block, count in given.copies.items() if block != _NOWHERE}
     place.copies.update(zip(named(more), more.values(), strict=True))
+    if len(given.since or ()) > MOST_APART or not 0 <= given.excused <= ON_THEIR_WAY:
+        raise ValueError("more that came since than can be told")
+    place.since = None if given.since is None else set(given.since)
+    place.excused = given.excused
 
 
 def _words(data: bytes) -> "array[int]":

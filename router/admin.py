@@ -101,7 +101,7 @@ def _add_explain(app: FastAPI, fleet: Fleet) -> None:
     @app.post(EXPLAIN)
     async def explain(request: Request, path: str = "/v1/chat/completions") -> Response:
         """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere."""
-        explanation = explained(fleet, path, await request.body())
+        explanation = await explained(fleet, path, await request.body())
         return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
 from router.fleet import Pool, Worker
-from router.headers import header
+from router.headers import Incoming, header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.prompts import Along
@@ -16,7 +16,7 @@ from router.sessions.visit import Visit
 from router.usage import Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
-from strategies.loads import HARDLY, Held
+from strategies.loads import HARDLY, Held, Loads
 
 log = logging.getLogger("warmroute.requests")
 
@@ -28,6 +28,10 @@ FULL = 503
 DECISION = b"x-warmroute-decision"
 #: Workers of which a header tells the cost.
 MOST_TOLD = 16
+
+
+class Elsewhere(Exception):
+    """Others have bound its session to another worker."""
 
 
 class Plea(NamedTuple):
@@ -60,6 +64,12 @@ class Job(NamedTuple):
     metrics: PoolMetrics
     visit: Visit | None = None
     """Its part in a session."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is where it is: its session may have moved since that was decided."""
+        reason = self.decision.reason
+        return reason if self.visit is None else self.visit.reason(reason)
 
 
 class Attempt:
@@ -96,10 +106,29 @@ class Attempt:
         """Take it off the worker's books, whatever came of it."""
         self.worker.load.release(self._booking, monotonic())
 
+    async def bound(self, visit: Visit) -> Incoming:
+        """Bind its session to the worker; return the request as that may see it.
+
+        Raises Elsewhere, and as `Visit.settle`. Then it ends here: nothing was sent.
+        """
+        job = self.job
+        ranked, model = job.decision.candidates, job.prompt.model
+        try:
+            there = await visit.settle(self.choice, ranked, job.pool, model)
+            if there.worker is not self.worker:
+                raise Elsewhere
+        except BaseException:
+            self._began = False
+            self.settle(Usage())
+            raise
+        return visit.stripped(job.exchange)
+
     def on_first_byte(self, status: int) -> None:
         """The answer has begun; in a stream that means that the prompt is computed."""
         now = monotonic()
         self.status = status
+        if self.job.visit is not None and status != FULL:
+            self.job.visit.accepted(status)
         self._first_byte_s = now - self.booked_at
         self.worker.load.first_byte(self._booking, now)
         if status < 400 and not self.worker.breaker.closed:
@@ -134,6 +163,8 @@ class Attempt:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
+        if job.visit is not None and self._began and not self.status:
+            job.visit.accepted(self.status)  # it may have begun there
         rejected = self.status == FULL or (400 <= self.status < 500 and not left)
         outcome = Outcome(
             ok=self._failure is None and 0 < self.status < 500 and not left,
@@ -141,6 +172,7 @@ class Attempt:
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
+            found=self._told(usage),
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
@@ -152,7 +184,7 @@ class Attempt:
         if usage.answer and outcome.ok:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
-            self._learn(usage.prompt, usage.cached)
+            self._learn(usage, usage.prompt)
 
     def _judge(self, now: float) -> None:
         """Tell the breaker what it says of the worker; a client that left says nothing."""
@@ -164,20 +196,39 @@ class Attempt:
         else:
             breaker.answered(now, self._mark, self.status)
 
-    def _learn(self, prompt_tokens: int, cached: int | None) -> None:
-        job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
+    def _believed(self) -> Held:
+        """Where the decision expected cached tokens to lie."""
+        loading = self.choice.loading
+        on_gpu = self.choice.held_tokens - loading.l1 - loading.l2
+        return Held(max(0, on_gpu), loading.l1, loading.l2)
+
+    def _told(self, usage: Usage) -> Held | None:
+        """Where the worker says that they lay."""
+        if usage.cached is None or usage.gpu is None:
+            return None
+        return self._believed().found(usage.cached, usage.gpu, usage.host)
+
+    def _learn(self, usage: Usage, prompt_tokens: int) -> None:
+        job, expected, cached = self.job, min(self.choice.held_tokens, prompt_tokens), usage.cached
         job.pool.prompts.learn(job.prompt, prompt_tokens)
         if cached is not None:
             cached = min(cached, prompt_tokens)
         job.metrics.used(prompt_tokens, cached, expected)
-        loading = self.choice.loading
-        if cached is not None and hasattr(job.pool.chooser, "loads"):
-            on_gpu = expected - loading.l1 - loading.l2
-            job.metrics.hit(cached, Held(max(0, on_gpu), loading.l1, loading.l2))
+        if cached is not None and job.pool.prompts.keyed:
+            job.metrics.compared(cached, expected)
+        found = self._told(usage)
+        if cached is not None and (found is not None or hasattr(job.pool.chooser, "loads")):
+            hit = found or self._believed().found(cached)
+            loads: Loads | None = getattr(job.pool.chooser, "loads", None)
+            job.metrics.hit(loads.shown(hit) if loads else hit)
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
-        if loading.seconds > HARDLY * self.choice.cost.prefill:
+        if found is not None:
+            hardly = found.l1 + found.l2 <= HARDLY * prompt_tokens
+        else:
+            hardly = self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
+        if not hardly:
             return  # it tells of the tier that it was loaded from
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)
@@ -194,12 +245,11 @@ class Attempt:
         )
         if visit is not None:
             lines += visit.fields(self.status)
+            self.job.metrics.decided(self.job.reason)
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
-        choice, visit = self.choice, self.job.visit
-        named = self.job.decision.reason
-        reason = (named if visit is None else visit.reason(named)).encode()
+        choice, reason = self.choice, self.job.reason.encode()
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from router.app import create_app
 from router.asking import ask_all
 from router.block_names import block_names
+from router.check_tiers import tier_mistakes
 from router.fleet import Fleet, Pool
 from router.identity.agreement import State
 from router.identity.case import Case
@@ -18,9 +19,9 @@ from router.stores.shared import SharedStore
 from strategies.base import Prompt
 
 
-async def check_live(settings: Settings, *, ask: bool = False) -> tuple[list[str], bool]:
+async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str], bool]:
     """Ask everyone; return lines for people, and whether all is well. With `ask`, workers compute
-    a short prompt, too. Raises CannotBuild."""
+    short prompts, too. Raises CannotBuild."""
     door = create_app(settings)
     try:
         await door.look()
@@ -40,6 +41,9 @@ async def check_live(settings: Settings, *, ask: bool = False) -> tuple[list[str
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
         lines += [line for line, _ in stores]
+        mistakes = await tier_mistakes(door, settings.tiers.l2.lmcache) if ask else []
+        lines += mistakes
+        well = well and not mistakes
         well = well and all(good for _, good in stores)
         return lines, well and not any(map(_is_wrong, cases))
     finally:

@@ -130,11 +130,12 @@ def check(
     ask: Annotated[
         bool,
         typer.Option(
-            "--ask",
-            help="With --live: each worker computes a prompt of 520 tokens twice, an answer of one"
-            " token each. Tells whether cached tokens are reported, and compares block names.",
+            "--ask/--no-ask",
+            help="With --live, each worker computes some short prompts, with answers of one token."
+            " Tells whether cached tokens are reported, and events and chunks come, and compares"
+            " block names.",
         ),
-    ] = False,
+    ] = True,
     explain_mapping: Annotated[
         bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
     ] = False,
@@ -142,8 +143,6 @@ def check(
 ) -> None:
     """Say everything that is wrong with a file, or everything that would be used."""
     settings, notes = _load(file, workers)
-    if ask and not live:
-        raise _fail("--ask goes with --live", 2)
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
     if explain_mapping and not notes:

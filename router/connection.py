@@ -14,16 +14,17 @@ from typing import Self, cast
 import httptools
 
 from router.answer_head import Head
-from router.errors import Garbled, Gone, Headers, Silent, Stale, WorkerError
+from router.errors import Garbled, Gone, Headers, Refused, Silent, Stale, WorkerError
 from router.recall import Recall
 
 HIGH_WATER = 256 * 1024
 SMALL = 32 * 1024
 #: What a worker may send until its headers are complete; one read brings up to 256 KiB.
 HEAD_LIMIT = 512 * 1024
-#: A kept connection that ends this soon after a request was sent was being closed as idle: the
-#: two crossed on the way. Later, the worker may have begun.
-CROSSING_S = 0.25
+#: A kept connection that ends within so many looks (`check`) after a request was sent was being
+#: closed as idle: the two crossed on the way. Later, the worker may have begun. Not in seconds,
+#: because what ended while this process was not listening, for want of a core, ended back then.
+CROSSING_LOOKS = 3
 NEVER = float("inf")
 
 #: Takes a piece of an answer, and whether it is the last one.
@@ -87,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._got_any = False
         self._complete = False
         self._asked = False
-        self._asked_at = 0.0
+        self._looks = 0
         self._deadline = NEVER
         self._latest = NEVER
 
@@ -98,6 +99,8 @@ class Connection(asyncio.Protocol):
 
         When anything is raised, a WorkerError or a cancellation, the connection is closed.
         """
+        if self._closed and not self._reused:
+            raise Refused("closed the connection before it was asked")
         self.expect()
         try:
             if self._transport is not None and not self._closed:
@@ -116,7 +119,7 @@ class Connection(asyncio.Protocol):
         """From now on the worker is to answer."""
         self._reset()
         self._asked = True
-        self._asked_at = now = self._loop.time()
+        now = self._loop.time()
         self._latest = now + self._patience.total
         self._deadline = min(now + self._patience.first_byte, self._latest)
 
@@ -210,7 +213,8 @@ class Connection(asyncio.Protocol):
         return not self._closed and idle < self._patience.keepalive
 
     def check(self, now: float) -> None:
-        """Fail if the worker is late. Called a few times a second while it is asked."""
+        """Fail if the worker is late. Called ten times a second while it is asked."""
+        self._looks += 1
         if now < self._deadline or self._complete:
             return
         late = now >= self._latest
@@ -259,7 +263,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _loss(self) -> WorkerError:
-        crossed = self._loop.time() - self._asked_at < CROSSING_S
+        crossed = self._looks < CROSSING_LOOKS
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._head is None:

@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from router.errors import BadRequest, DoorError, UnknownModel
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet, Pool
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.rebuild import build
 from router.settings import Settings
 from router.tls import Contexts
+from strategies.base import Prompt
 from strategies.explain import Explanation, explain
 
 #: Where a running router answers it, with `?path=` for the endpoint that the body is for.
@@ -30,12 +31,16 @@ class CannotExplain(Exception):
     """Says in a sentence what is in the way."""
 
 
-def explained(fleet: Fleet, path: str, body: bytes) -> Explanation:
+async def explained(fleet: Fleet, path: str, body: bytes) -> Explanation:
     """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError."""
     endpoint = _endpoint(path)
     request = parse(endpoint, body, b"application/json")
     pool, request.model, workers = fleet.route(request.model)
-    return _of(pool, endpoint, request, body, workers)
+    prompt = _prompt(pool, endpoint, request, body)
+    if pool.consult is not None and prompt.blocks:
+        await pool.consult(prompt, [worker.name for worker in workers])
+        pool, _, workers = fleet.route(request.model)
+    return explain(prompt, pool.strategy.rank(prompt, workers, monotonic()))
 
 
 def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation:
@@ -50,7 +55,8 @@ def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation
             if not found:
                 raise UnknownModel(request.model)
             pool = found[0]
-        return _of(pool, endpoint, request, body, list(pool.workers))
+        prompt = _prompt(pool, endpoint, request, body)
+        return explain(prompt, pool.strategy.rank(prompt, list(pool.workers), monotonic()))
     except DoorError as error:
         raise CannotExplain(error.message) from None
 
@@ -87,13 +93,10 @@ def _endpoint(path: str) -> Endpoint:
     return endpoint
 
 
-def _of(
-    pool: Pool, endpoint: Endpoint, request: Request, body: bytes, workers: list[Worker]
-) -> Explanation:
+def _prompt(pool: Pool, endpoint: Endpoint, request: Request, body: bytes) -> Prompt:
     prompts = pool.prompts
     made = prompts.make if prompts.keyed else prompts.made  # the former does not count it
-    prompt = made(endpoint, request, body).prompt
-    return explain(prompt, pool.strategy.rank(prompt, workers, monotonic()))
+    return made(endpoint, request, body).prompt
 
 
 def to_json(explanation: Explanation) -> str:
@@ -104,11 +107,19 @@ def to_json(explanation: Explanation) -> str:
 def table(explanation: Explanation) -> Group:
     """For people: seconds, the best worker first."""
     found = Table(box=None, pad_edge=False)
-    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "cost")
+    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
     for heading in headings:
         found.add_column(heading, justify="left" if heading == "worker" else "right")
     for term in explanation.workers:
-        seconds = (term.wait, term.prefill, term.price, term.decode, term.room, term.total)
+        seconds = (
+            term.wait,
+            term.prefill,
+            term.price,
+            term.decode,
+            term.room,
+            term.home,
+            term.total,
+        )
         cells = (f"{value:.3f}" for value in seconds)
         found.add_row(Text(term.worker), str(term.held_tokens), *cells)
     about = f"{explanation.model}: {explanation.tokens} tokens, {explanation.blocks} blocks"

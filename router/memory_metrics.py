@@ -28,6 +28,7 @@ def memory_metrics(memories: Memories) -> Iterator[Metric]:
         yield from _stores(memories)
     if any(memories.pools()):
         yield _loads(memories)
+        yield _missed(memories)
         yield from _index(memories)
         yield from _streams(memories)
     if any(memories.all()):
@@ -83,6 +84,20 @@ def _loads(memories: Memories) -> Metric:
         for tier, rate in loads.rates.items():
             rates.add_metric((pool.name, tier), rate)
     return rates
+
+
+def _missed(memories: Memories) -> Metric:
+    missed = CounterMetricFamily(
+        "warmroute_kv_blocks_missed",
+        "Blocks that workers did not find on a tier where they were believed to lie, by tier.",
+        labels=("pool", "tier"),
+    )
+    for pool, memory in memories.pools():
+        counted = counted_tiers(pool)
+        for tier, count in memory.misses.counts.items():
+            if tier.name.lower() in counted:
+                missed.add_metric((pool.name, tier.name.lower()), count)
+    return missed
 
 
 def _index(memories: Memories) -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from controller.truth import ERRORS
 from router.admission import Admission
 from router.aliases import hyperpod
 from router.fleet import Fleet, Pool, State
@@ -30,6 +31,8 @@ log = logging.getLogger("warmroute.metrics")
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
+#: Shares of a prompt; a prompt that is held whole has its last token computed all the same.
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 #: What a status is counted as; 499 is a client that left.
 _CLASSES = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
 
@@ -40,7 +43,10 @@ _COUNTERS = {
         ("pool", "worker", "status"),
     ),
     "refused_requests": ("Requests answered by the router itself, by status.", ("status",)),
-    "decisions": ("Why the first worker was first.", ("pool", "reason")),
+    "decisions": (
+        "Why the first worker was first, or a session is where it is.",
+        ("pool", "reason"),
+    ),
     "worker_errors": ("Failures between the router and a worker.", ("pool", "worker", "kind")),
     "prompt_tokens": ("Prompt tokens that workers reported.", ("pool",)),
     "cached_tokens": ("Prompt tokens that workers reported as cached.", ("pool",)),
@@ -49,7 +55,7 @@ _COUNTERS = {
         ("pool",),
     ),
     "kv_hit_tokens": (
-        "Prompt tokens that workers reported as cached, by the tier where they were known to lie.",
+        "Prompt tokens that workers reported as cached, by tier: as they said, or as was known.",
         ("pool", "tier"),
     ),
 }
@@ -69,6 +75,8 @@ class PoolMetrics:
         self._hits = counters["kv_hit_tokens"].inc
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
+        self.matched = Histogram(_SHARES)
+        self.error = Histogram(ERRORS)
 
     def answered(self, worker: str, status: int) -> None:
         """An answer was relayed."""
@@ -77,6 +85,10 @@ class PoolMetrics:
     def decided(self, reason: str) -> None:
         """The strategy chose, for this reason."""
         self._decisions(self._pool, reason)
+
+    def expected(self, held: int, tokens: int) -> None:
+        """The worker that was chosen is believed to hold so many tokens of a prompt."""
+        self.matched.observe(held / tokens if tokens else 0.0)
 
     def failed(self, worker: str, kind: str) -> None:
         """Something went wrong between us and a worker."""
@@ -89,9 +101,13 @@ class PoolMetrics:
             self._cached(self._pool, by=cached)
             self._predicted(self._pool, by=expected)
 
-    def hit(self, cached: int, held: Held) -> None:
-        """A worker reported so many tokens as cached, which were believed to lie so."""
-        for tier, tokens in held.found(cached)._asdict().items():
+    def compared(self, cached: int, expected: int) -> None:
+        """A worker reported so many cached tokens where the decision expected others."""
+        self.error.observe(cached - expected)
+
+    def hit(self, found: Held) -> None:
+        """A worker found tokens of a prompt there, by its word or as was believed."""
+        for tier, tokens in found._asdict().items():
             if tokens:
                 self._hits(self._pool, tier, by=tokens)
 
@@ -198,14 +214,26 @@ class Metrics(Collector):
             "From the request's last byte to the answer's last.",
             labels=("pool",),
         )
+        matched = HistogramMetricFamily(
+            "warmroute_match_ratio",
+            "Share of a prompt that the worker chosen was believed to hold.",
+            labels=("pool",),
+        )
+        error = HistogramMetricFamily(
+            "warmroute_cached_error_tokens",
+            "Cached tokens that workers reported, minus those that the decision expected.",
+            labels=("pool",),
+        )
         for name, pool in self._pools.items():
             pool.first_byte.add_to(first_byte, (name,))
             pool.duration.add_to(duration, (name,))
+            pool.matched.add_to(matched, (name,))
+            pool.error.add_to(error, (name,))
         overhead = HistogramMetricFamily(
             "warmroute_decision_seconds", "From the request's last byte to the decision.", labels=()
         )
         self.overhead.add_to(overhead, ())
-        yield from (first_byte, duration, overhead)
+        yield from (first_byte, duration, matched, error, overhead)
 
 
 def _tasks() -> int:

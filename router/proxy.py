@@ -14,7 +14,7 @@ from time import monotonic
 from msgspec.structs import replace
 
 from router.admission import Admission
-from router.attempt import CLIENT_LEFT, FULL, Attempt, Job, Plea, log
+from router.attempt import CLIENT_LEFT, FULL, Attempt, Elsewhere, Job, Plea, log
 from router.comments import Comments
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
 from router.events import error_event
@@ -146,10 +146,11 @@ class Proxy:
                 waits = not self._admission.room(wanted)
             else:
                 waits = self._admission.must_wait(pool, model, wanted, only)
-            if not waits:
-                break
-            await self._admission.turn(pool, model, exchange.tenant, only, until)
-            called = line
+            if waits:
+                await self._admission.turn(pool, model, exchange.tenant, only, until)
+                called = line
+            elif await self._ask_bound(plea, visit, home, workers):
+                return
             found, _, workers = self._fleet.route(model, in_session=True)
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
@@ -158,14 +159,26 @@ class Proxy:
                     return
                 visit, workers = plea.visit, plea.workers
             await visit.look(plea.pool, workers)
+
+    async def _ask_bound(
+        self, plea: Plea, visit: Visit, home: Worker | None, workers: Sequence[Worker]
+    ) -> bool:
+        """Decide and ask; False if others have bound the session elsewhere: nothing was sent."""
         if home is not None and home not in workers:
             workers = [home, *workers]  # it is being drained, or left out
         bound = replace(plea.prompt, bound=visit.bound)
-        plea = plea._replace(prompt=bound, visit=visit)
-        decision = visit.told(self._among(plea.pool, bound, workers), workers)
-        job = self._decided(plea, decision)
-        exchange.asked = True
-        await self._try(job)
+        decision = visit.named(self._among(plea.pool, bound, workers), workers)
+        job = self._decided(plea._replace(prompt=bound, visit=visit), decision)
+        plea.exchange.asked = True
+        try:
+            await self._try(job)
+        except Elsewhere:
+            return False
+        except BaseException:
+            if not visit.told:
+                job.metrics.decided(job.reason if visit.counted else decision.reason)
+            raise
+        return True
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """As the fleet is by now; read again if the settings have changed meanwhile."""
@@ -205,7 +218,10 @@ class Proxy:
     def _decided(self, plea: Plea, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
-        metrics.decided(decision.reason)
+        if plea.visit is None:  # else it may change until a worker has taken it on
+            metrics.decided(decision.reason)
+        if pool.prompts.keyed:
+            metrics.expected(decision.candidates[0].held_tokens, plea.prompt.tokens)
         self._metrics.overhead.observe(monotonic() - plea.started)
         return Job(
             plea.endpoint,
@@ -252,11 +268,10 @@ class Proxy:
                 ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 if not _still(job, ranked, again=error is not None):  # the wait may have been long
                     continue
-                choice = ranked if job.visit is None else await _settled(job, job.visit, ranked)
-                worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+                worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
                 stays = first and job.decision.stays
                 last = asked + 1 >= self._attempts or not left or stays
-                attempt = Attempt(job, worker, choice)
+                attempt = Attempt(job, worker, ranked)  # before others could take the place
                 try:
                     if await self._attempt(attempt, is_last=last):
                         return
@@ -294,7 +309,7 @@ class Proxy:
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         body = _body(job, worker)
         path, key = job.endpoint.path.encode(), worker.api_key
-        asks = exchange if job.visit is None else job.visit.stripped(exchange)
+        asks = exchange if job.visit is None else await attempt.bound(job.visit)
         head = upstream_head(path, asks, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
@@ -379,13 +394,8 @@ def _body(job: Job, worker: Worker) -> bytes:
     return body
 
 
-async def _settled(job: Job, visit: Visit, choice: Candidate) -> Candidate:
-    """Bind the session to the choice, or follow it to where others have bound it."""
-    return await visit.settle(choice, job.decision.candidates, job.pool, job.prompt.model)
-
-
 async def _undo(exchange: Exchange) -> None:
-    """Nobody answers: a session that was to begin has not, unless the client was told so."""
+    """Nobody answers: its session is as it was, unless the client was told otherwise."""
     if exchange.part is not None and not exchange.told:
         await exchange.part.undo()
 

@@ -225,6 +225,11 @@ class RemoteMemory:
         if predicted is not None:
             truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
 
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """A controller goes by what engines tell, which heals by itself when they write again."""
+
     def forget(self, worker: str) -> None:
         """The controller finds out by itself; our own record of it ends."""
         for kept in (self.truths, self._doubts, self._heard, self._computed):

@@ -44,7 +44,7 @@ class Counter:
 
 
 class Histogram:
-    """One series of observations in buckets; `bounds` are their upper ends, in seconds."""
+    """One series of observations in buckets; `bounds` are their upper ends, in any unit."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -61,7 +61,7 @@ class Histogram:
     def add_to(
         self, family: HistogramMetricFamily, labels: Sequence[str], scale: float = 1.0
     ) -> None:
-        """Put this series into a family, in seconds times `scale`."""
+        """Put this series into a family, in its unit times `scale`."""
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count

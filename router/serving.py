@@ -14,6 +14,7 @@ from router.rebuild import CannotBuild
 from router.server import Ending, Server
 from router.settings import Settings, TlsSettings
 from router.settings_files import check_chain
+from router.state import leave, take_over
 from router.tls import door_context, refresh
 
 log = logging.getLogger("warmroute.reload")
@@ -35,6 +36,7 @@ class Serving:
         self._settings = settings
         self._place = place
         self.door = create_app(settings)
+        take_over(self.door.fleet, settings.shutdown.state, place)
         self._tls = _context(settings)
         self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
         self._farewells: set[asyncio.Task[None]] = set()
@@ -48,6 +50,8 @@ class Serving:
         finally:
             for task in tuple(self._farewells):
                 task.cancel()
+            state = self._settings.shutdown.state
+            await asyncio.to_thread(leave, self.door.fleet, state, self._place)
 
     async def change(self, settings: Settings) -> None:
         """Put other settings into effect. Raises CannotBuild; then nothing has changed."""

@@ -20,6 +20,7 @@ _LEFT_OUT = {
     ".controller": "in the router itself",
     ".auth": "everyone on this machine",
     ".session.ttl": "20m, or as the environment says",
+    ".shutdown.state": "none, the next one starts cold",
     ".session.redis": "none, in memory",
     ".sagemaker.sigv4": "none, signatures are ignored",
     ".sagemaker.endpoints": "every name",

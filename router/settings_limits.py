@@ -107,3 +107,6 @@ class ShutdownSettings(Model):
     """How long it goes on accepting while `/health/ready` says no already. Default: 5s."""
     drain: Duration = 600.0
     """How long requests in flight may then take to end. Default: 10m."""
+    state: str | None = None
+    """Folder in which `prefixaware` leaves what it knows of caches, for the next start within an
+    hour. Default: none, the next one starts cold."""

@@ -1,6 +1,6 @@
 """`tiers:` in the YAML: what engines keep behind their GPUs, and how fast it loads at first."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
@@ -8,6 +8,7 @@ from router.settings_controller import ControllerUrl
 from router.settings_session import RedisUrl
 from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
+from router.stores.engine_chunks import EngineChunking, Hash
 from router.units import Secret, Size
 from strategies.loads import Loads
 
@@ -36,6 +37,16 @@ class LmcacheSettings(Model):
     """GPUs of a worker, tensor times pipeline parallel. Default: 1."""
     chunk: Annotated[StrictInt, Field(ge=16, le=65_536)] = 256
     """Tokens of a chunk, as LMCache's `--chunk-size` says. Default: 256."""
+    names: Literal["server", "engine"] = "server"
+    """Who names chunks: LMCache's server, or LMCache in the engine's own process, in a Redis.
+    Default: server."""
+    hash: Hash = "builtin"
+    """How LMCache in the engine hashes, its `pre_caching_hash_algorithm`: `builtin`, `sha256` or
+    `sha256_cbor`. Default: builtin."""
+    seed: Annotated[str, Field(pattern=r"^[0-9]{1,10}$")] | None = None
+    """PYTHONHASHSEED of the engines, in quotes; `builtin` needs it. Default: none, not set."""
+    dtype: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,32}$")] = "bfloat16"
+    """The KV cache's type, as LMCache in the engine calls it. Default: bfloat16."""
     deadline: Wait = 0.02
     """How long a decision waits for it; then L2 does not count for it. Default: 20ms."""
 
@@ -43,12 +54,25 @@ class LmcacheSettings(Model):
     def _one(self) -> Self:
         if (self.redis is None) == (self.coordinator is None):
             raise ValueError("needs redis or coordinator, one of them")
+        if self.names == "engine" and self.redis is None:
+            raise ValueError("names of the engine are looked for in a redis alone")
+        if self.names == "engine" and self.hash == "builtin" and self.seed is None:
+            raise ValueError(
+                "needs seed: what the hash builtin makes hangs on the engines' PYTHONHASHSEED"
+            )
         return self
 
     @property
     def chunking(self) -> Chunking:
-        """How chunks are cut and named."""
+        """How LMCache's server cuts and names chunks."""
         return Chunking(self.chunk, self.gpus, self.model)
+
+    @property
+    def naming(self) -> Chunking | EngineChunking:
+        """How those in the Redis are cut and named."""
+        if self.names == "server":
+            return self.chunking
+        return EngineChunking(self.chunk, self.gpus, self.model, self.hash, self.seed, self.dtype)
 
 
 class SharedSettings(Model):
@@ -58,6 +82,9 @@ class SharedSettings(Model):
     """What lies there counts, with the strategy kvaware. Default: true."""
     bandwidth: Size = Field(default=6 << 30, gt=0)
     """Bytes a second that a worker loads from it, until that is measured. Default: 6GiB."""
+    promotes: Literal["gpu", "l1"] = "gpu"
+    """Where a worker keeps what it loaded, beyond what events tell: its GPU, as LMCache's server
+    does, or `l1` too (`--l2-prefetch-policy retain`; LMCache in the engine). Default: gpu."""
     lmcache: LmcacheSettings | None = None
     """Where LMCache keeps what no event tells of. Default: none, events alone tell."""
 
@@ -77,4 +104,4 @@ class TiersSettings(Model):
         size = self.bytes_per_token
         l1 = self.l1.bandwidth / size if self.l1.enabled else None
         l2 = self.l2.bandwidth / size if self.l2.enabled else None
-        return Loads(l1, l2)
+        return Loads(l1, l2, promotes=self.l2.promotes == "l1")

@@ -24,10 +24,16 @@ class Usage(NamedTuple):
     prompt: int | None = None
     cached: int | None = None
     answer: int | None = None
+    gpu: int | None = None
+    """Of the cached ones, those that lay on the GPU."""
+    host: int | None = None
+    """And those in the host's memory."""
 
 
 class _Document(msgspec.Struct):
     usage: dict[str, Any] | None = None
+    kv_transfer_params: Any = None
+    sglext: Any = None
 
 
 _decode = msgspec.json.Decoder(_Document).decode
@@ -61,19 +67,32 @@ class UsageTail:
         data = self._tail
         if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                usage = _decode(data).usage
-                return Usage() if usage is None else _usage(usage)
+                said = _decode(data)
+                if said.usage is None:
+                    return Usage()
+                return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
         return _scanned(data[-TAIL:].decode("utf-8", errors="replace"))
 
 
 def _scanned(tail: str) -> Usage:
-    at = tail.rfind('"usage"')
+    usage = _last(tail, '"usage"')
+    if usage is None:
+        return Usage()
+    found = _usage(usage)
+    if '"cached_token' not in tail:
+        return found
+    return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
+
+
+def _last(tail: str, key: str) -> dict[str, Any] | None:
+    """Return the last object in the tail that is the value of that key."""
+    at = tail.rfind(key)
     while at >= 0:
-        usage = _object_after(tail, at + len('"usage"'))
-        if usage is not None:
-            return _usage(usage)
-        at = tail.rfind('"usage"', 0, at)
-    return Usage()
+        value = _object_after(tail, at + len(key))
+        if value is not None:
+            return value
+        at = tail.rfind(key, 0, at)
+    return None
 
 
 def _object_after(text: str, at: int) -> dict[str, Any] | None:
@@ -105,6 +124,33 @@ def _usage(usage: dict[str, Any]) -> Usage:
     details = get("prompt_tokens_details") or get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return Usage(prompt, _count(cached), answer)
+
+
+def _sourced(usage: Usage, params: object, extension: object) -> Usage:
+    """Add where the cached tokens lay, as LMCache (`kv_transfer_params.cached_token_stats`) or
+    SGLang (`sglext.cached_tokens_details`) tells those who ask; vLLM by itself tells their sum."""
+    stats = params.get("cached_token_stats") if isinstance(params, dict) else None
+    details = extension.get("cached_tokens_details") if isinstance(extension, dict) else None
+    if isinstance(stats, dict):
+        gpu = _count(stats.get("num_vllm_cached_tokens"))
+        beyond = _count(stats.get("num_lmcache_extra_cached_tokens"))
+        if gpu is None or beyond is None:
+            return usage
+        return _agreed(usage, gpu, None, gpu + beyond)
+    if isinstance(details, dict):
+        gpu, host = _count(details.get("device")), _count(details.get("host"))
+        stored = _count(details.get("storage", 0))
+        if gpu is None or host is None or stored is None:
+            return usage
+        return _agreed(usage, gpu, host, gpu + host + stored)
+    return usage
+
+
+def _agreed(usage: Usage, gpu: int, host: int | None, total: int) -> Usage:
+    """The parts count where they make the whole, or where no whole was told."""
+    if usage.cached not in {None, total}:
+        return usage
+    return usage._replace(cached=total, gpu=gpu, host=host)
 
 
 def _count(value: object) -> int | None:

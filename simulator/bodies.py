@@ -19,9 +19,10 @@ class StreamOptions(Struct):
 
 
 class KvTransfer(Struct):
-    """`kv_transfer_params`: token ids that replace the rendered prompt."""
+    """`kv_transfer_params`: token ids in place of the rendered prompt; what LMCache is to tell."""
 
     prompt_token_ids: Tokens | None = None
+    cached_token_stats: Any = None
 
 
 class Generate(Struct, kw_only=True):
@@ -40,6 +41,8 @@ class Generate(Struct, kw_only=True):
     cache_salt: str | None = None
     vllm_xargs: dict[str, Any] | None = None
     kv_transfer_params: KvTransfer | None = None
+    #: SGLang's.
+    return_cached_tokens_details: bool | None = None
 
 
 class Chat(Generate):

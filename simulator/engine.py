@@ -225,8 +225,9 @@ class Engine:
         totals.prefix_queries += len(request.tokens)
         totals.prompt_tokens += len(request.tokens)
         totals.prefix_hits += request.cached_tokens or 0
-        totals.l1_hits += loaded.l1 * size
-        totals.l2_hits += loaded.l2 * size
+        request.l1_tokens, request.l2_tokens = loaded.l1 * size, loaded.l2 * size
+        totals.l1_hits += request.l1_tokens
+        totals.l2_hits += request.l2_tokens
 
     def _has_room(self, request: Request) -> bool:
         """Make sure there is a block for the request's last token; False when none is free."""

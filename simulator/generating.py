@@ -17,6 +17,7 @@ from simulator.language import Language
 from simulator.prompts import as_prompts, token_ids, with_options
 from simulator.served import Prompt, Served
 from simulator.shapes import ChatShape, CompletionShape
+from simulator.sources import Asked
 
 
 async def chat(served: Served, exchange: Exchange) -> None:
@@ -24,7 +25,9 @@ async def chat(served: Served, exchange: Exchange) -> None:
     body = decode(await exchange.body(), bodies.Chat)
     model, adapter = served.resolve(body.model)
     prompt = with_options(_chat_tokens(served.language, body), body, adapter)
-    shape = ChatShape(_id("chatcmpl", exchange), model, include_usage=_include_usage(body))
+    shape = ChatShape(
+        _id("chatcmpl", exchange), model, Asked.by(body), include_usage=_include_usage(body)
+    )
     await _generate(served, exchange, [prompt], body, shape)
 
 
@@ -34,7 +37,9 @@ async def completions(served: Served, exchange: Exchange) -> None:
     model, adapter = served.resolve(body.model)
     found = as_prompts(served.language, body.prompt, special=body.add_special_tokens)
     prompts = [with_options(tokens, body, adapter) for tokens in found]
-    shape = CompletionShape(_id("cmpl", exchange), model, include_usage=_include_usage(body))
+    shape = CompletionShape(
+        _id("cmpl", exchange), model, Asked.by(body), include_usage=_include_usage(body)
+    )
     await _generate(served, exchange, prompts, body, shape)
 
 

@@ -16,6 +16,7 @@ from simulator.errors import DisconnectedError, bad_request, queue_full
 from simulator.exchange import Exchange
 from simulator.request import Request
 from simulator.served import Prompt, Served
+from simulator.sources import NOWHERE, Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Usage:
     prompt: int
     completion: int
     cached: int
+    #: Where the cached ones lay.
+    found: Found = NOWHERE
 
     def openai(self) -> dict[str, Any]:
         """As chat and completions report it."""
@@ -217,7 +220,10 @@ class Generation:
         completion = sum(choice.got for choice in self.choices)
         firsts = self.choices[:: self._n]  # the n answers of a prompt share what it found
         cached = sum(choice.request.cached_tokens or 0 for choice in firsts)
-        return Usage(self._prompt_tokens, completion, cached)
+        l1 = sum(choice.request.l1_tokens for choice in firsts)
+        l2 = sum(choice.request.l2_tokens for choice in firsts)
+        found = Found(cached - l1 - l2, l1, l2)
+        return Usage(self._prompt_tokens, completion, cached, found)
 
     def _lost(self) -> None:
         self._abort()

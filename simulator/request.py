@@ -22,6 +22,8 @@ class Request:
         "chain",
         "computed",
         "emitted",
+        "l1_tokens",
+        "l2_tokens",
         "lora_name",
         "prompt_tokens",
         "report_reuse",
@@ -59,6 +61,8 @@ class Request:
         self.emitted = 0
         #: Prompt tokens found in the cache when first scheduled; None until then.
         self.cached_tokens: int | None = None
+        #: Of these, what was loaded from L1 and from L2.
+        self.l1_tokens = self.l2_tokens = 0
         self.arrived = 0.0
 
     def __repr__(self) -> str:

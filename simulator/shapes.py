@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from simulator.generation import Choice, Usage
+from simulator.sources import NOTHING, Asked
 
 _encode = msgspec.json.encode
 _DONE = b"data: [DONE]\n\n"
@@ -26,9 +27,12 @@ class _OpenAI:
 
     chunk_object = ""
 
-    def __init__(self, answer_id: str, model: str, *, include_usage: bool = False) -> None:
+    def __init__(
+        self, answer_id: str, model: str, asked: Asked = NOTHING, *, include_usage: bool = False
+    ) -> None:
         self._head: dict[str, Any] = {"id": answer_id, "created": int(time.time()), "model": model}
         self._include_usage = include_usage
+        self._asked = asked
         self._frames: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
 
     def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:
@@ -43,7 +47,8 @@ class _OpenAI:
         """The usage, if asked for, and the end of the stream."""
         if not self._include_usage:
             return _DONE
-        return self._chunk([], usage=usage.openai()) + _DONE
+        told = self._asked.told(usage.found)
+        return self._chunk([], usage=usage.openai(), **told) + _DONE
 
     def _frame(self, choice: Choice, reason: str | None) -> tuple[bytes, bytes]:
         before, after = self._piece_chunk(choice, "\x00", reason).split(b"\\u0000")
@@ -80,6 +85,7 @@ class ChatShape(_OpenAI):
             "usage": usage.openai(),
             "prompt_logprobs": None,
             "kv_transfer_params": None,
+            **self._asked.told(usage.found),
         }
 
     def _piece_chunk(self, choice: Choice, text: str, reason: str | None) -> bytes:
@@ -108,6 +114,7 @@ class CompletionShape(_OpenAI):
             "system_fingerprint": None,
             "usage": usage.openai(),
             "kv_transfer_params": None,
+            **self._asked.told(usage.found),
         }
 
     def _piece_chunk(self, choice: Choice, text: str, reason: str | None) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 from msgspec import Struct
 
 from strategies.load import Load
-from strategies.loads import Loading
+from strategies.loads import Held, Loading
 from strategies.pace import Pace
 
 #: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
@@ -105,11 +105,13 @@ class Cost(NamedTuple):
     """How much slower answers are there, this one and those it joins."""
     room: float = 0.0
     """Waiting until another request leaves, where the KV cache has no room for this one."""
+    home: float = 0.0
+    """What those that follow this prompt will wait there, as busy as it has been."""
 
     @property
     def total(self) -> float:
         """The number that is minimised, in seconds."""
-        return self.wait + self.prefill + self.price + self.decode + self.room
+        return self.wait + self.prefill + self.price + self.decode + self.room + self.home
 
 
 #: Where nothing is compared.
@@ -152,6 +154,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it."""
     cached_tokens: int | None = None
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
+    found: Held | None = None
+    """Where these lay, if the worker told."""
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
     computed_s: float | None = None
@@ -168,6 +172,9 @@ class Strategy(Protocol):
 
     Third-party strategies are found by the entry point group `warmroute.strategies`; the class
     is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults.
+
+    One that has something to leave for the router after it also has `left() -> bytes`, and
+    `take_over(data) -> str`, which returns what that was and raises ValueError with a sentence.
     """
 
     Options: ClassVar[type[Any]]

@@ -1,6 +1,6 @@
 """The cost in seconds: one number a worker, and every strategy that compares workers uses it.
 
-    wait + prefill + price + decode + room
+    wait + prefill + price + decode + room + home
 
 Each term is a time that somebody waits: this request, those that decode, those that come later.
 Where a term comes from is said beside its constant.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import exp
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
+from strategies.load import BACK_S
 from strategies.loads import Loading
 from strategies.ranking import Ranking, Row
 
@@ -30,6 +31,11 @@ CROWD = 0.02
 DECODE_S = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
+#: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
+#: at another share u of the time (what it was given over what it was not), up to `MOST_HOME`.
+HOME, MOST_HOME = 0.4, 4.0
+#: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
+MOST_TURNS = 10.0
 
 
 class Costs:
@@ -37,6 +43,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._share = 0.0
+        self._reuse = 0.0
         self._seen = 0.0
 
     def rank(
@@ -56,16 +63,11 @@ class Costs:
         is loaded nobody else is served, as while it is computed. Ties go to the least booked, then
         to the least recently chosen.
         """
-        waits, busy = [], 0
-        for worker in workers:
-            load = worker.load
-            wait = load.promised_s
-            if load.pending:
-                wait += load.wait(now)
-                busy += 1
-            waits.append(wait)
-        later = self._later(busy / len(workers), now)
+        waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
+        most = max(held.values(), default=0) if held else 0
+        self._look(busy / len(workers), most / max(tokens, 1), now)
+        later, turn_s = self._later(), HOME * self._turns()
         slowness = DECODE_S if answer else 0.0
         rows: list[Row] = []
         curve, computed = None, dict[int, float]()
@@ -92,18 +94,46 @@ class Costs:
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
-            total = wait + prefill + price + decode + room
-            row = (total, wait, load.turn, place, worker, prefill, price, decode, room, has, loads)
-            rows.append(row)
+            home, given = 0.0, load.given_s
+            if given and turn_s:
+                given *= exp((load.given_at - now) / BACK_S)
+                rest = BACK_S - given
+                home = turn_s * (given / rest if given < MOST_HOME * rest else MOST_HOME)
+            total = wait + prefill + price + decode + room + home
+            order, seconds = (total, wait, load.turn, place, worker), (prefill, price, decode)
+            rows.append((*order, *seconds, room, home, has, loads))
         return Ranking(rows)
 
-    def _later(self, share: float, now: float) -> float:
-        """What a second of prefill costs those who come, `share` of the workers being busy."""
+    def _look(self, share: float, reuse: float, now: float) -> None:
+        """Note that `share` of the workers are busy, and `reuse` of a prompt is held."""
         if now > self._seen:
-            self._share += (1.0 - exp((self._seen - now) / SMOOTHED_S)) * (share - self._share)
+            weight = 1.0 - exp((self._seen - now) / SMOOTHED_S)
+            self._share += weight * (share - self._share)
+            self._reuse += weight * (reuse - self._reuse)
             self._seen = now
+
+    def _later(self) -> float:
+        """What a second of prefill costs those who come, as busy as the workers are."""
         busy = self._share
         return min(MOST_PRICE, LEAST_PRICE + PRICE * busy / max(LEAST_IDLE, 1.0 - busy))
+
+    def _turns(self) -> float:
+        """How often what is computed now will be asked for again, as usual."""
+        reuse = self._reuse
+        return min(MOST_TURNS, reuse / (1.0 - reuse)) if reuse < 1.0 else MOST_TURNS
+
+
+def _waits(workers: Sequence[WorkerView], now: float) -> tuple[list[float], int]:
+    """Seconds of prefill before a prompt on each of them, and how many have any to do."""
+    waits, busy = [], 0
+    for worker in workers:
+        load = worker.load
+        wait = load.promised_s
+        if load.pending:
+            wait += load.wait(now)
+            busy += 1
+        waits.append(wait)
+    return waits, busy
 
 
 def held_tokens(prompt: Prompt, blocks: int) -> int:

@@ -10,11 +10,16 @@ class Term(Struct, frozen=True):
 
     worker: str
     held_tokens: int
+    l1_tokens: int
+    """Of these, what it would load from the host's memory,"""
+    l2_tokens: int
+    """and from a disk or a shared store."""
     wait: float
     prefill: float
     price: float
     decode: float
     room: float
+    home: float
     total: float
 
 
@@ -91,5 +96,6 @@ def terms(candidate: Candidate) -> str:
 
 
 def _term(candidate: Candidate) -> Term:
-    cost = candidate.cost
-    return Term(candidate.worker.name, candidate.held_tokens, *cost, cost.total)
+    cost, loading = candidate.cost, candidate.loading
+    name, held = candidate.worker.name, candidate.held_tokens
+    return Term(name, held, loading.l1, loading.l2, *cost, cost.total)

@@ -22,6 +22,7 @@ from strategies.cost import Costs, held_tokens
 from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import SLACK
 from strategies.prefixtree import Placement, PrefixTree
+from strategies.promoted import Promoted
 from strategies.recent import Recent, Sent
 
 #: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
@@ -44,6 +45,12 @@ class Memory(Protocol):
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """What the memory predicted (None: it was not asked), and what came of it; `heard` is from
         before it was sent."""
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """A prompt was believed to lie on a worker's tiers, and was found otherwise; `sure` if the
+        worker itself said where."""
 
     def forget(self, worker: str) -> None:
         """That worker restarted or left."""
@@ -97,6 +104,7 @@ class KvAware:
         self._shadow = PrefixTree(options.shadow)
         self._costs = Costs()
         self._recent = Recent(options.shadow // 8, options.unconfirmed)
+        self._promoted = Promoted(options.shadow // 8)
         self.loads = Loads()
         """Which tiers there are, and how fast they load; whoever knows better says so."""
         self.memory_bytes: int = options.index
@@ -112,6 +120,7 @@ class KvAware:
         told, stored = self._told(prompt, workers), self._stored(prompt)
         shadow = self._shadow.held(prompt.keys)
         recent = self._recent.held(prompt.keys, now)
+        promoted = self._promoted.held(prompt, now) if self.loads.promotes else _NOBODY
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
         tiers: dict[str, str] = {}
@@ -122,6 +131,8 @@ class KvAware:
             held = Held(held_tokens(prompt, shadow.get(name, 0)))
             if not doubt:
                 held = told.get(name, _NOTHING)
+                if name in promoted:
+                    held = held.hosted(promoted[name])
             held = self.loads.counted(held.stored(stored))
             if not doubt:
                 held = held.beyond(_sent(prompt, recent.get(name, 0)))
@@ -169,7 +180,7 @@ class KvAware:
             tree.take_back(placed.placement)
             return
         cached = outcome.cached_tokens
-        self._learn(prompt, candidate, outcome)
+        self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys:
             more = cached - candidate.held_tokens
             room = candidate.worker.kv_tokens
@@ -179,17 +190,44 @@ class KvAware:
             judged = predicted if placed.judged else None
             self.memory.observe(name, judged, outcome, placed.heard)
 
-    def _learn(self, prompt: Prompt, candidate: Candidate, outcome: Outcome) -> None:
-        """What was loaded as predicted tells how fast that is."""
-        seconds, held = outcome.computed_s, candidate.held_tokens
-        if seconds and candidate.loading.seconds and outcome.cached_tokens == held:
-            rest = max(0, prompt.tokens - held), held
-            self.loads.learn(candidate.loading, rest, candidate.worker.pace, seconds)
+    def _learn(
+        self,
+        prompt: Prompt,
+        candidate: Candidate,
+        outcome: Outcome,
+        now: float,
+        *,
+        shadowed: bool,
+    ) -> None:
+        """What was loaded tells how fast that is, where it stays, and what was believed wrongly.
+
+        That it was loaded is known where the worker said from where, or found just as many tokens
+        as it was believed to hold.
+        """
+        name, loading, cached = candidate.worker.name, candidate.loading, outcome.cached_tokens
+        if not outcome.ok or cached is None:
+            return
+        held = candidate.held_tokens
+        believed = Held(max(0, held - loading.l1 - loading.l2), loading.l1, loading.l2)
+        found = outcome.found or believed.found(cached)
+        if found != believed and (loading.l1 or loading.l2):
+            self._promoted.missed(prompt, name, found.gpu + found.l1, now)
+            if self.memory is not None and not shadowed:
+                sure = outcome.found is not None
+                self.memory.correct(name, prompt, believed, found, sure=sure)
+        if outcome.found is not None or cached == held:
+            loaded = Loading(0.0, found.l1, found.l2)
+            if outcome.computed_s and (loaded.l1 or loaded.l2):
+                rest = max(0, prompt.tokens - cached), cached
+                self.loads.learn(loaded, rest, candidate.worker.pace, outcome.computed_s)
+            if found.l2 and self.loads.promotes:
+                self._promoted.add(prompt, name, cached, now)
 
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""
         self._shadow.forget(worker)
         self._recent.forget(worker)
+        self._promoted.forget(worker)
         if self.memory is not None:
             self.memory.forget(worker)
 
@@ -199,6 +237,7 @@ class KvAware:
             "prefix_tree_blocks": len(self._shadow),
             "prefix_tree_bytes": self._shadow.bytes,
             "unconfirmed_blocks": len(self._recent),
+            "promoted_blocks": len(self._promoted),
         }
 
     def _told(self, prompt: Prompt, workers: Iterable[WorkerView]) -> Mapping[str, Held]:
@@ -216,6 +255,7 @@ class KvAware:
 
 
 _NOTHING = Held()
+_NOBODY: Mapping[str, int] = {}
 
 
 def _sent(prompt: Prompt, blocks: int) -> int:

@@ -6,12 +6,15 @@ drains like a queue: the oldest shrinks with time, but is only gone when its fir
 """
 
 from dataclasses import dataclass
+from math import exp
 
 #: First bytes this close came out of one step: the prompts were computed together.
 TOGETHER_S = 0.005
 #: Seconds that a request stays, until some have been seen; and the weight of one more of them.
 STAY_S = 8.0
 STAY_WEIGHT = 0.05
+#: How far back one looks to tell how busy a worker has been, in seconds.
+BACK_S = 45.0
 
 
 @dataclass(eq=False, slots=True)
@@ -41,6 +44,8 @@ class Load:
         "_last",
         "_open",
         "decoding",
+        "given_at",
+        "given_s",
         "in_flight",
         "kv_tokens",
         "pending",
@@ -57,6 +62,9 @@ class Load:
         self._last: Booking | None = None
         self._booked_s = 0.0
         self._head_since = 0.0
+        self.given_s = 0.0
+        """Prefill booked over the last `BACK_S` before `given_at`; the older the less it counts."""
+        self.given_at = 0.0
         self.kv_tokens = 0
         self.in_flight = 0
         """Requests booked and not ended."""
@@ -80,6 +88,8 @@ class Load:
         self.in_flight += 1
         self.pending[booking] = None
         self._booked_s += prefill_s
+        self.given_s = self.given_s * exp((self.given_at - now) / BACK_S) + prefill_s
+        self.given_at = now
         self.kv_tokens += kv_tokens
         return booking
 

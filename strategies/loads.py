@@ -41,9 +41,19 @@ class Held(NamedTuple):
             return "gpu"
         return "l1" if self.l1 >= self.l2 else "l2"
 
-    def found(self, tokens: int) -> "Held":
-        """Return where so many tokens came from: what lacks is missing at the end, and what nobody
-        knew of lay on the GPU, where most comes to."""
+    def found(self, tokens: int, gpu: int | None = None, l1: int | None = None) -> "Held":
+        """Return where so many tokens came from, being believed to lie so.
+
+        What lacks is missing at the end, and what nobody knew of lay on the GPU, where most comes
+        to. If the worker told how many lay on its GPU (and on L1), these are they; what it loaded
+        and nobody knew of came from L2, as of L1 engines tell.
+        """
+        if gpu is not None:
+            gpu = min(gpu, tokens)
+            if l1 is None:
+                l1 = max(0, self.gpu + self.l1 - gpu)
+            l1 = min(l1, tokens - gpu)
+            return Held(gpu, l1, tokens - gpu - l1)
         l1 = min(self.l1, max(0, tokens - self.gpu))
         l2 = min(self.l2, max(0, tokens - self.gpu - self.l1))
         return Held(tokens - l1 - l2, l1, l2)
@@ -52,6 +62,11 @@ class Held(NamedTuple):
         """The same, a store having these first tokens at least."""
         more = tokens - self.gpu - self.l1
         return self if more <= self.l2 else Held(self.gpu, self.l1, more)
+
+    def hosted(self, tokens: int) -> "Held":
+        """The same, L1 having these first tokens at least, as far as the GPU has not."""
+        l1 = max(self.l1, tokens - self.gpu)
+        return Held(self.gpu, l1, max(0, self.total - self.gpu - l1))
 
     def beyond(self, tokens: int) -> "Held":
         """The same, the GPU having these first tokens at least."""
@@ -79,16 +94,27 @@ class Paced(Protocol):
 class Loads:
     """The tiers of one pool: which there are, and seconds a token of each."""
 
-    __slots__ = ("_has_l1", "_has_l2", "l1_s", "l2_s", "seen")
+    __slots__ = ("_has_l1", "_has_l2", "l1_s", "l2_s", "promotes", "seen")
 
-    def __init__(self, l1_rate: float | None = L1_RATE, l2_rate: float | None = L2_RATE) -> None:
-        """Rates in tokens a second; None where there is no such tier. Raises ValueError."""
+    def __init__(
+        self,
+        l1_rate: float | None = L1_RATE,
+        l2_rate: float | None = L2_RATE,
+        *,
+        promotes: bool = False,
+    ) -> None:
+        """Rates in tokens a second; None where there is no such tier. Raises ValueError.
+
+        `promotes`: what a worker loads from L2 stays on its L1.
+        """
         for name, rate in (("l1", l1_rate), ("l2", l2_rate)):
             if rate is not None and rate <= 0:
                 raise ValueError(f"{name}: loads some tokens a second")
         self._has_l1, self._has_l2 = l1_rate is not None, l2_rate is not None
         self.l1_s = 1.0 / (l1_rate or L1_RATE)
         self.l2_s = 1.0 / (l2_rate or L2_RATE)
+        self.promotes = promotes and l1_rate is not None and l2_rate is not None
+        """Whether what a worker loads from L2 stays on its L1."""
         self.seen = 0
         """Answers it was learned from."""
 
@@ -103,6 +129,11 @@ class Loads:
         if not self._has_l1 and held.l1:
             return Held(held.gpu)
         return held if self._has_l2 else held._replace(l2=0)
+
+    def shown(self, held: Held) -> Held:
+        """Return what counts of where tokens were found: nothing of tiers that there are not."""
+        l1 = held.l1 if self._has_l1 else 0
+        return Held(held.gpu, l1, held.l2 if self._has_l2 else 0)
 
     def of(self, held: Held, worker: Paced) -> Loading:
         """What it takes to load what is not on the GPU: each tier, or computing it if that is less.

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.cost import Costs, held_tokens
+from strategies.prefixdump import dump, restore
 from strategies.prefixtree import Placement, PrefixTree
 
 #: Tokens by which a report may differ from what was believed and still confirm it.
@@ -70,6 +71,15 @@ class PrefixAware:
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""
         self._tree.forget(worker)
+
+    def left(self) -> bytes:
+        """What it knows, for the next one to begin with."""
+        return dump(self._tree)
+
+    def take_over(self, data: bytes) -> str:
+        """Begin with what another one left; return what that was. Raises BadDump."""
+        restore(self._tree, data)
+        return f"it goes on with {len(self._tree)} blocks of prefixes that were left for it"
 
     def gauges(self) -> Mapping[str, float]:
         """Size of the tree."""

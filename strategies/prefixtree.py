@@ -8,12 +8,16 @@ Each worker's order of use is its `Shadow`.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from sys import maxsize
 
 from strategies.shadow import UNBOUNDED, Entry, Shadow
 
 #: Every block counts one.
 BLOCKS = range(1 << 32)
+#: Entries that are dropped beside one placement, at most: each takes 2 us. A placement adds one or
+#: two, so what is too large shrinks, and nobody waits while a worker that left is forgotten.
+AT_ONCE = 64
 
 
 class Node:
@@ -78,11 +82,13 @@ class PrefixTree:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._root = Node(None, array("Q"), 0, BLOCKS, 1.0)
+        self.root = Node(None, array("Q"), 0, BLOCKS, 1.0)
+        """The empty beginning of everything."""
         self._shadows: dict[str, Shadow] = {}
-        self._names: dict[int, str] = {}
-        """Which worker a bit stands for."""
-        self._parted: set[Shadow] = set()
+        self._by_bit: dict[int, Shadow] = {}
+        """Whom a bit stands for; those too that are leaving."""
+        self._untidy: dict[Shadow, None] = {}
+        """Those that may be larger than they should be."""
 
     def insert(
         self,
@@ -99,7 +105,7 @@ class PrefixTree:
         `capacity` is how many tokens its own cache holds, if known: it forgets beyond that. `unit`
         is how many tokens a unit of `ends` is; `tail` is how many tokens follow the last block.
         """
-        shadow = self._shadows.get(worker) or self._join(worker)
+        shadow = self._shadows.get(worker) or self.join(worker)
         shadow.clock += 1
         leaf = node = self._path(keys, ends, unit)
         placement = Placement(leaf, shadow)
@@ -125,16 +131,17 @@ class PrefixTree:
                 tail = 0.0
             node = node.parent
         tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
-        if shadow.size > tokens or shadow.bytes > self._share():
-            shadow.shrink(self._share(), tokens)
-        while self._parted:  # they have more entries for the same blocks
-            self._parted.pop().shrink(self._share())
+        share = self._share()
+        if shadow.size > tokens or shadow.bytes > share:
+            shadow.shrink(share, tokens, most=AT_ONCE)
+        if self._untidy:
+            self._tidy()
         return placement
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
         path = []
-        node, at, count = self._root, 0, len(keys)
+        node, at, count = self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -153,7 +160,9 @@ class PrefixTree:
             while mask:
                 bit = mask & -mask
                 mask ^= bit
-                depths[self._names[bit]] = min(node.at + node.entries[bit].held, at)
+                shadow = self._by_bit[bit]
+                if not shadow.leaving:
+                    depths[shadow.worker] = min(node.at + node.entries[bit].held, at)
             below = node.mask
         return depths
 
@@ -211,11 +220,15 @@ class PrefixTree:
             shadow.lost(placement.stamp, capacity)
 
     def forget(self, worker: str) -> None:
-        """Drop everything `worker` held."""
+        """Drop everything `worker` held.
+
+        At once for `held`; the memory of a large one comes back with the placements that follow.
+        """
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
-            shadow.shrink(-1)
-            del self._names[shadow.bit]
+            shadow.leaving = True
+            self._untidy[shadow] = None
+            self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
         """It was not forgotten since."""
@@ -223,7 +236,7 @@ class PrefixTree:
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, parting and adding runs as needed."""
-        node, at, count = self._root, 0, len(keys)
+        node, at, count = self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -251,7 +264,7 @@ class PrefixTree:
         lower.parent, lower.keys, lower.at = upper, keys[length:], lower.at + length
         upper.mask = lower.mask
         for bit, entry in list(lower.entries.items()):
-            shadow = self._shadows[self._names[bit]]
+            shadow = self._by_bit[bit]
             if entry.held <= length:
                 entry.node = upper
                 upper.entries[bit] = lower.entries.pop(bit)
@@ -259,30 +272,55 @@ class PrefixTree:
             else:
                 entry.held -= length
                 upper.entries[bit] = shadow.split(entry, upper, length)
-                self._parted.add(shadow)
+                self._untidy[shadow] = None  # one more entry for the same blocks
         if not lower.mask:
             lower.leave()
         return upper
 
-    def _join(self, worker: str) -> Shadow:
-        taken = sum(self._names)
+    def join(self, worker: str) -> Shadow:
+        """Make the mirror of a worker that has none."""
+        taken = sum(self._by_bit)
+        self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
-        self._names[shadow.bit] = worker
-        for other in self._shadows.values():  # everyone's share has become smaller
-            other.shrink(self._share())
+        self._by_bit[shadow.bit] = shadow
         return shadow
 
+    def _tidy(self) -> None:
+        """Shrink those that are too large, by no more at once than a request can wait for."""
+        share, left = self._share(), AT_ONCE
+        while left and self._untidy:
+            shadow = next(iter(self._untidy))
+            left -= shadow.shrink(-1.0 if shadow.leaving else share, most=left)
+            if left:
+                del self._untidy[shadow]
+                if shadow.leaving:
+                    del self._by_bit[shadow.bit]
+
+    def shadows(self) -> Iterable[Shadow]:
+        """Every worker's mirror."""
+        return self._shadows.values()
+
+    def shrink(self) -> None:
+        """Forget what is beyond the bound."""
+        for shadow in self._shadows.values():
+            shadow.shrink(self._share(), most=maxsize)
+
+    def clear(self) -> None:
+        """Forget everything, at once."""
+        for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
+            known.clear()
+
     def _share(self) -> float:
-        return self._limit / len(self._shadows)
+        return self._limit / max(1, len(self._shadows))
 
     def __len__(self) -> int:
         """Blocks in the tree, counted once for each holder."""
-        return sum(shadow.blocks for shadow in self._shadows.values())
+        return sum(shadow.blocks for shadow in self._by_bit.values())
 
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        return sum(shadow.bytes for shadow in self._shadows.values())
+        return sum(shadow.bytes for shadow in self._by_bit.values())
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:

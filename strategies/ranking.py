@@ -11,8 +11,8 @@ from strategies.base import Candidate, Cost, WorkerView
 from strategies.loads import Loading
 
 #: What orders them first: total cost, wait, turn, place in the list. Then worker, prefill, price,
-#: decode and room in seconds, tokens held, and what of them has to be loaded.
-Row = tuple[float, float, int, int, WorkerView, float, float, float, float, int, Loading]
+#: decode, room and home in seconds, tokens held, and what of them has to be loaded.
+Row = tuple[float, float, int, int, WorkerView, float, float, float, float, float, int, Loading]
 
 _new = tuple.__new__  # twice as fast as `Cost(...)`
 
@@ -39,10 +39,28 @@ class Ranking(Sequence[Candidate]):
             return [_candidate(row) for row in self._rows[place]]
         return _candidate(self._rows[place])
 
+    def led_by(self, worker: str) -> "Ranking | None":
+        """As the function of that name."""
+        rows = self._rows
+        for place, row in enumerate(rows):
+            if row[4].name == worker:
+                led = Ranking([])
+                led._rows = [row, *rows[:place], *rows[place + 1 :]]
+                return led
+        return None
+
     def __repr__(self) -> str:
         return f"<Ranking {list(self)}>"
 
 
+def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:
+    """Return the same order but for that worker, which comes first; None if it is not there."""
+    if isinstance(ranked, Ranking):
+        return ranked.led_by(worker)
+    home = next((one for one in ranked if one.worker.name == worker), None)
+    return None if home is None else [home, *(one for one in ranked if one is not home)]
+
+
 def _candidate(row: Row) -> Candidate:
-    _, wait, _, _, worker, prefill, price, decode, room, held, loads = row
-    return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room)), held, loads)
+    _, wait, _, _, worker, prefill, price, decode, room, home, held, loads = row
+    return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room, home)), held, loads)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from strategies.base import Candidate, Decision, Other, Outcome, Prompt, Seconds, WorkerView
+from strategies.ranking import led_by
 from strategies.registry import make
 
 
@@ -59,13 +60,12 @@ class Session:
         ranked = decision.candidates
         if not prompt.bound:
             return Decision(ranked, "bind")
-        home = next((one for one in ranked if one.worker.name == prompt.bound), None)
-        if home is None:
+        led = led_by(ranked, prompt.bound)
+        if led is None:
             return Decision(ranked, "rebind")
-        if self._spill is not None and home.cost.total - ranked[0].cost.total > self._spill:
+        if self._spill is not None and led[0].cost.total - ranked[0].cost.total > self._spill:
             return Decision(ranked, "spill")
-        others = [one for one in ranked if one.worker is not home.worker]
-        return Decision([home, *others], "session", stays=self.stays)
+        return Decision(led, "session", stays=self.stays)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the strategy below."""

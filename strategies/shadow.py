@@ -51,11 +51,24 @@ class Entry:
 class Shadow:
     """One worker's entries in the order of their use."""
 
-    __slots__ = ("bit", "blocks", "bytes", "clock", "first", "scale", "shared", "size", "worker")
+    __slots__ = (
+        "bit",
+        "blocks",
+        "bytes",
+        "clock",
+        "first",
+        "leaving",
+        "scale",
+        "shared",
+        "size",
+        "worker",
+    )
 
     def __init__(self, worker: str, bit: int) -> None:
         self.worker = worker
         self.bit = bit
+        self.leaving = False
+        """Its worker has been forgotten, and not all of its entries are gone."""
         self.bytes = 0
         self.blocks = 0
         self.size = 0.0
@@ -138,27 +151,31 @@ class Shadow:
         if self.first.younger is self.first:
             self.size = self.shared = 0.0  # no drift from adding and taking away floats
 
-    def shrink(self, bytes_: float, tokens: float = UNBOUNDED) -> None:
-        """Forget the oldest until it is no larger than that.
+    def shrink(self, bytes_: float, tokens: float = UNBOUNDED, *, most: int) -> int:
+        """Forget the oldest until it is no larger than that; return how many it was.
 
-        What requests under way use, the worker cannot evict: it is passed over, but for memory.
+        `most` entries are looked at. What requests under way use, the worker cannot evict: it is
+        passed over, but for memory.
         """
         ring, passed = self.first, 0
-        while (over := self.size - tokens) > 0 or self.bytes > bytes_:
+        for done in range(most):
+            if (over := self.size - tokens) <= 0 and self.bytes <= bytes_:
+                return done
             entry = ring.younger
             if entry is ring:
-                return
+                return done
             if self.bytes > bytes_:
                 self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
                 if passed == MOST_PASSED:  # it has more under way than it is said to hold
-                    return
+                    return done
                 self.touch(entry)
                 passed += 1
             elif over < entry.extra:
                 self.add(entry, -over)
             else:
                 self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+        return most
 
     def _cut(self, entry: Entry, blocks: int) -> None:
         """Forget the last blocks of an entry, and what follows them."""

@@ -16,7 +16,7 @@ _BACKEND: KeyPath = (*_STORE, "l2CacheBackend")
 _URL: KeyPath = (*_STORE, "l2CacheLocalUrl")
 _ENGINE = "the engine's to do; the router does not count this tier"
 _TOLD = "the engine's to do; kvaware counts what workers' events tell of it"
-_UNTOLD = "the engine's to do; LMCache tells nobody what lies on this tier"
+_UNTOLD = "the engine's to do; tiers.l2.lmcache in the annotation says how LMCache names its chunks"
 
 
 def check_cache(reading: Reading, strategy: str) -> None:

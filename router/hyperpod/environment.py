@@ -23,11 +23,14 @@ _TOKENS = (
 )
 #: The flag of vLLM without which nobody learns what it holds.
 _EVENTS = "--kv-events-config"
+#: Set in containers that keep sessions themselves.
+_STATEFUL = "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"
 
 
 def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
     """Look at every variable; return what each worker's settings get of them."""
     extra: dict[str, object] = {}
+    stateful = _keeps_sessions(reading)
     for number, item in enumerate(reading.items(_ENVIRONMENT)):
         path = (*_ENVIRONMENT, number)
         if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
@@ -37,11 +40,11 @@ def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
         name, value = str(variable["name"]), variable.get("value")
         text = value if isinstance(value, str) else None
         if name == "SESSION_KEY":
-            name_session(reading, path, strategy, text)
+            name_session(reading, path, strategy, text, moves=not stateful)
         elif name in _LASTING:
             _lasting(reading, path, name, text)
-        elif name == "SAGEMAKER_ENABLE_STATEFUL_SESSIONS":
-            _stateful(reading, path, text, extra)
+        elif name == _STATEFUL:
+            _stateful(reading, path, stateful, extra)
         elif name == "VLLM_API_KEY":
             _key(reading, path, extra)
         else:
@@ -61,9 +64,18 @@ def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> No
         reading.mapped(path, f"session.ttl: {ttl}", f"{name}={text}")
 
 
-def _stateful(reading: Reading, path: KeyPath, text: str | None, extra: dict[str, object]) -> None:
-    wanted = (text or "").lower() in {"true", "1"}
-    said = f"SAGEMAKER_ENABLE_STATEFUL_SESSIONS={str(wanted).lower()}"
+def _keeps_sessions(reading: Reading) -> bool:
+    """Whether the workers do so themselves: the last one of a name counts, as in a container."""
+    said = [
+        one.get("value")
+        for one in reading.items(_ENVIRONMENT)
+        if isinstance(one, Mapping) and one.get("name") == _STATEFUL
+    ]
+    return bool(said) and str(said[-1]).lower() in {"true", "1"}
+
+
+def _stateful(reading: Reading, path: KeyPath, wanted: bool, extra: dict[str, object]) -> None:
+    said = f"{_STATEFUL}={str(wanted).lower()}"
     if wanted and "stateful" in reading.able.worker:
         extra["stateful"] = True
         reading.mapped(path, "workers[].stateful: true", said)

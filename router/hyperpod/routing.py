@@ -12,7 +12,8 @@ _STRATEGY: KeyPath = (*_ROUTING, "routingStrategy")
 _ENABLED: KeyPath = (*_ROUTING, "enabled")
 _ALGORITHM: KeyPath = (*SPEC, "loadBalancer", "routingAlgorithm")
 #: What `kvaware` is there with a session's key: caches decide, and the session between equals.
-_WITH_SESSIONS = {"name": "session", "over": "kvaware", "spill": "1ms"}
+_WITH_SESSIONS = {"name": "session", "over": "kvaware"}
+_MOVING = {"spill": "1ms"}
 
 
 def choose_strategy(reading: Reading) -> str:
@@ -47,10 +48,13 @@ def _set(reading: Reading, wanted: str, source: KeyPath) -> str:
     return STRATEGIES[0]
 
 
-def name_session(reading: Reading, source: KeyPath, strategy: str, key: str | None) -> None:
+def name_session(
+    reading: Reading, source: KeyPath, strategy: str, key: str | None, *, moves: bool
+) -> None:
     """Set where requests name their session: `SESSION_KEY` in a worker's environment.
 
-    HyperPod's strategies `session` and `kvaware` look at it (its KV cache notebook).
+    HyperPod's strategies `session` and `kvaware` look at it (its KV cache notebook). `moves`: a
+    session can, as workers keep none themselves.
     """
     said = f"SESSION_KEY={key or '***'}"
     if not key:
@@ -65,6 +69,8 @@ def name_session(reading: Reading, source: KeyPath, strategy: str, key: str | No
         reading.set(("session", setting), key, source)
         became = f"session.{setting}: {key}"
         if strategy == "kvaware":
-            reading.set(("strategy",), dict(_WITH_SESSIONS), source)
-            became += ", strategy: session over kvaware, spill: 1ms"
+            spill = _MOVING if moves else {}
+            reading.set(("strategy",), _WITH_SESSIONS | spill, source)
+            became += ", strategy: session over kvaware"
+            became += ", spill: 1ms" if moves else ", as workers keep sessions themselves"
         reading.mapped(source, became, said)

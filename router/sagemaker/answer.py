@@ -148,6 +148,9 @@ class Answer(Exchange):
 
     def fail(self, event: bytes, message: str) -> None:
         """End a stream with an error: as an exception, where there are frames."""
+        if not self._outer.started:  # it is held back: there is no stream to end
+            self.cut()
+            return
         self.ended = True
         if self._framed:
             event = frames.exception("ModelStreamError", stream_error(message))

@@ -12,6 +12,10 @@ from router.sagemaker import container
 _FORGOTTEN = frozenset((400, 404, 424))
 #: Seconds for which a worker is told of an end that is one whatever it says.
 PATIENCE_S = 2.0
+#: Seconds for which a worker's answer is waited for whose client has left: it opens a session. So
+#: many are waited for at once; of any more the connection is closed.
+LATE_S, LATE = 10.0, 64
+_late: set[asyncio.Future[tuple[str, float | None]]] = set()
 
 
 async def end_everywhere(
@@ -71,3 +75,20 @@ async def drop(worker: Worker, own: str, identity: bytes) -> None:
     with suppress(DoorError, WorkerError, TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             await container.close_session(worker, container.CLOSES, own, identity)
+
+
+async def drop_late(
+    worker: Worker, opening: asyncio.Future[tuple[str, float | None]], identity: bytes
+) -> None:
+    """Take back what a worker is about to open, for a client that has left meanwhile."""
+    if len(_late) >= LATE:
+        opening.cancel()
+        return
+    _late.add(opening)
+    try:
+        with suppress(DoorError, WorkerError, TimeoutError):
+            async with asyncio.timeout(LATE_S):
+                own, _ = await opening
+            await drop(worker, own, identity)
+    finally:
+        _late.discard(opening)

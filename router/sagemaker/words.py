@@ -1,5 +1,6 @@
 """Words on a session that bring no prompt: it begins, it ends."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
@@ -15,7 +16,7 @@ from router.errors import (
 from router.fleet import Fleet, Pool, Worker
 from router.sagemaker import container
 from router.sagemaker.answer import session_answer
-from router.sagemaker.ending import drop, end_everywhere
+from router.sagemaker.ending import drop, drop_late, end_everywhere
 from router.sagemaker.invocation import Invocation
 from router.sessions.expiry import announced
 from router.sessions.ids import fits
@@ -43,6 +44,7 @@ class Words:
             visit = sessions_of(pool).opening(asked.session, asked.call)
             await visit.look(pool, workers)
             await _choose(pool, model, workers, visit)
+        visit.accepted(200)
         line = _NEW % announced(visit.id, visit.expires).encode()
         _answer(asked, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
 
@@ -102,20 +104,24 @@ async def open_there(
     body, identity = container.OPENS if answered else exchange.body, exchange.identity
     worker, own, expires = await _opened(pool, model, workers, body, identity)
     undo = partial(drop, worker, own, identity)
-    try:
-        to = Binding(worker.name, own, expires, visit.call)
-        for wanted in (key,) if key else (own if fits(own) else None, None):
-            visit = sessions.opening(wanted, asked.call)
-            session = await sessions.adopt(visit.id, to)
-            if session is not None:  # else another worker has given the same id
-                break
-        else:
-            raise SessionExists
-    except BaseException:
+    to = Binding(worker.name, own, expires, visit.call, fixed=expires is not None)
+    for wanted in (key,) if key else (own if fits(own) else None, None):
+        visit = sessions.opening(wanted, asked.call)
+        try:
+            session, done = await sessions.surely(visit.id, to, None)
+        except BaseException:
+            await undo()
+            raise
+        if done:
+            visit.take(session)
+            visit.state, visit.undone = "new", undo
+            return visit
+    # Others were first, with the client's id. What was opened for them is theirs.
+    if session is None or (session.worker, session.own) != (to.worker, to.own):
         await undo()
-        raise
+    if session is None or not visit.has_begun(session):
+        raise SessionExists
     visit.take(session)
-    visit.state, visit.undone = "new", undo
     return visit
 
 
@@ -131,7 +137,7 @@ async def _opened(
             continue
         _count(pool, prompt, choice)
         try:
-            return (worker, *await container.open_session(worker, body, identity))
+            return (worker, *await _open(worker, body, identity))
         except container.Refusal as refusal:
             if refusal.said.status != 503:
                 raise
@@ -143,12 +149,22 @@ async def _opened(
     raise error or NoWorker("No worker is ready; please try again.")
 
 
+async def _open(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
+    """Open a session at a worker; if its client leaves meanwhile, close it there again."""
+    opening = asyncio.ensure_future(container.open_session(worker, body, identity))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await drop_late(worker, opening, identity)
+        raise
+
+
 async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: Visit) -> None:
     """Choose a worker as for a request of no tokens, and bind the session to it."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound=visit.bound)
     candidates = pool.strategy.rank(prompt, workers, monotonic()).candidates
-    choice = await visit.settle(candidates[0], candidates, pool, model)
-    _count(pool, prompt, choice)
+    _count(pool, prompt, candidates[0])  # at once: those that begin meanwhile go elsewhere
+    await visit.settle(candidates[0], candidates, pool, model)
 
 
 def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:

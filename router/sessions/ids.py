@@ -66,11 +66,14 @@ def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
     Fields given twice with different values are refused: what else reads them may take the other.
     """
     for wanted in names:
-        values = {value for name, value in headers if name == wanted}
-        if len(values) > 1:
-            raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
-        if values:
-            return values.pop().strip(b" \t").decode("latin-1")
+        found = None
+        for name, value in headers:
+            if name == wanted:
+                if found is not None and found != value:
+                    raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
+                found = value
+        if found is not None:
+            return found.strip(b" \t").decode("latin-1")
     return None
 
 

@@ -11,7 +11,7 @@ from router.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
 from router.sessions.away import Away
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
-from router.sessions.table import UNNOTED, Binding, Lease, Session
+from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.visit import Visit, Wanted
 from strategies.rendezvous import owner
 
@@ -49,6 +49,8 @@ class Sessions:
         self._lost_is_over = settings.on_worker_lost == "error"
         self._creates = settings.create
         self.names = settings.names
+        self.line = b"\n%b:" % self.names.header
+        """How the line of a header begins that names a session."""
         self._store.lease = settings.lease
         self.away.most = settings.lease.most
 
@@ -128,40 +130,32 @@ class Sessions:
         if not pool.stateful:
             return self._hashed(key, workers)
         seen = self.away.find(key)
-        return None if seen is None else await self.bind(key, Binding.of(seen), None)
+        return None if seen is None else (await self.bind(key, Binding.of(seen), None)).session
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
-        """Bind a session; return it as it is then."""
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+        """Bind a session that is bound to `expected`; None: that is not there."""
         if not self.down:
             try:
                 return await self._store.bind(key, to, expected)
             except StoreDown as down:
                 self._lost(down)
-        now = self.clock()
-        end = to.expires or self._store.lease.end(now, now)
-        session = Session(to.worker, now, end, now, to.own, to.call)
+        session = self._store.lease.begun(to, self.clock())
         self.away.begin(key, session)
-        return session
+        return Bound(session, done=True)
 
-    async def begin(self, key: str, to: Binding, expected: str | None) -> Session | None:
-        """Bind one that is to begin; if its client leaves before it is known to be, it has not."""
+    async def surely(self, key: str, to: Binding, expected: str | None) -> Bound:
+        """Bind it; if its client leaves before that is known, it is as it was."""
         binding = asyncio.ensure_future(self.bind(key, to, expected))
         try:
             return await asyncio.shield(binding)
         except asyncio.CancelledError:
             # It is on its way to the store, and cannot be undone before it has come there.
-            session = await binding
-            if session is not None and Binding.of(session)[:2] == to[:2]:
+            session, done = await binding
+            if done and session is not None and expected is None:
                 await self.undo(key, session.created)
+            elif done and session is not None:
+                await self.back(key, to.worker, expected, session.used)
             raise
-
-    async def adopt(self, key: str, to: Binding) -> Session | None:
-        """Note a session that a worker has opened itself; None: that id is open already."""
-        session = await self.begin(key, to, None)
-        if session is not None and (session.worker, session.own) != (to.worker, to.own):
-            return None
-        self.count("new")
-        return session
 
     async def close(self, key: str) -> bool:
         """End a session; tell whether it was open. What cannot be known is believed."""
@@ -188,6 +182,13 @@ class Sessions:
             except StoreDown as down:
                 self._lost(down)
         return self.away.close(key, begun=begun)
+
+    async def back(self, key: str, worker: str, home: str | None, used: float) -> bool:
+        """Bind a session that was moved to `worker` to its home again, unless it was used since;
+        tell whether it is there now."""
+        if self.down or home is None:
+            return False
+        return (await self.bind(key, Binding(home, used=used), worker)).done
 
     async def lose(self, key: str) -> None:
         """End a session whose worker is gone."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from router.sessions.table import UNNOTED, Binding, Lease, Session, Table
+from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
 
 #: Tells the time in seconds since 1970, UTC: expiries are told to clients.
 Clock = Callable[[], float]
@@ -36,7 +36,7 @@ class Store(Protocol):
     async def use(self, key: str) -> Session | None:
         """Return an open session, and count this as a use of it; or PERHAPS."""
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Bind a session if it is bound to `expected`; None: if it is not there.
 
         Of several who try at once one wins; all are told the session as it is then.
@@ -79,7 +79,7 @@ class MemoryStore:
         """As the seam has it."""
         return self._table.use(key, self._clock())
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """As the seam has it."""
         return self._table.bind(key, to, expected, self._clock())
 

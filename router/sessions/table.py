@@ -36,6 +36,11 @@ class Lease(NamedTuple):
         begin = now if self.sliding else created
         return min(begin + self.ttl, created + self.longest)
 
+    def begun(self, to: "Binding", now: float) -> "Session":
+        """Return the session that begins now; an end of its own is no later than any other's."""
+        end = self.end(now, now) if to.expires is None else min(to.expires, now + self.longest)
+        return Session(to.worker, now, end, now, to.own, to.call, to.fixed)
+
 
 #: When a session was created that nobody has noted.
 UNNOTED = -inf
@@ -51,6 +56,7 @@ class Session(Struct, gc=False):
     used: float
     own: str = ""
     call: str = ""
+    fixed: bool = False
     """As in its binding."""
 
     @property
@@ -67,16 +73,27 @@ class Binding(NamedTuple):
     own: str = ""
     """The id that the worker itself gave it, if it keeps sessions and chose another one."""
     expires: float | None = None
-    """The end that the worker gave it."""
+    """Its end, where that is known already."""
     call: str = ""
     """The client's call that begins it: sent again, it is no other one."""
-    unless_used: bool = False
-    """Only if nobody has used it since it began."""
+    fixed: bool = False
+    """Its worker has said when it ends: no use puts that off."""
+    used: float | None = None
+    """Only if it was used then, and not since."""
 
     @classmethod
     def of(cls, session: Session) -> "Binding":
         """As it is."""
-        return cls(session.worker, session.own, session.expires, session.call)
+        return cls(session.worker, session.own, session.expires, session.call, fixed=session.fixed)
+
+
+class Bound(NamedTuple):
+    """What came of binding a session."""
+
+    session: Session | None
+    """As it is then; None: it is not there."""
+    done: bool = False
+    """By this and no other."""
 
 
 class Table:
@@ -107,7 +124,7 @@ class Table:
         session = self.find(key, now)
         if session is not None:
             self._touch(key, session, now)
-            if self.lease.sliding:
+            if self.lease.sliding and not session.fixed:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
                 self.sweep(now, moved=2)  # one has moved: so their number does not grow
         return session
@@ -116,27 +133,23 @@ class Table:
         session.used = max(now, nextafter(session.created, inf))  # later, whatever the clock says
         self._sessions.move_to_end(key)
 
-    def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Session | None:
-        """Bind a session if it is bound to `expected` now; None: if it is not there.
-
-        Returns the session as it is then, whether or not this has bound it.
-        """
+    def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Bound:
+        """Bind a session if it is bound to `expected` now; None: if it is not there."""
         session = self.find(key, now)
         if (session.worker if session else None) != expected:
             if session is not None:
                 self._touch(key, session, now)  # whoever is told of it goes there
-            return session
-        if session is not None and to.unless_used and session.used != session.created:
-            return session
+            return Bound(session)
+        if session is not None and to.used is not None and session.used != to.used:
+            return Bound(session)
         if session is None:
             self._make_room(now)
-            end = to.expires or self.lease.end(now, now)
-            session = Session(to.worker, now, end, now, to.own, to.call)
+            session = self.lease.begun(to, now)
             self._sessions[key] = session
             self._note_end(session.expires, key)
         else:
             session.worker, session.own = to.worker, to.own
-        return session
+        return Bound(session, done=True)
 
     def close(self, key: str, now: float, *, begun: float | None = None) -> Session | None:
         """End a session, or only the one `begun` then and used by nobody since; return it if it has

@@ -1,9 +1,11 @@
 """One request's part in a session: where the session is, and whether this request moves it.
 
-    look → (wait for room, decide) → settle → ask the worker
+    look → (wait for room, decide, book) → settle → ask the worker
 
-`settle` is asked before every attempt. A session is bound before a byte is sent, by comparing and
-setting, so that of several requests, in several routers, one decides and the others follow it.
+`settle` is asked before every attempt, once that is booked: what is decided meanwhile must see it.
+A session is bound before a byte is sent, by comparing and setting, so that of several requests, in
+several routers, one decides and the others follow it. If no worker takes the request on, the
+session is where it was.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 from router.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.headers import Incoming
 from router.sessions.expiry import announced, written
+from router.sessions.stripped import Stripped
 from router.sessions.table import Binding, Session
 from strategies.base import FREE, Candidate
 
@@ -25,27 +28,14 @@ if TYPE_CHECKING:
     from strategies.base import Decision
 
 
-class Stripped:
-    """A request as a worker may see it: its session is the router's own affair."""
-
-    def __init__(self, request: Incoming, field: bytes) -> None:
-        self.query, self.identity = request.query, request.identity
-        self._request = request
-        self._field = field
-
-    def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines that pass on to a worker."""
-        lines = self._request.passing(keyed=keyed).splitlines(keepends=True)
-        return b"".join([line for line in lines if not line.startswith(self._field)])
-
-
-#: Attempts at binding a session that others bind too.
+#: How often a request starts anew because others bind its session too.
 TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
 #: What a decision is called that came to this.
-_REASONS = {"rebound": "rebind", "spilled": "spill"}
+_REASONS = {"kept": "session", "rebound": "rebind", "spilled": "spill"}
+_DECIDED = frozenset(("bind", *_REASONS.values()))
 
 
 class Wanted(Enum):
@@ -62,16 +52,21 @@ class Visit:
     """A request that belongs to a session."""
 
     __slots__ = (
+        "_before",
         "_begun",
         "_expected",
         "_sessions",
+        "_tries",
+        "_used",
         "_wanted",
         "bound",
         "call",
+        "counted",
         "expires",
         "id",
         "own",
         "state",
+        "told",
         "undone",
     )
 
@@ -80,8 +75,11 @@ class Visit:
         self._wanted = wanted
         self._expected: str | None = None
         """The worker as the store has it; None while the session is not there."""
-        self._begun = 0.0
-        """When it was created, as the store has it."""
+        self._before: str | None = None
+        """The worker from which this request has moved it."""
+        self._begun = self._used = 0.0
+        """When it was created, and used last, as the store has it."""
+        self._tries = 0
         self.id = key
         self.call = call
         """The client's name for the call that begins it."""
@@ -93,6 +91,10 @@ class Visit:
         self.state = "kept"
         """`new`, `kept`, `rebound` (its worker was lost), `spilled` (moved for its load), or
         `hashed` (the store is down)."""
+        self.counted = False
+        """What became of it is in the metrics."""
+        self.told = False
+        """The client has been told of it."""
         self.undone: Callable[[], Awaitable[object]] | None = None
         """What else is to be done if it turns out that it has not begun."""
 
@@ -112,7 +114,7 @@ class Visit:
             raise UnknownSession
         if session is not None and self._wanted is Wanted.NEW:
             there = session if session.noted else self._sessions.away.find(self.id)
-            if there is not None and not (self.call and there.call == self.call):
+            if there is not None and not self.has_begun(there):
                 raise SessionExists
         self.take(session)
 
@@ -122,8 +124,13 @@ class Visit:
             self._expected, self.bound, self.own = None, "", ""
             return
         self._expected = session.worker if session.noted else None
-        self._begun = session.created
+        self._begun, self._used = session.created, session.used
         self.bound, self.own, self.expires = session.worker, session.own, session.expires
+
+    def has_begun(self, session: Session) -> bool:
+        """Whether it is this request that began it, or another attempt at the same call."""
+        ours = self._expected is not None and session.created == self._begun
+        return ours or bool(self.call and session.call == self.call)
 
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
@@ -145,7 +152,7 @@ class Visit:
             return None
         return found if pool.breakers.admits(monotonic(), found) else None
 
-    def told(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
+    def named(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
         """Return the decision under its right name: a worker without room is there all the same."""
         if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
             return replace(decision, reason="spill")
@@ -153,40 +160,42 @@ class Visit:
 
     def reason(self, decided: str) -> str:
         """Return why it is where it is: its worker may have refused it since that was decided."""
-        return _REASONS.get(self.state, decided) if decided == "session" else decided
+        return _REASONS.get(self.state, decided) if decided in _DECIDED else decided
 
     async def settle(
         self, choice: Candidate, candidates: Sequence[Candidate], pool: "Pool", model: str
     ) -> Candidate:
         """Bind the session to the chosen worker; return the choice that holds.
 
-        Raises SessionLost or NoWorker where it must not move, UnknownSession if it was closed
-        meanwhile.
+        That is another one where others were first; nobody has looked for room there. Raises
+        SessionLost or NoWorker where it must not move, UnknownSession if it was closed meanwhile.
         """
-        for _ in range(TRIES):
-            name = choice.worker.name
-            if name == self._expected:
-                return choice
+        while (name := choice.worker.name) != self._expected:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
             # Others may have followed it to a worker that has refused us: then it is theirs too.
-            to = Binding(name, call=self.call, unless_used=state == "new")
-            bind = self._sessions.begin if self.begins else self._sessions.bind
-            session = await bind(self.id, to, self._expected)
+            again = self._expected is not None and state == "new"
+            to = Binding(name, call=self.call, used=self._begun if again else None)
+            surely = self.begins or state in _MOVES
+            bind = self._sessions.surely if surely else self._sessions.bind
+            session, done = await bind(self.id, to, self._expected)
             if session is None:  # closed or expired since we looked
                 if self._wanted is Wanted.OPEN:
                     raise UnknownSession
                 self.take(None)
-            elif session.worker == name:
-                self._moved(state)
+            elif done:
+                self._moved(state, name)
                 self.take(session)
                 return choice
             elif state == "new" and session.worker == self._expected:
                 self.state = "kept"
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
-        raise NoWorker("Others move this session; please try again.")
+            self._tries += 1
+            if self._tries == TRIES:
+                raise NoWorker("Others move this session; please try again.")
+        return choice
 
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:
         # Whoever refuses its first request never had it, unless it keeps sessions itself.
@@ -206,11 +215,13 @@ class Visit:
         await self._sessions.lose(self.id)
         raise SessionLost
 
-    def _moved(self, state: str) -> None:
+    def _moved(self, state: str, name: str) -> None:
         if self._sessions.down:
             state = "hashed"
-        if self.state not in {"new", state}:
-            self._sessions.count(state)
+        elif state in _MOVES:
+            self._before = self._before or self._expected
+            if name == self._before:
+                state = "kept"
         self.state = state
 
     def _follow(
@@ -222,7 +233,7 @@ class Visit:
         model: str,
     ) -> Candidate:
         """Somebody was first: go where the session is now, if one can."""
-        if self._wanted is Wanted.NEW:
+        if self._wanted is Wanted.NEW and not self.has_begun(session):
             self.take(None)  # it is somebody else's
             raise SessionExists
         self.take(session)
@@ -232,23 +243,37 @@ class Visit:
         home = self.home(pool, model, [w for w in pool.taking if pool.serves(w, model)])
         return Candidate(home, FREE) if home is not None and self._sessions.stays else choice
 
-    async def undo(self) -> None:
-        """A request that was to begin the session was not answered: it has not begun."""
-        if self._wanted is not Wanted.NEW or not self.bound:
-            return
-        self.take(None)  # once: whatever becomes of this
-        if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
-            await self.undone()
+    def accepted(self, status: int) -> None:
+        """A worker has taken the request on: what has become of the session is certain, unless it
+        was to begin with an answer that has failed."""
+        if not self.counted and not (self.begins and status >= 400):
+            self.counted = True
+            self._sessions.count(self.state)
 
-    def stripped(self, request: Incoming) -> "Stripped":
+    async def undo(self) -> None:
+        """A request that was to begin the session was not answered: it has not begun. Nor has one
+        moved it that nobody has taken on."""
+        if self._wanted is Wanted.NEW and self.bound:
+            self.take(None)  # once: whatever becomes of this
+            if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
+                await self.undone()
+        elif not self.counted and self.bound:
+            before, self._before = self._before, None
+            moved = before is not None and self.bound != before
+            if moved and await self._sessions.back(self.id, self.bound, before, self._used):
+                self.state, self.bound = "kept", before or ""
+            self.accepted(0)
+
+    def stripped(self, request: Incoming) -> Stripped:
         """Return the request without the header field that names its session."""
-        return Stripped(request, self._sessions.names.header + b":")
+        return Stripped(request, self._sessions.line)
 
     def fields(self, status: int) -> bytes:
         """Return the header line that tells the client what became of its session.
 
         One that has begun is announced, unless the answer is an error.
         """
+        self.told = True
         if not self.bound:
             return b""
         ends = written(self.expires).encode()

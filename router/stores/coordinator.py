@@ -42,6 +42,11 @@ class Coordinator:
         self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
         self._wrong = ""
 
+    @property
+    def chunk(self) -> int:
+        """As the seam has it."""
+        return self._chunking.tokens
+
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """As the seam has it."""
         tokens = array("I", ids)[:MOST_TOKENS].tolist()

@@ -10,6 +10,10 @@ class StoreDown(Exception):
 class Lookup(Protocol):
     """One store. Nobody needs it: without an answer, what else is known decides."""
 
+    @property
+    def chunk(self) -> int:
+        """Tokens of a chunk: what is shorter is never there."""
+
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """How many of the first tokens lie there. Raises StoreDown.
 

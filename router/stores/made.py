@@ -24,7 +24,7 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
 
         from router.stores.redis import RedisChunks  # noqa: PLC0415
 
-        return RedisChunks(told, told.chunking, size)
+        return RedisChunks(told, told.naming, size)
     except ImportError as error:
         raise CannotBuild(
             f"tiers.l2.lmcache.redis: {error.name} is not installed: pip install"

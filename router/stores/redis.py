@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from router.stores.chunks import ENGINES, SERVERS, Chunking, digests
+from router.stores.chunks import ENGINES, SERVERS, Chunking
+from router.stores.engine_chunks import EngineChunking
 from router.stores.lookup import StoreDown
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ BATCH, MOST_CHUNKS = 256, 4096
 CONNECTIONS = 8
 #: Keys that are looked at to see what kind they are.
 SAMPLE = 1000
+#: The part of a chunk that is not as large as the chunk.
+_APART = b"metadata"
 #: Seconds that looking may take: nobody waits for it.
 PATIENCE_S = 5.0
 
@@ -25,7 +28,10 @@ class RedisChunks:
     """Asks in batches, and no further than the first batch with a gap."""
 
     def __init__(
-        self, settings: "LmcacheSettings", chunking: Chunking, bytes_per_token: int | None
+        self,
+        settings: "LmcacheSettings",
+        chunking: Chunking | EngineChunking,
+        bytes_per_token: int | None,
     ) -> None:
         """Connects when it is first asked. `bytes_per_token` where the operator said it."""
         from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
@@ -48,27 +54,30 @@ class RedisChunks:
         )
         self._redis = client.Redis.from_pool(pool)
         self._url = settings.redis
+        self._pattern = ENGINES if isinstance(chunking, EngineChunking) else SERVERS
+
+    @property
+    def chunk(self) -> int:
+        """As the seam has it."""
+        return self._chunking.tokens
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As the seam has it; of a prompt with a salt nothing is known."""
-        if salt:
-            return 0
-        prefix = self._chunking.prefix(model)
-        named = digests(ids, self._chunking.tokens, MOST_CHUNKS)
+        """As the seam has it."""
+        names = self._chunking.names(model, ids, salt, MOST_CHUNKS)
         found = 0
-        for start in range(0, len(named), BATCH):
-            keys = [prefix + digest.hex() for digest in named[start : start + BATCH]]
-            here = await self._leading(keys)
+        for start in range(0, len(names), BATCH):
+            some = names[start : start + BATCH]
+            here = await self._leading(some)
             found += here
-            if here < len(keys):
+            if here < len(some):
                 break
         return found * self._chunking.tokens
 
-    async def _leading(self, keys: Sequence[str]) -> int:
+    async def _leading(self, names: Sequence[str]) -> int:
         try:
             async with self._redis.pipeline(transaction=False) as line:
-                for key in keys:
-                    line.exists(key)
+                for name in names:
+                    line.exists(*self._chunking.keys(name))
                 there = await line.execute()
         except self._errors as error:
             raise StoreDown(self._down(error)) from None
@@ -85,36 +94,40 @@ class RedisChunks:
     async def _wrong(self) -> str:
         kinds: Counter[str] = Counter()
         ours: bytes | None = None
-        looked = 0
+        looked, expected = 0, False
         async for key in self._redis.scan_iter(count=SAMPLE):
             looked += 1
             kinds[_kind(key)] += 1
             if ours is None and self._is_ours(key):
-                ours = key
+                expected = True
+                ours = None if key.endswith(_APART) else key
             if looked >= SAMPLE:
                 break
         if ours is not None:
             return self._size(await self._redis.strlen(ours))
         del kinds[""]
-        return self._other(kinds.most_common(1)[0][0]) if kinds else ""
+        return self._other(kinds.most_common(1)[0][0]) if kinds and not expected else ""
 
     def _is_ours(self, key: bytes) -> bool:
-        found = SERVERS.fullmatch(key)
+        """A chunk of ours, or a part of one."""
+        found = self._pattern.fullmatch(key)
         if found is None:
             return False
-        model = found["model"].decode(errors="replace")
-        return key.startswith(self._chunking.prefix(model).encode())
+        chunking, model = self._chunking, found["model"].decode(errors="replace")
+        if isinstance(chunking, EngineChunking) and found["dtype"] != chunking.dtype.encode():
+            return False
+        return key.startswith(chunking.prefix(model).encode())
 
     def _other(self, kind: str) -> str:
-        if kind == "engine":
-            return (
-                f"{self._url} holds chunks that LMCache wrote in the engine's own process: their"
-                " names cannot be told from tokens; only those of LMCache's server can"
-            )
-        model = self._chunking.model or "<model>"
+        chunking = self._chunking
+        model, dtype = chunking.model or "<model>", ""
+        if isinstance(chunking, EngineChunking):
+            dtype = f", {chunking.dtype}, named in the engine"
+        else:
+            dtype = ", named by the server"
         return (
-            f"{self._url} holds chunks of {kind}, and settings say {model} with"
-            f" {self._chunking.gpus} GPUs: see tiers.l2.lmcache.model and gpus"
+            f"{self._url} holds chunks of {kind}, and settings say {model} with {chunking.gpus}"
+            f" GPUs{dtype}: see tiers.l2.lmcache.names, model, gpus and dtype"
         )
 
     def _size(self, stored: int) -> str:
@@ -142,6 +155,15 @@ def _kind(key: bytes) -> str:
     """Whose key it is, in words for people; empty where it is none of LMCache's."""
     found = SERVERS.fullmatch(key)
     if found is not None:
-        model = re.sub(r"[^ -~]", "?", found["model"].decode(errors="replace"))[:100]
-        return f"{model} with {int(found['rank'][:2], 16)} GPUs"
-    return "engine" if ENGINES.fullmatch(key) else ""
+        return (
+            f"{_told(found['model'])} with {int(found['rank'][:2], 16)} GPUs, named by the server"
+        )
+    found = ENGINES.fullmatch(key)
+    if found is None:
+        return ""
+    model, gpus, dtype = (_told(found[name]) for name in ("model", "gpus", "dtype"))
+    return f"{model} with {gpus} GPUs, {dtype}, named in the engine"
+
+
+def _told(name: bytes) -> str:
+    return re.sub(r"[^ -~]", "?", name.decode(errors="replace"))[:100]

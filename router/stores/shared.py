@@ -7,7 +7,7 @@ looked at, and what is wrong with it is said.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -22,6 +22,9 @@ KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
 PAUSE_S = 1.0
 #: Questions in a row that find nothing, after which it is looked at what lies there.
 SUSPECT = 50
+#: Prompts that were not there of late, and seconds in which their chunks must have come, as workers
+#: write what they compute.
+REMEMBERED, WRITTEN_S = 8, 5.0
 
 
 class SharedStore:
@@ -44,6 +47,7 @@ class SharedStore:
         self._bytes = self._flying = self._in_vain = 0
         self._again = 0.0
         self._looking: asyncio.Task[None] | None = None
+        self._computed: deque[tuple[float, Prompt]] = deque(maxlen=REMEMBERED)
 
     async def ask(self, prompt: Prompt) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
@@ -71,7 +75,7 @@ class SharedStore:
 
     async def look(self) -> None:
         """See whether what lies there can be understood, and say so. Raises StoreDown."""
-        wrong = await self.lookup.check()
+        wrong = await self.lookup.check() or await self._unwritten()
         if wrong and wrong != self.wrong:
             log.warning("nothing will be found on L2: %s", wrong)
         self.wrong = wrong
@@ -94,6 +98,7 @@ class SharedStore:
             return
         self.missed += 1
         self._in_vain += 1
+        self._remember(prompt)
         if self._in_vain >= SUSPECT and (self._looking is None or self._looking.done()):
             self._in_vain = 0
             self._looking = asyncio.create_task(self._doubt())
@@ -105,6 +110,26 @@ class SharedStore:
         while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
             _, (gone, _) = self._said.popitem(last=False)
             self._bytes -= len(gone.ids)
+
+    def _remember(self, prompt: Prompt) -> None:
+        """Of what a worker is about to compute, the first chunk."""
+        width = 4 * self.lookup.chunk
+        if len(prompt.ids) >= width:
+            first = Prompt(prompt.model, 0, ids=prompt.ids[:width], salt=prompt.salt)
+            self._computed.append((self._clock(), first))
+
+    async def _unwritten(self) -> str:
+        """Whether what was computed a while ago has not come either: then it never will."""
+        due = [one for at, one in self._computed if self._clock() - at >= WRITTEN_S]
+        if len(due) < REMEMBERED // 2:
+            return ""
+        for one in due:
+            if await self.lookup.held(one.ids, one.model, one.salt):
+                return ""
+        return (
+            "what workers computed did not come to lie there under the names that settings say:"
+            " another store, or another chunk size, model, hash or seed"
+        )
 
     async def _doubt(self) -> None:
         try:

@@ -13,7 +13,15 @@ import pytest
 
 from benchmarks.routing_columns import SMALL
 from benchmarks.routing_drive import ENDS, Fleet, Placed
-from benchmarks.routing_made import bursts, chats, documents, long_answers, no_reuse, one_prefix
+from benchmarks.routing_made import (
+    agents,
+    bursts,
+    chats,
+    documents,
+    long_answers,
+    no_reuse,
+    one_prefix,
+)
 from benchmarks.routing_work import Talk, Work
 from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
 from strategies import cost
@@ -197,6 +205,14 @@ def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> No
     bad = run(work)
     assert hit_rate(good) > hit_rate(bad) + 0.02
     assert ttft(bad) > 1.2 * ttft(good)
+
+
+def test_sessions_do_not_pile_up_where_their_tools_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By prefixes alone some workers get more than their share, for long (aibrix #842)."""
+    work = agents(1, 1.6)
+    good = ttft(run(work))
+    monkeypatch.setattr(cost, "HOME", 0.0)
+    assert ttft(run(work)) > 1.15 * good
 
 
 def test_a_slow_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

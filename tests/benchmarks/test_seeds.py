@@ -1,13 +1,27 @@
 """The table of seeds: what is asked, what is counted, and what it says of itself."""
 
+from pickle import dumps, loads
+from random import Random
+
 import msgspec
 import pytest
 
+from benchmarks.lengths import skewed
 from benchmarks.routing_work import Turn
 from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
 from benchmarks.seeds_fleet import BARE, BASELINE, HOST_TOKENS, ROUTERS, SETUPS, STORE_TOKENS
 from benchmarks.seeds_table import lines, verdicts
-from benchmarks.seeds_work import SEEDS, Endless, Seed
+from benchmarks.seeds_work import (
+    LEAST,
+    SAID,
+    SEEDS,
+    SINGLE,
+    TOLD,
+    TURNS,
+    Endless,
+    Seed,
+    _turns,
+)
 
 NAMED = {seed.name: seed for seed in SEEDS}
 BY_NAME = {router.name: router for router in ROUTERS}
@@ -92,6 +106,26 @@ def test_nothing_hits_more_than_can_be_had() -> None:
     assert ours.hit <= bound(seed, 60, 30, 1, ours.requests // 30 + 1) + 0.02
 
 
+def test_conversations_are_as_published() -> None:
+    """Means of what is said and told, turns, and how many conversations have but one."""
+    chance, number = Random(1), 20_000
+    turns = [_turns(chance) for _ in range(number)]
+    assert sum(turns) / number == pytest.approx(TURNS, rel=0.03)
+    assert turns.count(1) / number == pytest.approx(SINGLE, rel=0.05)
+    for mean in (SAID, TOLD):
+        drawn = [skewed(mean, chance, least=LEAST) for _ in range(number)]
+        assert sum(drawn) / number == pytest.approx(mean, rel=0.05)
+
+
+def test_a_task_can_be_given_to_another_process() -> None:
+    """With all that it is made of."""
+    for router in ROUTERS:
+        for seed in SEEDS:
+            again = loads(dumps(Task(seed, router, SETUPS[1], 60, 30, 1, 10.0)))  # noqa: S301 - ours
+            assert (again.seed.name, again.router.name) == (seed.name, router.name)
+            assert first_ones(again.seed) == first_ones(seed)
+
+
 def test_every_line_says_that_it_is_simulated() -> None:
     """But for those that say what was published, and the frame of the table."""
     base = Cell("8k contexts", "random", "GPU", 9, 1.0, 2.0, 100.0, 0.2, 0.0, 0.0, 0.14, 0.15)
@@ -104,3 +138,7 @@ def test_every_line_says_that_it_is_simulated() -> None:
     assert told[-1].endswith("meets or beats all that is published")
     (missed,) = verdicts(NAMED["chats"], 0.795, [base, msgspec.structs.replace(ours, gpu=0.3)])
     assert "misses hit rate (30.0% of 79.5% that can be had)" in missed
+    assert "share" not in missed, "it is published of shared prefixes"
+    crowded = msgspec.structs.replace(ours, most_share=0.1546)
+    (missed,) = verdicts(NAMED["shared prefixes"], 0.97, [base, crowded])
+    assert missed.endswith("misses share of a replica")

@@ -16,6 +16,8 @@ class Naive:
         self.held: dict[tuple[str, Tier], Counter[tuple[str, tuple[int, ...]]]] = {}
         self.names: dict[tuple[str, Tier], dict[int, tuple[str, tuple[int, ...]]]] = {}
         self.orphans: dict[str, list[tuple[Stored, list[int]]]] = {}
+        self.since: dict[str, set[int]] = {}
+        """What came to L1 since the GPU was cleared."""
 
     def prefix(self, worker: str, name: int) -> tuple[str, tuple[int, ...]] | None:
         """What an engine calls by a name, on any tier."""
@@ -41,7 +43,14 @@ class Naive:
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
         above: tuple[str, tuple[int, ...]]
-        if event.parent is None:
+        since = self.since.get(worker) if event.tier is Tier.L1 else None
+        if since is not None and all(n in names and n not in since for n in event.hashes):
+            self._lose(worker, since)
+            since = None
+        known = self.prefix(worker, event.hashes[0]) if event.tier is not Tier.GPU else None
+        if known is not None:
+            above = (known[0], known[1][:-SIZE])
+        elif event.parent is None:
             above = (event.adapter, ())
         else:
             found = self.prefix(worker, event.parent)
@@ -55,14 +64,28 @@ class Naive:
         names.update(zip(event.hashes, told, strict=True))
         if event.tier is not Tier.GPU or not all(held[prefix] for prefix in told):
             held.update(told)
+        if since is not None:
+            since.update(event.hashes)
         if gone:
             self.remove(worker, Removed(gone, event.tier, False, None))
         return True
+
+    def _lose(self, worker: str, since: set[int]) -> None:
+        """L1 was emptied with the GPU, and that was not told."""
+        del self.since[worker]
+        held, names = self.held[worker, Tier.L1], self.names[worker, Tier.L1]
+        for name, prefix in list(names.items()):
+            if name in since:
+                held[prefix] = 1
+            else:
+                del held[prefix], names[name]
 
     def remove(self, worker: str, event: Removed) -> None:
         """As `Index.remove`."""
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
+        if event.tier is Tier.L1:
+            self.since.get(worker, set()).difference_update(event.hashes)
         for name in event.hashes:
             prefix = names.get(name)
             if prefix is None:
@@ -84,6 +107,9 @@ class Naive:
         self.names.pop((worker, tier), None)
         waiting = self.orphans.get(worker, [])
         self.orphans[worker] = [one for one in waiting if one[0].tier is not tier]
+        self.since.pop(worker, None)
+        if tier is Tier.GPU:
+            self.since[worker] = set()
 
     def forget(self, worker: str) -> None:
         """As `Index.forget`."""
@@ -91,6 +117,7 @@ class Naive:
             self.held.pop((worker, tier), None)
             self.names.pop((worker, tier), None)
         self.orphans.pop(worker, None)
+        self.since.pop(worker, None)
 
     def depths(self, salt: str, tokens: tuple[int, ...]) -> dict[tuple[str, Tier], int]:
         """Blocks held from the first on, by place."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from unittest.mock import patch
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from controller import stream as stream_module
@@ -87,6 +87,7 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=1000, deadline=None)
+@example(["publish", "miss", "publish", 1, 1, 1, "miss", "publish"], True, 1000)
 @given(st.lists(STEPS, max_size=60), st.booleans(), st.sampled_from((3, 1000)))
 def test_any_history_is_applied_once_in_order_and_cured_by_replay(
     history: list[str | int], replays: bool, buffered: int

@@ -121,8 +121,9 @@ def test_lmcache_over_redis() -> None:
 
 def test_the_router_finds_the_workers_of_compose() -> None:
     """By the names of the services; their events too, and the tokenizer that it needs for them."""
-    settings = load(DEPLOY / "compose" / "warmroute.yaml")
     for route in ROUTES:
+        name = "warmroute-lmcache.yaml" if route == "lmcache" else "warmroute.yaml"
+        settings = load(DEPLOY / "compose" / name)
         assert urls(settings) == [f"http://{name}:8000" for name in composed(route)]
         (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
         for engine in composed(route).values():
@@ -130,7 +131,30 @@ def test_the_router_finds_the_workers_of_compose() -> None:
         router = compose["services"]["warmroute"]
         assert router["environment"].keys() == {"WARMROUTE_KEY", "HF_TOKEN", "HF_HOME"}
         (mount,) = router["volumes"]
-        assert mount == "./warmroute.yaml:/etc/warmroute/warmroute.yaml:ro"
+        assert mount == f"./{name}:/etc/warmroute/warmroute.yaml:ro"
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_the_router_names_chunks_as_lmcache_does(where: str) -> None:
+    """By the workers' own environment; and it may read the Redis that they write to."""
+    if where == "compose":
+        settings = load(DEPLOY / "compose" / "warmroute-lmcache.yaml")
+        engines = [*composed("lmcache").values()]
+    else:
+        path = DEPLOY / "kubernetes" / "lmcache.yaml"
+        settings = loads(resource(path, "ConfigMap", "warmroute")["data"]["warmroute.yaml"])
+        engines = [clustered("lmcache")]
+    told = settings.tiers.l2.lmcache
+    assert told is not None
+    for engine in engines:
+        said = engine.environment
+        assert (told.names, str(told.redis)) == ("engine", said["LMCACHE_REMOTE_URL"])
+        assert str(told.chunk) == said["LMCACHE_CHUNK_SIZE"]
+        assert told.hash == said["LMCACHE_PRE_CACHING_HASH_ALGORITHM"]
+        assert told.seed == said["PYTHONHASHSEED"]
+        assert settings.tiers.l2.promotes == "l1", "LMCache in the engine does"
+        assert engine.option("--kv-transfer-config")["kv_connector"] == "LMCacheConnectorV1"
+    assert "[redis,lmcache]" in (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -23,6 +23,8 @@ FAMILIES = {
     "warmroute_first_byte_seconds": "histogram",
     "warmroute_request_seconds": "histogram",
     "warmroute_decision_seconds": "histogram",
+    "warmroute_match_ratio": "histogram",
+    "warmroute_cached_error_tokens": "histogram",
     "warmroute_prompt_tokens": "counter",
     "warmroute_cached_tokens": "counter",
     "warmroute_predicted_cached_tokens": "counter",
@@ -194,6 +196,44 @@ def test_metrics(stub: MakeStub, route: MakeRouter) -> None:
     assert samples["warmroute_prompt_tokens_total", "default"] == 7
     assert samples["warmroute_worker_up", "default", "gpu-1"] == 1
     assert samples["warmroute_request_seconds_count", "default"] == 1
+
+
+def test_how_much_of_a_prompt_was_matched_and_how_right_that_was(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Rows O1 and O3 with `prefixaware`: by pool alone, and by nothing that a request says."""
+    usage = {"prompt_tokens": 400, "prompt_tokens_details": {"cached_tokens": 0}}
+    body = json.dumps({"choices": [], "usage": usage}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    router = route(stub([head % len(body) + body]).url, **SLOW)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "long ago " * 300}]}
+    expected = 0
+    for _ in range(2):
+        answer = router.http.post("/v1/chat/completions", json=chat)
+        said = answer.headers["x-warmroute-decision"].split("held=")
+        expected += min(400, int(said[1].split(";")[0]) if len(said) > 1 else 0)
+        until(router.idle)
+    families = scraped(router)
+    for name in ("warmroute_match_ratio", "warmroute_cached_error_tokens"):
+        assert {key for one in families[name].samples for key in one.labels} == {"pool", "le"}
+    matched, error = (
+        {(one.name.rpartition("_")[2], one.labels.get("le")): one.value for one in family.samples}
+        for family in (families["warmroute_match_ratio"], families["warmroute_cached_error_tokens"])
+    )
+    assert (matched["count", None], matched["bucket", "0.0"]) == (2, 1)
+    assert matched["sum", None] > 0.9
+    assert expected > 256
+    # (Prometheus' clients give no sum where buckets are below zero.)
+    assert [error["bucket", end] for end in ("-256.0", "-1.0", "0.0", "+Inf")] == [1, 1, 2, 2]
+    blind = route(stub([head % len(body) + body]).url, strategy="leastload", **SLOW)
+    assert blind.http.post("/v1/chat/completions", json=chat).status_code == 200
+    until(blind.idle)
+    (count,) = (
+        one.value
+        for one in scraped(blind)["warmroute_match_ratio"].samples
+        if one.name.endswith("_count")
+    )
+    assert count == 0
 
 
 def test_metrics_of_several_pools(stub: MakeStub, route: MakeRouter) -> None:

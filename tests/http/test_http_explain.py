@@ -29,7 +29,7 @@ def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: Ma
     assert len(costs) == 2
     assert costs[0].startswith(asked.headers["x-warmroute-worker"])
     for cost in costs:
-        for term in ("held=", "wait=", "prefill=", "price=", "decode=", "room="):
+        for term in ("held=", "wait=", "prefill=", "price=", "decode=", "room=", "home="):
             assert term in cost
 
 

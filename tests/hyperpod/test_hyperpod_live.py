@@ -57,6 +57,29 @@ def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
         assert running.cut(signal.SIGTERM) == 0
 
 
+def test_containers_that_keep_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
+    """Beside `kvaware` and `SESSION_KEY`: served, and each session stays where it was opened."""
+    routing = {"enabled": True, "routingStrategy": "kvaware"}
+    kept = variables(SESSION_KEY="user_id", SAGEMAKER_ENABLE_STATEFUL_SESSIONS="true")
+    path = written(
+        tmp_path, json.dumps(manifest(None, intelligentRoutingSpec=routing, worker=kept))
+    )
+    opens = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n{}"
+    )
+    worker = stub([opens])
+    args = ("serve", "--config", path, "--listen", "127.0.0.1:0", "--workers", worker.url)
+    with started(tmp_path, *args) as running:
+        url = running.url() + "/invocations"
+        opened = httpx.post(url, json={"requestType": "NEW_SESSION"}, timeout=30)
+        assert opened.headers["x-amzn-sagemaker-new-session-id"].startswith("w-1; Expires=")
+        worker.script = OK
+        session = {"x-amzn-sagemaker-session-id": "w-1"}
+        turn = httpx.post(url, json=CHAT, headers=session, timeout=30)
+        assert turn.headers["x-warmroute-session"].startswith("kept;")
+        assert b"x-amzn-sagemaker-session-id: w-1" in worker.requests[-1].lower()
+
+
 def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
     """`SESSION_KEY` names a field of the body; SageMaker's paths know the endpoint by its name."""
     workers = [stub() for _ in range(3)]

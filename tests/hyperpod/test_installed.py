@@ -70,6 +70,21 @@ def test_a_session_key_beside_kvaware(tmp_path: Path) -> None:
     assert note(found, "spec.worker.environmentVariables[0]").fate is Fate.MAPPED
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_session_key_beside_kvaware_and_containers_with_sessions(
+    tmp_path: Path, first: bool
+) -> None:
+    """Whichever variable comes first: what a container keeps itself cannot move."""
+    said = {"SESSION_KEY": "user_id", "SAGEMAKER_ENABLE_STATEFUL_SESSIONS": "true"}
+    told = said if first else dict(reversed(said.items()))
+    worker = variables(**told)
+    found = taken(tmp_path, intelligentRoutingSpec=routed("kvaware"), worker=worker)
+    strategy = found.settings.strategy.written()
+    assert (strategy["name"], strategy["over"]) == ("session", "kvaware")
+    assert "spill" not in found.settings.strategy.options
+    assert all(one.stateful for one in found.settings.workers)
+
+
 def test_a_strategy_of_our_own_comes_whole(tmp_path: Path) -> None:
     """Options of the one that it takes the place of do not stay."""
     found = taken(

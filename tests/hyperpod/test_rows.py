@@ -113,9 +113,9 @@ def test_r13_a_hot_prefix_spills_and_comes_home() -> None:
     for _, worker, booking in crowd:
         worker.load.release(booking, 5.0)
     seen = set()
-    for user in range(8):
-        choice, worker, booking = run.place(prompt(hot + words(f"l{user}", 200)), 10.0 + user)
+    for user in range(40):  # it had most of the crowd: the others have their turn first
+        choice, worker, booking = run.place(prompt(hot + words(f"l{user}", 200)), 10.0 + 5 * user)
         assert choice.held_tokens >= 0.9 * 8000
-        worker.load.release(booking, 10.5 + user)
+        worker.load.release(booking, 10.5 + 5 * user)
         seen.add(worker.name)
     assert home.name in seen

@@ -15,7 +15,7 @@ def check(folder: Path, *engines: Engine | str, **settings: Any) -> tuple[int, l
     path = folder / "settings.yaml"
     workers = [engine if isinstance(engine, str) else engine.url for engine in engines]
     path.write_text(json.dumps({"workers": workers, **settings}))
-    done = run("check", path, "--live")
+    done = run("check", path, "--live", "--no-ask")
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 

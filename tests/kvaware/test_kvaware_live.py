@@ -115,7 +115,7 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
     for publishing in (True, False):
         simulated = fleet(workers=1, kv_events=publishing)
         settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-        lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+        lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
         assert well is publishing
         (line,) = [line for line in lines if "KV events" in line]
         wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
@@ -138,7 +138,7 @@ def test_check_live_tells_the_last_event_that_is_replayed(
     ask(router, "before anybody looked " * 20)
     settle(router, simulated)
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
     (line,) = [line for line in lines if "KV events" in line]
     assert well
     assert "s ago (replayed), sequence 0, gaps 0" in line
@@ -157,7 +157,7 @@ def test_check_live_compares_block_names(
     for number, url in enumerate(simulated.urls):
         told = {"model": "toy", "prompt": f"{number} is another " * 20, "max_tokens": 1}
         assert httpx.post(f"{url}/v1/completions", json=told).status_code == 200
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
     names = [line for line in lines if "block names" in line]
     assert sum("not comparable with others, no block seen in common" in line for line in names) == 2
     lines, asked_well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
@@ -200,7 +200,7 @@ def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: 
     worker = fleet(workers=1).workers[0]
     told = {"url": worker.url, "kv_events": "tcp://127.0.0.1:1"}
     settings = {"workers": [told], "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
     (line,) = [line for line in lines if "KV events" in line]
     assert not well
     assert "not connected, no event yet" in line
@@ -216,7 +216,7 @@ def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
         "tokenizer": str(folder),
         "controller": "http://127.0.0.1:1",
     }
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings)))
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
     assert not well
     assert "pool default: controller http://127.0.0.1:1: no controller" in lines
 

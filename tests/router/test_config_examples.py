@@ -81,7 +81,7 @@ def test_one_example_tells_the_defaults() -> None:
         for row in describe(settings)
         if row.path.split(".")[0] in sections and row.source == "default"
     ]
-    assert left_out == ["limits.max_tokens", "limits.overflow.message"]
+    assert left_out == ["limits.max_tokens", "limits.overflow.message", "shutdown.state"]
 
 
 @pytest.mark.parametrize(

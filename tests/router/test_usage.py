@@ -181,3 +181,53 @@ def test_memory_is_bounded() -> None:
         assert len(tail._tail) <= 2 * TAIL
     tail.add(json.dumps({"usage": USAGE}).encode())
     assert tail.read()[:2] == FOUND[:2]
+
+
+STATS = {
+    "num_vllm_cached_tokens": 32,
+    "num_lmcache_cached_tokens": 96,
+    "num_lmcache_extra_cached_tokens": 64,
+}
+LMCACHE = {"kv_transfer_params": {"cached_token_stats": STATS}}
+SGLANG = {"sglext": {"cached_tokens_details": {"device": 32, "host": 48, "storage": 16}}}
+SUMLESS = {key: value for key, value in USAGE.items() if key != "prompt_tokens_details"}
+
+
+def wholly(*events: object, streamed: bool) -> Usage:
+    """What is read of an answer, all of it."""
+    tail = UsageTail()
+    tail.add(sse(*events) if streamed else b"".join(json.dumps(one).encode() for one in events))
+    return tail.read()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("usage", [USAGE, SUMLESS])
+@pytest.mark.parametrize(("more", "host"), [(LMCACHE, None), (SGLANG, 48)])
+def test_where_cached_tokens_lay(
+    streamed: bool, usage: dict[str, Any], more: dict[str, Any], host: int | None
+) -> None:
+    """As LMCache's server or SGLang says it; the sum is theirs too where there is none."""
+    found = Usage(120, 96, 5, 32, host)
+    assert wholly({"usage": usage, **more}, streamed=streamed) == found
+    assert wholly({**more, "usage": usage}, streamed=streamed) == found
+    long = {"choices": [{"text": "x" * TAIL}], "usage": usage, **more}
+    assert wholly(long, streamed=streamed) == found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kv_transfer_params": None, "sglext": 7},
+        {"kv_transfer_params": {"cached_token_stats": True}},
+        {"kv_transfer_params": {"cached_token_stats": {**STATS, "num_vllm_cached_tokens": -1}}},
+        {"kv_transfer_params": {"cached_token_stats": {"num_vllm_cached_tokens": 96}}},
+        {"kv_transfer_params": {"cached_token_stats": {**STATS, "num_vllm_cached_tokens": 33}}},
+        {"sglext": {"cached_tokens_details": {"device": 96}}},
+        {"sglext": {"cached_tokens_details": {"device": 1, "host": 2, "storage": "3"}}},
+        {"sglext": {"cached_tokens_details": []}},
+    ],
+)
+def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
+    """Are not parts: the sum stands."""
+    assert wholly({"usage": USAGE, **more}, streamed=False) == Usage(120, 96, 5)
+    assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)

@@ -156,11 +156,13 @@ class TestDialects:
         assert ends == "2030-01-02T03:04:05Z" or b"Expires" not in line
         assert "x-amzn-sagemaker-session-id" not in reply.headers
         worker.script = OK
-        assert boto.invoke(router.url, CHAT, SessionId=key, CustomAttributes="c").good
+        named = {"CustomAttributes": "c", "InferenceId": "i-1"}
+        assert boto.invoke(router.url, CHAT, SessionId=key, **named).good
         path, *head = worker.requests[-1].partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
         assert path == b"post /invocations http/1.1"
         assert b"x-amzn-sagemaker-session-id: w-1" in head
         assert b"x-amzn-sagemaker-custom-attributes: c" in head
+        assert b"x-amzn-sagemaker-inference-id: i-1" in head
         assert not any(one.startswith((b"authorization", b"x-amz-")) for one in head)
         assert boto.invoke(router.url, CLOSE, SessionId=key).good.output["ClosedSessionId"] == key
         assert boto.invoke(router.url, CHAT, SessionId=key).code == "ValidationError"

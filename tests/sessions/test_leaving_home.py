@@ -187,6 +187,26 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
     assert states == ["spilled"]
 
 
+@pytest.mark.parametrize("operation", ["invocations", "invocations-response-stream"])
+@pytest.mark.parametrize("status", ["200 OK", "500 Broken"])
+def test_a_stream_that_ends_before_any_of_it_was_told(
+    stub: MakeStub, route: MakeRouter, operation: str, status: str
+) -> None:
+    """The worker fails in a stream that nobody asked for, or in one of its errors."""
+    fields = "content-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
+    part = f"HTTP/1.1 {status}\r\n{fields}data: {{}}\n\n"
+    worker = stub([part.encode(), 0.05, "close"])
+    router = route(worker.url, strategy="session")
+    reply = router.http.post(f"/endpoints/x/{operation}", json={"inputs": "Hello"})
+    if operation == "invocations" or status.startswith("500"):
+        assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (424, "ModelError")
+        assert reply.json()["OriginalStatusCode"] == 502
+    else:
+        assert reply.status_code == 200
+        assert b"ModelStreamError" in reply.content
+    until(router.idle)
+
+
 @pytest.mark.parametrize("trouble", ["dies", "talks for ever"])
 def test_an_answer_that_cannot_be_told_begins_nothing(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, trouble: str

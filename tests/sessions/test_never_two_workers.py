@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
+import redis as client
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -167,9 +168,11 @@ class Routers(RuleBasedStateMachine):
     def expire(self, key: str) -> None:
         """One, or all of them where only time can do it, reach their end."""
         if isinstance(self.store, RedisStore):
+            assert self.server is not None
             name = f"{self.store._stem}s:{key}"
-            if self._do(self.store._redis.exists(name)):
-                self._do(self.store._redis.hset(name, "expires", "0"))
+            with client.Redis.from_url(self.server.url) as direct:
+                if direct.exists(name):
+                    direct.hset(name, "expires", "0")
             self.homes[key] = None
         else:
             self.now += 100.0

@@ -1,13 +1,16 @@
 """Workers that keep sessions themselves: never asked for a session that another one has."""
 
+import json
 import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
 
+from router.sessions.expiry import written
 from tests.sessions.redis_server import RedisServer
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
@@ -116,6 +119,58 @@ class TestOpening:
         assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
         until(router.idle)
         assert opened(invoke(router, mine, "NEW_SESSION")) == "mine"
+
+    @pytest.mark.parametrize("prompt", [{}, CHAT], ids=["without a prompt", "with one"])
+    def test_a_client_that_leaves_meanwhile(
+        self, stub: MakeStub, route: MakeRouter, prompt: dict[str, Any]
+    ) -> None:
+        """The worker opens it all the same: it is closed there, and nothing is open here."""
+        done: list[int] = []
+        worker = stub([lambda: bool(done), *said(f"{NEW}: w-1")])
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        before = len(router.door.clients)
+        client = post(router.port, "/invocations", json.dumps({**OPEN, **prompt}).encode())
+        until(lambda: worker.requests)
+        client.close()
+        until(lambda: len(router.door.clients) == before)
+        done.append(1)
+        until(lambda: len(worker.requests) == 2)
+        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert b": w-1\r\n" in worker.requests[-1]
+        until(router.idle)
+        assert router.http.get("/sessions").json() == []
+
+    @pytest.mark.parametrize(("bound", "value"), [("LATE_S", 0.2), ("LATE", 0)])
+    def test_one_that_takes_too_long_then_is_given_up(
+        self,
+        stub: MakeStub,
+        route: MakeRouter,
+        monkeypatch: pytest.MonkeyPatch,
+        bound: str,
+        value: float,
+    ) -> None:
+        """And so is one of too many: its connection is closed, which is all that can be done."""
+        monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
+        worker = stub(["stall"])
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        client = post(router.port, "/invocations", json.dumps(OPEN).encode())
+        until(lambda: worker.requests)
+        client.close()
+        until(lambda: worker.closed_by_peer == 1)
+
+    def test_an_end_of_its_own_is_the_last(self, stub: MakeStub, route: MakeRouter) -> None:
+        """However sessions slide."""
+        worker = stub(said(f"{NEW}: w-1; Expires=2999-01-02T03:04:05Z"))
+        rules = {"sliding": True, "ttl": "20m"}
+        router = route({"url": worker.url, "stateful": True}, strategy="session", session=rules)
+        assert invoke(router, OPEN).headers[NEW].endswith("; Expires=2999-01-02T03:04:05Z")
+        ends = int(time.time()) + 60
+        worker.script = said(f"{NEW}: w-2; Expires={written(ends)}")
+        key = opened(invoke(router, OPEN))
+        worker.script = OK
+        for _ in range(2):
+            told = invoke(router, CHAT, key).headers["x-warmroute-session"]
+            assert told == f"kept; expires={written(ends)}"
 
     def test_the_endpoint_s_model_decides(self, stub: MakeStub, route: MakeRouter) -> None:
         """It begins where its prompts will be answered."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router.sessions.redis import RedisStore
+from router.sessions.scripted import CONNECTIONS
 from router.sessions.store import MemoryStore, Store, StoreDown
 from router.sessions.table import Binding, Lease
 from router.settings_session import RedisSettings
@@ -56,13 +57,14 @@ def test_a_session_s_life(play: Play) -> None:
         store = make(Lease(ttl=100))
         assert await store.use("a") is None
         before = time.time()
-        session = await store.bind("a", Binding("w"), None)
+        session, done = await store.bind("a", Binding("w"), None)
         assert session is not None
-        assert (session.worker, session.own) == ("w", "")
+        assert (session.worker, session.own, done) == ("w", "", True)
         assert abs(session.expires - before - 100) < 5
-        moved = await store.bind("a", Binding("v", own="x"), "w")
+        moved, done = await store.bind("a", Binding("v", own="x"), "w")
         assert moved is not None
         assert (moved.worker, moved.own, moved.expires) == ("v", "x", session.expires)
+        assert done
         used = await store.use("a")
         assert used is not None
         assert (used.worker, used.own) == ("v", "x")
@@ -78,12 +80,12 @@ def test_wrong_expectations(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease())
-        assert await store.bind("a", Binding("v"), "w") is None
+        assert await store.bind("a", Binding("v"), "w") == (None, False)
         await store.bind("a", Binding("w"), None)
         for expected in (None, "u"):
-            told = await store.bind("a", Binding("v"), expected)
+            told, done = await store.bind("a", Binding("v"), expected)
             assert told is not None
-            assert told.worker == "w"
+            assert (told.worker, done) == ("w", False)
 
     play(test)
 
@@ -95,11 +97,13 @@ def test_of_many_at_once_one_binds(play: Play) -> None:
         stores = [make(Lease()) for _ in range(3)]
         for number in range(20):
             tries = [stores[n % 3].bind(f"s{number}", Binding(f"w{n}"), None) for n in range(12)]
-            told = {one.worker for one in await asyncio.gather(*tries) if one}
-            assert len(told) == 1
-            home = told.pop()
+            told = await asyncio.gather(*tries)
+            assert sum(one.done for one in told) == 1
+            [home] = {one.session.worker for one in told if one.session}
             moves = [stores[n % 3].bind(f"s{number}", Binding(f"v{n}"), home) for n in range(12)]
-            assert len({one.worker for one in await asyncio.gather(*moves) if one}) == 1
+            told = await asyncio.gather(*moves)
+            assert sum(one.done for one in told) == 1
+            assert len({one.session.worker for one in told if one.session}) == 1
 
     play(test)
 
@@ -112,11 +116,11 @@ def test_expiry(play: Play) -> None:
         await store.bind("a", Binding("w"), None)
         await asyncio.sleep(0.25)
         assert await store.use("a") is None
-        again = await store.bind("a", Binding("v"), None)
+        again, _ = await store.bind("a", Binding("v"), None)
         assert again is not None
         assert again.worker == "v"
         sliding = make(Lease(ttl=0.4, sliding=True, longest=1.0))
-        first = await sliding.bind("b", Binding("w"), None)
+        first, _ = await sliding.bind("b", Binding("w"), None)
         assert first is not None
         await asyncio.sleep(0.2)
         later = await sliding.use("b")
@@ -128,14 +132,26 @@ def test_expiry(play: Play) -> None:
 
 
 def test_an_end_that_a_worker_has_given(play: Play) -> None:
-    """Is kept."""
+    """Is kept, however sessions slide; it is no later than any other's may be."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100))
+        store = make(Lease(ttl=100, sliding=True, longest=1000))
         ends = float(int(time.time()) + 7)
-        session = await store.bind("a", Binding("w", own="o", expires=ends), None)
+        its = Binding("w", own="o", expires=ends, fixed=True)
+        session, _ = await store.bind("a", its, None)
         assert session is not None
         assert (session.expires, session.own) == (ends, "o")
+        await store.bind("a", Binding("v", own="p"), "w")
+        for _ in range(2):
+            used = await store.use("a")
+            assert used is not None
+            assert (used.expires, used.fixed) == (ends, True)
+        [(_, listed)] = await store.listed(9)
+        assert (listed.expires, listed.fixed) == (ends, True)
+        late = Binding("w", expires=ends + 9999, fixed=True)
+        capped, _ = await store.bind("b", late, None)
+        assert capped is not None
+        assert abs(capped.expires - capped.created - 1000) < 0.01
 
     play(test)
 
@@ -202,14 +218,15 @@ def test_what_others_use_is_not_one_s_own(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease())
-        elsewhere = Binding("v", unless_used=True)
         for key, others in (("a", False), ("b", True)):
-            await store.bind(key, Binding("w"), None)
+            first, _ = await store.bind(key, Binding("w"), None)
+            assert first is not None
+            begun = first.used
             if others:  # looked for it, or wanted to bind it themselves
                 await store.bind(key, Binding("u"), None)
-            moved = await store.bind(key, elsewhere, "w")
+            moved, done = await store.bind(key, Binding("v", used=begun), "w")
             assert moved is not None
-            assert moved.worker == ("w" if others else "v")
+            assert (moved.worker, done) == (("w", False) if others else ("v", True))
             ended = await store.close(key, begun=moved.created)
             assert (ended is None) == others
             assert (await store.use(key) is not None) == others
@@ -222,14 +239,77 @@ def test_another_session_of_the_same_id_is_not_one_s_own(play: Play) -> None:
 
     async def test(make: Make) -> None:
         store = make(Lease())
-        first = await store.bind("a", Binding("w"), None)
+        first, _ = await store.bind("a", Binding("w"), None)
         assert first is not None
         assert await store.close("a") is not None
         await asyncio.sleep(0.01)  # so that it is another time
-        assert await store.bind("a", Binding("w"), None) is not None
+        await store.bind("a", Binding("w"), None)
         assert await store.close("a", begun=first.created) is None
         second = await store.use("a")
         assert second is not None
         assert second.created > first.created
 
     play(test)
+
+
+def test_a_move_is_taken_back_unless_others_have_used_it(play: Play) -> None:
+    """Whoever has moved a session knows when it was used last."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease())
+        for key, others in (("a", False), ("b", True)):
+            await store.bind(key, Binding("w"), None)
+            mine = await store.use(key)
+            assert mine is not None
+            moved, _ = await store.bind(key, Binding("v"), "w")
+            assert moved is not None
+            last = moved.used
+            assert last == mine.used
+            if others:
+                await asyncio.sleep(0.01)
+                await store.use(key)
+            back, done = await store.bind(key, Binding("w", used=last), "v")
+            assert back is not None
+            assert (back.worker, done) == (("v", False) if others else ("w", True))
+
+    play(test)
+
+
+def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
+    """Nor scripts that it has forgotten: nobody notices; nor more questions than connections."""
+    import redis as client  # noqa: PLC0415
+
+    async def test(direct: Any) -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        await store.bind("a", Binding("w"), None)
+        for trouble in (("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"), ("SCRIPT", "FLUSH")):
+            found = await asyncio.gather(*(store.use("a") for _ in range(100)))
+            assert {one.worker for one in found if one} == {"w"}
+            direct.execute_command(*trouble)
+        assert await store.use("a") is not None
+        assert direct.info("clients")["connected_clients"] <= 2 + CONNECTIONS
+        await store.stop()
+
+    with client.Redis.from_url(redis.url) as direct:
+        asyncio.run(test(direct))
+
+
+def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
+    """What was on its way for them is not taken for what another one has asked."""
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        for key in "ab":
+            await store.bind(key, Binding(f"w-{key}"), None)
+        for turns in range(12):
+            asked = asyncio.create_task(store.use("a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            found = await store.use("b")
+            assert found is not None
+            assert found.worker == "w-b"
+        await store.stop()
+
+    asyncio.run(test())

@@ -36,14 +36,13 @@ def test_the_longest_life_ends_a_sliding_one() -> None:
 def test_one_who_expects_wrongly_changes_nothing() -> None:
     """And is told how it is."""
     table = Table()
-    assert table.bind("a", Binding("v"), "w", 0) is None
-    first = table.bind("a", Binding("w"), None, 0)
+    assert table.bind("a", Binding("v"), "w", 0) == (None, False)
+    first, done = table.bind("a", Binding("w"), None, 0)
     assert first is not None
-    second = table.bind("a", Binding("v"), None, 0)
-    assert second is first
+    assert done
+    assert table.bind("a", Binding("v"), None, 0) == (first, False)
     assert first.worker == "w"
-    moved = table.bind("a", Binding("v"), "w", 0)
-    assert moved is first
+    assert table.bind("a", Binding("v"), "w", 0) == (first, True)
     assert first.worker == "v"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from router.sessions.away import Away
 from router.sessions.store import MemoryStore
-from router.sessions.table import Binding, Lease, Session
+from router.sessions.table import Binding, Bound, Lease, Session
 from tests.support import OK, MakeRouter, MakeStub, Router, post, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
@@ -106,9 +106,9 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Done at once, and told later."""
-        session = await self.store.bind(key, to, expected)
+        bound = await self.store.bind(key, to, expected)
         self.bound += 1
         await asyncio.sleep(0.2)
-        return session
+        return bound

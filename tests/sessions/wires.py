@@ -7,6 +7,7 @@ is next to go on is decided here.
 import asyncio
 import json
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from router.answer_head import Head as AnswerHead
@@ -25,7 +26,7 @@ from router.sagemaker.paths import route
 from router.sagemaker.surface import SageMaker
 from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
-from router.sessions.table import Binding, Lease, Session
+from router.sessions.table import Binding, Bound, Lease, Session
 from router.settings import Settings
 from router.tls import Contexts
 from strategies.load import Load
@@ -149,9 +150,10 @@ class Yielding:
         await self._yield()
         return found
 
-    async def bind(self, key: str, to: Binding, expected: str | None) -> Session | None:
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         await self._yield()
-        found = _copy(await self.store.bind(key, to, expected))
+        session, done = await self.store.bind(key, to, expected)
+        found = Bound(_copy(session), done)
         await self._yield()
         return found
 
@@ -176,7 +178,7 @@ def _copy(one: Session | None) -> Session | None:
     """Like one that is elsewhere: what was said does not change afterwards."""
     if one is None:
         return None
-    return Session(one.worker, one.created, one.expires, one.used, one.own, one.call)
+    return copy(one)
 
 
 class Machine:

@@ -43,7 +43,8 @@ def write(redis: RedisServer) -> Write:
 
     def written(tokens: Sequence[int], chunk: int, **more: Any) -> list[str]:
         model, rank = more.get("model", "toy"), more.get("rank", "01000100")
-        keys = [f"{model}@{rank}@0@{name}" for name in named(tokens, chunk)]
+        salt = f"@{more['salt']}" if "salt" in more else ""
+        keys = [f"{model}@{rank}@0@{name}{salt}" for name in named(tokens, chunk)]
         with Redis(port=redis.port) as client:
             for key in keys:
                 client.set(key, bytes(more.get("size", 16)))

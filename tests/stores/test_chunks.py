@@ -42,6 +42,7 @@ def test_kinds_of_keys_are_told_apart() -> None:
     server = b"/models/a@b@01000100@0@" + b"ab" * 32
     engine = b"meta-llama/x@8@3@-1f9a@bfloat16"
     assert SERVERS.fullmatch(server)
+    assert SERVERS.fullmatch(server + b"@tenant")
     assert not SERVERS.fullmatch(engine)
     assert ENGINES.fullmatch(engine)
     assert not ENGINES.fullmatch(b"warmroute:{pool}:used")

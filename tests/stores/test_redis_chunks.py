@@ -27,7 +27,7 @@ def asked(
     settings = LmcacheSettings(redis=redis.url, **{"chunk": CHUNK, **more})
 
     async def run() -> Any:
-        store = RedisChunks(settings, settings.chunking, bytes_per_token)
+        store = RedisChunks(settings, settings.naming, bytes_per_token)
         try:
             return await work(store)
         finally:
@@ -47,12 +47,17 @@ def check(redis: RedisServer, **more: Any) -> str:
 
 
 def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
-    """Whole chunks from the first on; what has a salt is not known."""
+    """Whole chunks from the first on; what has a salt is found by it alone."""
     keys = write(PROMPT, CHUNK)
     assert held(redis, PROMPT) == 768
     assert held(redis, PROMPT[:200]) == 192
     assert held(redis, [1, *PROMPT]) == 0
     assert held(redis, PROMPT, salt="tenant") == 0
+    write(PROMPT[:130], CHUNK, salt="tenant")
+    assert held(redis, PROMPT, salt="tenant") == 128
+    assert held(redis, PROMPT, salt="other") == 0
+    for odd in ("a@b", "a/b", "a\\b", "a\0b", "\ud800", "s" * 129):
+        assert held(redis, PROMPT, salt=odd) == 0
     with Redis(port=redis.port) as client:
         client.delete(keys[3])
     assert held(redis, PROMPT) == 192
@@ -74,9 +79,9 @@ def test_other_models_and_gpus_are_not_ours(redis: RedisServer, write: Write) ->
     """Nor are they taken for nothing: that is said."""
     write(PROMPT, CHUNK, model="other", rank="08000800")
     assert held(redis, PROMPT) == 0
-    assert "holds chunks of other with 8 GPUs, and settings say toy with 1 GPUs" in check(
-        redis, model="toy"
-    )
+    said = check(redis, model="toy")
+    assert "holds chunks of other with 8 GPUs, named by the server, and settings say toy" in said
+    assert "with 1 GPUs, named by the server" in said
     assert held(redis, PROMPT, model="other", gpus=8) == 768
     assert check(redis, model="other", gpus=8) == ""
 
@@ -95,7 +100,7 @@ def test_another_version_is_said(redis: RedisServer) -> None:
     """LMCache in the engine's own process names chunks by the engine's hash."""
     with Redis(port=redis.port) as client:
         client.set("toy@1@0@1f9ab@bfloat16", b"kv")
-    assert "in the engine's own process" in check(redis)
+    assert "toy with 1 GPUs, bfloat16, named in the engine, and settings say" in check(redis)
 
 
 def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:

@@ -22,6 +22,11 @@ class Told:
         self.wrong = ""
         self.asked = self.looked = 0
 
+    @property
+    def chunk(self) -> int:
+        """As is usual."""
+        return 256
+
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """As it was told."""
         del ids, model, salt
@@ -48,6 +53,28 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_what_was_computed_and_did_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else lies there; where some of it came, or it had no time to, all is well."""
+    monkeypatch.setattr(shared, "SUSPECT", 8)
+
+    async def run(*, came: bool, waited: float) -> str:
+        clock, told = Clock(), Told(0)
+        store = SharedStore(told, 5.0, clock)
+        for number in range(7):
+            await store.ask(Prompt("toy", 400, ids=bytes([number]) * 1600))
+            await store.ask(Prompt("toy", 10, ids=bytes(40)))  # too short to be there
+            assert store.wrong == ""
+        clock.now += waited
+        told.tokens = 256 if came else 0
+        await store.look()
+        return store.wrong
+
+    for came, waited, said in ((False, 6.0, "another chunk size"), (True, 6.0, ""), (False, 1, "")):
+        wrong = asyncio.run(run(came=came, waited=waited))
+        assert bool(wrong) == bool(said)
+        assert said in wrong
 
 
 def test_an_answer_is_kept_for_its_prompt() -> None:

@@ -276,6 +276,26 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
     assert not spills(4)
 
 
+@pytest.mark.parametrize("reused", [False, True])
+def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) -> None:
+    """Two workers are idle and hold the same; one has had more to do, and will have again."""
+    run = Run("prefixaware", fleet(2))
+    text = LONG[:16_000] if reused else ""
+    for now in range(40):
+        for worker in run.workers:
+            run.strategy.placed(prompt(text + "x"), worker, float(now))
+        run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
+        load = run.workers[0].load
+        load.release(load.book(float(now), 0.8), float(now))
+    first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 40.0).candidates
+    assert (first.cost.wait, second.cost.wait) == (0.0, 0.0)
+    if reused:
+        assert first.worker.name == "w1"
+        assert second.cost.home > 0.2 > first.cost.home
+    else:  # nothing follows, so nothing will wait
+        assert second.cost.home < 0.02
+
+
 def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
     """Where the KV cache has no room, a request waits until another one leaves."""
     run = Run("leastload", fleet(2))

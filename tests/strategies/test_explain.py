@@ -56,6 +56,7 @@ def test_all_is_told() -> None:
 def test_terms_stand_in_a_line() -> None:
     """As the header has them; none where nothing was compared."""
     assert terms(HOLDER) == (
-        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s"
+        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
+        "home=0.000s"
     )
     assert terms(Candidate(Stand("c"), FREE)) == ""

@@ -36,6 +36,7 @@ class Told:
         self.events = 0
         self.heard_before: list[int] = []
         self.forgotten: list[str] = []
+        self.corrected: list[tuple[str, Held, Held, bool]] = []
 
     def held(self, _: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
         """As it was told."""
@@ -53,6 +54,13 @@ class Told:
         """Write it down."""
         self.observed.append((worker, predicted))
         self.heard_before.append(heard)
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """Write it down."""
+        assert prompt.blocks
+        self.corrected.append((worker, believed, found, sure))
 
     def forget(self, worker: str) -> None:
         """Write it down."""
@@ -203,3 +211,68 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
         assert (kvaware.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
     assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
     assert kvaware.loads.rates["l1"] == pytest.approx(200_000)
+
+
+def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> Candidate:
+    """One prompt there and back; what was believed."""
+    best = kvaware.rank(PROMPT, [worker], now).candidates[0]
+    kvaware.placed(PROMPT, worker, now)
+    outcome = Outcome(True, prompt_tokens=4160, **said)  # type: ignore[arg-type]
+    kvaware.settled(PROMPT, best, outcome, now)
+    return best
+
+
+def test_a_worker_that_says_where_it_found_it_is_believed() -> None:
+    """Tiers are corrected by its word, and learned from what it loaded, not from what was held."""
+    memory, worker = Told(a=Held(0, 4096)), View("a")
+    kvaware, found = strategy(memory, 0.0), Held(0, 0, 4096)
+    took = 4096 / 5_000 + worker.pace.prefill(64, 4096) / MARGIN
+    for _ in range(12):
+        asked(kvaware, worker, cached_tokens=4096, found=found, computed_s=took)
+    assert memory.corrected[0] == ("a", Held(0, 4096), found, True)
+    assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
+    assert kvaware.loads.rates["l1"] == pytest.approx(200_000)
+
+
+def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
+    """What was found as believed corrects nothing, nor does what the GPU lacks: it tells."""
+    memory, worker = Told(a=Held(1024, 3072)), View("a")
+    kvaware = strategy(memory, 0.0)
+    asked(kvaware, worker, cached_tokens=4096)
+    memory.tokens["a"] = Held(4096)
+    asked(kvaware, worker, cached_tokens=0)
+    assert memory.corrected == []
+    memory.tokens["a"] = Held(1024, 3072)
+    asked(kvaware, worker, cached_tokens=1040)
+    assert memory.corrected == [("a", Held(1024, 3072), Held(1024, 16), False)]
+    memory.doubts["a"] = "gap"
+    asked(kvaware, worker, cached_tokens=0)
+    assert len(memory.corrected) == 1
+
+
+@pytest.mark.parametrize("promotes", [False, True])
+def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> None:
+    """On L1 too, though no event says so; until an answer says that it does not."""
+    memory, worker = Told(a=Held(0, 0, 4096)), View("a")
+    kvaware = strategy(memory, 0.0)
+    kvaware.loads = Loads(promotes=promotes)
+    asked(kvaware, worker, cached_tokens=4096)
+    asked(kvaware, worker, 1.0, cached_tokens=4096, found=Held(0, 0, 4096))
+    on_l1 = kvaware.rank(PROMPT, [worker], 2.0)
+    assert (on_l1.reason, on_l1.candidates[0].loading.l1) == (
+        ("l1", 4096) if promotes else ("l2", 0)
+    )
+    if promotes:
+        asked(kvaware, worker, 3.0, cached_tokens=64, found=Held(0, 64))
+        assert kvaware.rank(PROMPT, [worker], 4.0).reason == "l2"
+        asked(kvaware, worker, 5.0, cached_tokens=4096)
+        assert kvaware.rank(PROMPT, [worker], 6.0).reason == "l1"
+        kvaware.forget("a")
+        assert kvaware.gauges()["promoted_blocks"] == 0
+
+
+def test_nothing_is_promoted_to_a_tier_that_is_off() -> None:
+    """Whatever else is said."""
+    assert Loads(promotes=True).promotes
+    assert not Loads(l1_rate=None, promotes=True).promotes
+    assert not Loads(l2_rate=None, promotes=True).promotes

@@ -4,7 +4,7 @@ import pygtrie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.prefixtree import Placement, PrefixTree
+from strategies.prefixtree import AT_ONCE, Placement, PrefixTree
 
 Prompt = tuple[int, ...]
 _prompts = st.lists(st.integers(0, 2), max_size=8).map(tuple)
@@ -197,11 +197,47 @@ def test_a_worker_that_comes_and_goes_leaves_nothing_behind() -> None:
 def test_what_only_forgotten_workers_held_is_gone() -> None:
     """Nothing of a worker that left stays in memory."""
     tree = PrefixTree(_LARGE)
-    for number in range(200):
+    for number in range(3 * AT_ONCE // 2):
         tree.insert(keys((number, 1)), f"w{number % 3}")
     for number in range(3):
         tree.forget(f"w{number}")
-    assert (len(tree), tree.bytes, tree._root.children, tree._shadows) == (0, 0, {}, {})
+    assert (len(tree), tree.bytes, tree.root.children, tree._shadows) == (0, 0, {}, {})
+
+
+def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
+    """Its entries go beside those that are placed, and the next of its name is another one."""
+    tree = PrefixTree(_LARGE)
+    for number in range(5 * AT_ONCE):
+        tree.insert(keys((number, 1)), "w0")
+    tree.forget("w0")
+    assert len(tree) == 2 * 4 * AT_ONCE
+    assert tree.held(keys((2, 1))) == tree.held(keys((5 * AT_ONCE - 1, 1))) == {}
+    left = tree.bytes
+    for number in (1, 2, 3, 4):
+        tree.insert(keys((number, 2)), "w0")
+        assert 0 < tree.bytes < left
+        left = tree.bytes
+        assert tree.held(keys((number, 1))) == {"w0": 1}
+    tree.insert(keys((4, 2)), "w0")
+    assert len(tree) == 2 * 4
+    assert list(tree._by_bit.values()) == list(tree._shadows.values())
+
+
+def test_a_newcomer_takes_its_share_bit_by_bit() -> None:
+    """The others shrink beside what is placed, faster than it grows."""
+    limit = 2_000 * 776
+    tree = PrefixTree(limit)
+    for number in range(3_000):
+        tree.close(tree.insert(keys((number % 2, number)), f"w{number % 2}"))
+    full = tree.bytes
+    assert full > 0.95 * limit
+    for number in range(60):
+        before = {name: len(list(shadow)) for name, shadow in tree._shadows.items()}
+        tree.close(tree.insert(keys((2, number)), "new"))
+        after = {name: len(list(shadow)) for name, shadow in tree._shadows.items()}
+        assert sum(before.values()) - sum(after.values()) <= AT_ONCE
+        assert tree.bytes <= limit
+    assert all(shadow.bytes <= limit / 3 for shadow in tree._shadows.values())
 
 
 @given(_steps, _workers, _prompts)
@@ -240,4 +276,4 @@ def test_taking_back_never_disconnects(
             assert parent.parent is None or parent.entries[shadow.bit].held == len(parent.keys)
     for name in ("a", "b", "c"):
         tree.forget(name)
-    assert (len(tree), tree._root.children) == (0, {})
+    assert (len(tree), tree.root.children) == (0, {})

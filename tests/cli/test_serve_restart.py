@@ -1,0 +1,141 @@
+"""A router is restarted: what it knew of caches is there again, or it says that it is not."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from time import time
+from typing import Any
+
+import httpx
+import pytest
+
+from router.state import OLDEST_S
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.commands import Running, Serve, run
+from tests.sessions.redis_server import RedisServer
+from tests.sessions.test_two_routers import invoke, opened
+
+SOON = {"delay": "0s", "drain": "5s"}
+#: Prompts that have nothing in common.
+PROMPTS = [f"{number} " * 900 for number in range(24)]
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[FleetThread]:
+    """Workers that outlive routers."""
+    with FleetThread(FleetSettings(workers=3, profile="toy", models=("toy",))) as fleet:
+        yield fleet
+
+
+def asked(running: Running) -> dict[str, tuple[str, str]]:
+    """Ask everything once; tell by prompt where it went and why."""
+    found = {}
+    for prompt in PROMPTS:
+        chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 1}
+        answer = httpx.post(f"{running.url()}/v1/chat/completions", json=chat, timeout=20)
+        assert answer.status_code == 200, answer.text
+        reason = answer.headers["x-warmroute-decision"].partition(";")[0]
+        found[prompt] = answer.headers["x-warmroute-worker"], reason
+    return found
+
+
+def restarted(serve: Serve, simulated: FleetThread, **settings: object) -> tuple[Running, Running]:
+    """One that was asked and has ended, and the one after it, asked too."""
+    before = serve(*simulated.urls, shutdown={**SOON, **settings})
+    first = asked(before)
+    assert {reason for _, reason in first.values()} == {"cold"}
+    assert before.end(signal.SIGTERM) == 0
+    return before, serve(*simulated.urls, shutdown={**SOON, **settings})
+
+
+def test_prefixes_keep_their_workers(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
+    """With a folder to leave them in; a file is read once, and by nobody else."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    settings = {**SOON, "state": str(folder)}
+    before = serve(*simulated.urls, shutdown=settings)
+    first = asked(before)
+    assert "starts cold: nothing was left" in before.err.read_text()
+    assert before.end(signal.SIGTERM) == 0
+    (file,) = folder.iterdir()
+    assert file.name == "default.1.prefixes"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert b"900" not in file.read_bytes()
+    after = serve(*simulated.urls, shutdown=settings)
+    again = asked(after)
+    assert "blocks of prefixes that were left for it" in after.err.read_text()
+    assert not list(folder.iterdir())
+    stayed = sum(again[prompt][0] == first[prompt][0] for prompt in PROMPTS)
+    assert stayed >= 0.95 * len(PROMPTS)
+    assert {reason for _, reason in again.values()} == {"prefix"}
+
+
+def test_without_a_folder_it_starts_cold(serve: Serve, simulated: FleetThread) -> None:
+    """And each decision says so, until it has been made once."""
+    _, after = restarted(serve, simulated)
+    assert {reason for _, reason in asked(after).values()} == {"cold"}
+    assert {reason for _, reason in asked(after).values()} == {"prefix"}
+
+
+@pytest.mark.parametrize("fault", ["nonsense", "old", "empty"])
+def test_what_cannot_be_used_is_passed_over(
+    serve: Serve, simulated: FleetThread, tmp_path: Path, fault: str
+) -> None:
+    """The log says why; it serves as any router does at first."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    file = folder / "default.1.prefixes"
+    file.write_bytes(b"" if fault == "empty" else b"nonsense")
+    if fault == "old":
+        then = time() - 2 * OLDEST_S
+        os.utime(file, (then, then))
+    running = serve(simulated.urls[0], shutdown={**SOON, "state": str(folder)})
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    answer = httpx.post(f"{running.url()}/v1/chat/completions", json=chat, timeout=20)
+    assert answer.status_code == 200
+    said = "120 minutes old" if fault == "old" else "starts cold: not a prefix tree"
+    assert said in running.err.read_text()
+
+
+def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    """And not only the end, when there is something to lose."""
+    file = tmp_path / "w.yaml"
+    state = tmp_path / "missing"
+    file.write_text(f"workers: [http://127.0.0.1:9]\nshutdown: {{state: {state}}}\n")
+    done = run("serve", "--config", file, "--listen", "127.0.0.1:0")
+    assert done.returncode != 0
+    assert f"shutdown.state: {state}: No such file or directory" in done.stderr
+
+
+def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
+    """By its place among them."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    settings = {**SOON, "state": str(folder)}
+    running = serve(*simulated.urls, args=("--processes", 2), shutdown=settings)
+    asked(running)
+    assert running.end(signal.SIGTERM) == 0
+    assert {one.name for one in folder.iterdir()} == {"default.1.prefixes", "default.2.prefixes"}
+
+
+def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:
+    """In Redis, though the router that opened them was killed."""
+    with RedisServer() as redis:
+        settings: dict[str, Any] = {
+            "strategy": "session",
+            "session": {"redis": {"url": redis.url}},
+            "shutdown": SOON,
+        }
+        before = serve(*simulated.urls, **settings)
+        sessions = dict.fromkeys((opened(before.url()) for _ in range(6)), "")
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        for name in sessions:
+            sessions[name] = invoke(before.url(), body, name).headers["x-warmroute-worker"]
+        before.process.kill()
+        before.process.wait(20)
+        after = serve(*simulated.urls, **settings)
+        for name, worker in sessions.items():
+            answer = invoke(after.url(), body, name)
+            assert (answer.status_code, answer.headers["x-warmroute-worker"]) == (200, worker)

@@ -1,0 +1,111 @@
+"""What an engine did not find where it was said to lie leaves the index, till it is told again."""
+
+from typing import Any
+
+import pytest
+
+from controller.memory import Memory
+from controller.misses import REMEMBERED
+from controller.source import Source
+from strategies.base import Prompt
+from strategies.loads import Held
+from tests.controller.test_memory import prompt, push, stored
+
+CPU: dict[str, Any] = {"medium": "CPU"}
+REMOTE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
+
+
+def told(*events: dict[str, object]) -> tuple[Memory, Source]:
+    """A memory with one worker, which told these."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, *events)
+    return memory, source
+
+
+def missed(memory: Memory, believed: Held, found: Held, *, sure: bool = True) -> Held:
+    """An answer said so; return what is believed then."""
+    memory.correct("w", prompt(), believed, found, sure=sure)
+    return memory.held(prompt(), ["w"]).get("w", Held())
+
+
+def test_what_was_not_on_l1_is_not_believed_again() -> None:
+    """From where the worker stopped; what it did find stays."""
+    memory, _ = told(stored(0, 2), stored(0, 8, **CPU))
+    assert missed(memory, Held(32, 96), Held(32, 32)) == Held(32, 32)
+    assert memory.misses.counts[next(iter(memory.misses.counts))] == 4
+
+
+def test_it_may_have_been_loaded_from_l2_instead() -> None:
+    """Then it is L1 alone that lost it; the GPU is never doubted, it tells of itself."""
+    memory, _ = told(stored(0, 2), stored(0, 8, **CPU), stored(0, 8, **REMOTE))
+    assert missed(memory, Held(32, 96), Held(32, 0, 96)) == Held(32, 0, 96)
+    assert missed(memory, Held(32, 0, 96), Held()) == Held(32, 0, 0)
+
+
+def test_a_store_forgets_for_everyone() -> None:
+    """Stores tell of nothing that leaves them."""
+    memory, _ = told(stored(0, 8, **REMOTE))
+    memory.join("other")
+    assert missed(memory, Held(0, 0, 128), Held(0, 0, 64)) == Held(0, 0, 64)
+    assert memory.held(prompt(), ["other"])["other"] == Held(0, 0, 64)
+
+
+def test_a_sum_counts_the_second_time() -> None:
+    """Once, loading may have been given up."""
+    memory, _ = told(stored(0, 8, **CPU))
+    for left in (128, 0):
+        assert missed(memory, Held(0, 128), Held(), sure=False) == Held(0, left)
+
+
+def test_what_is_announced_again_stays() -> None:
+    """Before the answer has ended, or after."""
+    memory, source = told(stored(0, 8, **CPU))
+    push(source, stored(0, 8, **CPU))
+    assert missed(memory, Held(0, 128), Held()) == Held(0, 128)
+    assert missed(memory, Held(0, 128), Held()) == Held()
+    push(source, stored(0, 8, **CPU))
+    assert memory.held(prompt(), ["w"])["w"] == Held(0, 128)
+    assert memory.index.holdings.copies == 0
+
+
+def test_a_removal_that_comes_late_takes_nothing_else() -> None:
+    """The name is known still, and stands for what has left already."""
+    memory, source = told(stored(0, 8), stored(0, 8, **CPU))
+    missed(memory, Held(0, 128), Held())
+    names = [16000 + place for place in range(8)]
+    push(source, {"type": "BlockRemoved", "block_hashes": names, "medium": "CPU"})
+    assert memory.held(prompt(), ["w"])["w"] == Held(128)
+    assert sum(place.blocks for place in memory.index.places()) == 8
+
+
+def test_nobody_knows_which_rank_it_was() -> None:
+    """So none is corrected; nor is a worker that nobody hears of."""
+    memory, source = told(stored(0, 8, **CPU))
+    other = memory.join("w", 1)
+    push(other, stored(0, 8, **CPU))
+    assert missed(memory, Held(0, 128), Held()) == Held(0, 128)
+    memory.leave(other)
+    assert missed(memory, Held(0, 128), Held()) == Held()
+    memory.leave(source)
+    assert missed(memory, Held(0, 128), Held()) == Held()
+
+
+@pytest.mark.parametrize("number", [1, REMEMBERED + 1])
+def test_only_so_many_are_remembered(number: int) -> None:
+    """Of those that were missed once."""
+    memory, _ = told(stored(0, 8, **CPU))
+    missed(memory, Held(0, 128), Held(), sure=False)
+    (place,) = [one for one in memory.index.places() if one.blocks]
+    for key in range(number):
+        memory.misses._again(place, -key - 1)
+    left = missed(memory, Held(0, 128), Held(), sure=False)
+    assert left == (Held() if number == 1 else Held(0, 128))
+    assert len(memory.misses._once) <= REMEMBERED
+
+
+def test_a_prompt_without_blocks_of_that_size() -> None:
+    """Says nothing."""
+    memory, _ = told(stored(0, 8, **CPU))
+    memory.correct("w", Prompt("m", 129), Held(0, 128), Held(), sure=True)
+    assert memory.held(prompt(), ["w"])["w"] == Held(0, 128)

@@ -1,0 +1,198 @@
+"""What engines do not tell of their slower tiers, as vLLM 0.32 was seen not to tell it."""
+
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from controller.events import Removed, Tier
+from controller.memory import Memory
+from controller.place import MOST_APART
+from strategies.base import Prompt
+from strategies.blocks import even_chain, even_root
+from strategies.loads import Held
+from tests.controller.test_memory import prompt, push, stored
+
+CPU: dict[str, Any] = {"medium": "CPU"}
+STORE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
+CLEARED = {"type": "AllBlocksCleared"}
+
+
+def removed(first: int, number: int, medium: str) -> dict[str, object]:
+    """Blocks that left a tier."""
+    names = [16_000 + place for place in range(first, first + number)]
+    return {"type": "BlockRemoved", "block_hashes": names, "medium": medium}
+
+
+def singly(*blocks: int, **more: Any) -> list[dict[str, object]]:
+    """One event for each block, as offload tiers tell of them."""
+    return [stored(block, 1, **more) for block in blocks]
+
+
+def answered(memory: Memory, asked: Prompt, cached: int, worker: str = "w") -> None:
+    """The worker has reported its cached tokens, and again the next time."""
+    for _ in range(2):
+        believed = memory.held(asked, [worker]).get(worker, Held())
+        memory.correct(worker, asked, believed, Held(cached), sure=False)
+
+
+def test_blocks_of_slower_tiers_come_in_any_order() -> None:
+    """Children before their parents, each by itself."""
+    for seed in range(20):
+        memory = Memory(1 << 24)
+        order = Random(seed).sample(range(8), 8)
+        push(memory.join("w"), *singly(*order, **CPU), *singly(*order, **STORE))
+        assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
+        assert memory.index.waiting == 0
+
+
+def test_a_salt_that_is_left_out_is_known_by_name() -> None:
+    """vLLM tells it of the GPU's first block alone; other tiers tell names and tokens."""
+    memory = Memory(1 << 24)
+    w, cold = memory.join("w"), memory.join("cold")
+    push(w, stored(0, 8, extra_keys=[["s"], *[None] * 7]))
+    push(w, *singly(5, 0, 7, 2, 1, 3, 4, 6, **CPU), *singly(5, 0, 7, 2, 1, 3, 4, 6, **STORE))
+    push(w, removed(0, 8, "GPU"))
+    push(cold, *singly(*range(8), **CPU))  # loaded from the store, before its GPU tells of it
+    names = ["w", "cold"]
+    nothing = dict.fromkeys(names, Held())
+    assert memory.held(prompt(salt="s"), names) == dict.fromkeys(names, Held(0, 128))
+    assert {**nothing, **memory.held(prompt(), names)} == nothing
+
+
+def test_a_chunk_of_which_the_first_block_is_known() -> None:
+    """The rest follows it; a block of another size has nothing to do with it."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, stored(0, 1, extra_keys=[["s"]]), stored(0, 4, **CPU))
+    assert memory.held(prompt(salt="s"), ["w"]) == {"w": Held(16, 48)}
+    push(source, {**stored(0, 2, 32, **CPU), "block_hashes": [16_000, 32_001]})
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
+
+
+def test_a_cleared_engine_keeps_its_slower_tiers() -> None:
+    """`/reset_prefix_cache` is of the GPU."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, stored(0, 8), stored(0, 8, **CPU), stored(0, 8, **STORE), CLEARED)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
+    push(source, removed(0, 8, "CPU"))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
+
+
+def test_what_is_told_again_after_a_clear_was_lost() -> None:
+    """With `reset_external` the host's memory is emptied without a word: what came since stays,
+    and nothing is there twice."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, *singly(*range(8), 0, 1, **CPU), CLEARED)
+    other = {**stored(0, 1, **CPU), "block_hashes": [9], "token_ids": [7] * 16}
+    push(source, other, *singly(3, 0, **CPU))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
+    assert memory.index.counts["gone without a word"] == 8
+    push(source, *singly(1, 2, **CPU))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
+    place = memory.index.place("w", Tier.L1)
+    assert place is not None
+    assert (place.blocks, place.copies, memory.index.holdings.copies) == (5, {}, 0)
+    push(source, removed(0, 1, "CPU"))
+    assert memory.held(prompt(), ["w"]) == {"w": Held()}
+
+
+def test_names_alone_are_told_again_too() -> None:
+    """As of engines that leave tokens out."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    bare: dict[str, Any] = {
+        "medium": "CPU",
+        "token_ids": [],
+        "block_size": 0,
+        "parent_block_hash": None,
+    }
+    push(source, stored(0, 8), *singly(*range(1, 8), **bare), CLEARED)
+    push(source, stored(0, 8), *singly(0, **bare), removed(0, 8, "GPU"))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
+    push(source, *singly(2, **bare))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
+    place = memory.index.place("w", Tier.L1)
+    assert place is not None
+    assert place.blocks == 1
+
+
+def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
+    """What is then told again is there twice, as ever; and names that are kept are few."""
+    memory = Memory(1 << 26)
+    source = memory.join("w")
+    push(source, stored(0, 8, **CPU), CLEARED)
+    place = memory.index.place("w", Tier.L1)
+    assert place is not None
+    for number in range(MOST_APART + 1):
+        more = {"block_hashes": [99_000 + number], "token_ids": [number] * 16}
+        push(source, {**stored(0, 1, **CPU), **more})
+        assert place.since is None or len(place.since) <= MOST_APART
+    assert place.since is None
+    push(source, stored(0, 8, **CPU))
+    assert place.blocks == MOST_APART + 9
+
+
+def test_a_store_tells_of_nothing_that_leaves_it() -> None:
+    """Who had to compute what was said to lie there tells: the next one is not promised it."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8, **STORE))
+    push(memory.join("other"))
+    assert memory.held(prompt(), ["other"]) == {"other": Held(0, 0, 128)}
+    answered(memory, prompt(), 48, "other")
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 48)}
+    assert memory.misses.counts[Tier.L2] == 1
+    push(memory.sources["w"][0], stored(3, 1, **STORE))  # written anew, the others were there
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
+
+
+def test_a_disk_of_its_own_is_judged_alike() -> None:
+    """And nothing is taken back where all was found, or more."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 8, medium="STORAGE"))
+    for cached in (128, 144, 127, 113):
+        answered(memory, prompt(), cached)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
+    answered(memory, prompt(), 0)
+    assert memory.held(prompt(), ["w"]).get("w", Held()) == Held()
+
+
+def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
+    """What a GPU drops is told; of LMCache's chunks it is not told under which salt they lie."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    push(source, stored(0, 2), stored(0, 8, **CPU))
+    answered(memory, prompt(), 48)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32, 16)}
+    answered(memory, prompt(), 0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
+    push(source, stored(3, 1, **CPU), CLEARED)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 32)}
+    push(source, stored(0, 1, **CPU), stored(0, 2))
+    answered(memory, prompt(), 32)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
+
+
+def test_ranks_take_nothing_back() -> None:
+    """Nobody knows which of them had to compute."""
+    memory = Memory(1 << 24)
+    for rank in range(2):
+        push(memory.join("w", rank), stored(0, 8, **STORE))
+    answered(memory, prompt(), 0)
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
+
+
+def test_what_nobody_holds_cannot_be_missed() -> None:
+    """Whatever the prompt is."""
+    memory = Memory(1 << 24)
+    push(memory.join("w"), stored(0, 4, **STORE))
+    other = replace(prompt(), blocks={16: even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)})
+    before = len(memory.index)
+    memory.correct("w", other, Held(0, 0, 64), Held(32), sure=True)
+    memory.correct("w", prompt(), Held(0, 0, 128), Held(64), sure=True)
+    assert len(memory.index) == before
+    memory.index.remove("w", Removed([16_000], Tier.L2, True, None))
+    memory.correct("w", prompt(), Held(0, 0, 64), Held(), sure=True)
+    assert memory.misses.counts[Tier.L2] == 0

@@ -1,0 +1,72 @@
+"""Whoever asks whether the router lives is answered, however much else it has to do: row C3."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.cancel.test_cancel_tokenizing import Gate as Tokenizer
+from tests.cancel.test_cancel_tokenizing import know, long_chat
+from tests.overload.test_overload import Gate, ask, line_is
+from tests.support import MakeRouter, MakeStub, Router, until
+
+#: Where balancers and Kubernetes ask.
+PATHS = ["/health", "/ping", "/health/live", "/health/ready"]
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Enough clients."""
+    return stack.enter_context(ThreadPoolExecutor(8))
+
+
+@pytest.fixture
+def tokenizer() -> Iterator[Tokenizer]:
+    """One that is open in the end."""
+    made = Tokenizer()
+    yield made
+    made.opened.set()
+
+
+def is_alive(router: Router, path: str) -> bool:
+    """Asked as they ask."""
+    return router.http.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_while_the_door_is_full(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, path: str
+) -> None:
+    """One request runs, two wait, all others are refused; health is not in that line."""
+    gate = Gate()
+    limits = {"in_flight": 1, "queue": 2}
+    router = route(stub(gate.script()).url, limits=limits, health={"interval": "30s"})
+    waiting = ask(router, crowd, 3)
+    until(lambda: line_is(router, 2))
+    (refused,) = ask(router, crowd)
+    assert refused.result().status_code in {429, 503}
+    assert is_alive(router, path)
+    assert line_is(router, 2), "all the while"
+    gate.opened.set()
+    assert [one.result().status_code for one in waiting] == [200] * 3
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_while_long_prompts_are_tokenized(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, tokenizer: Tokenizer, path: str
+) -> None:
+    """In as many threads as there are for it."""
+    router = route(stub().url)
+    know(router, tokenizer)
+    chat = {"content": long_chat(stream=False), "timeout": 30}
+    asked = [
+        crowd.submit(router.http.post, "/v1/chat/completions", **chat)  # type: ignore[arg-type]
+        for _ in range(4)
+    ]
+    assert tokenizer.begun.wait(20)
+    assert is_alive(router, path)
+    assert not tokenizer.opened.is_set()
+    assert not any(one.done() for one in asked)
+    tokenizer.opened.set()
+    assert [one.result().status_code for one in asked] == [200] * 4

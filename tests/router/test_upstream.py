@@ -1,0 +1,120 @@
+"""Connections that are closed just as they are used."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from router.connection import CROSSING_LOOKS, Patience
+from router.errors import Gone, Refused
+from router.upstream import TICK_S, Upstream
+
+PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)
+ASK = (b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n", b"{}")
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def served(serve: Served) -> tuple[asyncio.Server, Upstream]:
+    """Begin a worker that does as told, and the connections to it."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    return server, Upstream("127.0.0.1", port, tls=None, patience=PATIENCE)
+
+
+async def asked(upstream: Upstream) -> bytes:
+    """Ask once, and give the connection back."""
+    connection = await upstream.ask(*ASK)
+    try:
+        return await connection.chunk()
+    finally:
+        upstream.release(connection)
+
+
+async def end(server: asyncio.Server, upstream: Upstream) -> None:
+    """Close both, and what stands between them."""
+    upstream.close()
+    server.close()
+    await asyncio.sleep(0.05)
+
+
+def hanging_up(late_s: float) -> tuple[Served, list[int]]:
+    """Answer each connection's first request; hang up at the second, `late_s` after it came."""
+    asked = [0]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        asked[0] += 1
+        writer.write(ANSWER)
+        with suppress(asyncio.IncompleteReadError):  # the last one is not asked again
+            await reader.readuntil(b"{}")
+            asked[0] += 1
+            await asyncio.sleep(late_s)
+        writer.close()
+        await writer.wait_closed()
+
+    return serve, asked
+
+
+def test_what_ended_while_nobody_listened_ended_at_once() -> None:
+    """The two crossed on the way; that this process was stopped just then makes no difference."""
+
+    async def play() -> None:
+        serve, count = hanging_up(0)
+        server, upstream = await served(serve)
+        assert await asked(upstream) == b"ok"
+        again = asyncio.ensure_future(asked(upstream))
+        await asyncio.sleep(0)  # it is written
+        time.sleep(2 * CROSSING_LOOKS * TICK_S)  # noqa: ASYNC251 - nobody listens
+        assert await again == b"ok"
+        assert count == [3]
+        await end(server, upstream)
+
+    asyncio.run(play())
+
+
+def test_what_ended_later_may_have_begun() -> None:
+    """Somebody was listening all the time."""
+
+    async def play() -> None:
+        serve, count = hanging_up(2 * CROSSING_LOOKS * TICK_S)
+        server, upstream = await served(serve)
+        assert await asked(upstream) == b"ok"
+        with pytest.raises(Gone):
+            await asked(upstream)
+        assert count == [2]
+        await end(server, upstream)
+
+    asyncio.run(play())
+
+
+@pytest.fixture
+def resetting() -> Iterator[socket.socket]:
+    """A door whose every guest is turned out at once."""
+    door = socket.create_server(("127.0.0.1", 0))
+    with door:
+        yield door
+
+
+def test_a_connection_that_ends_before_it_is_asked_was_not_asked(resetting: socket.socket) -> None:
+    """Nothing was written, so another worker can be asked."""
+
+    async def play() -> None:
+        port = resetting.getsockname()[1]
+        upstream = Upstream("127.0.0.1", port, tls=None, patience=PATIENCE)
+        connection = await upstream._dial()
+        guest, _ = resetting.accept()
+        guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        guest.close()
+        await asyncio.sleep(0.1)
+        assert not connection.usable
+        with pytest.raises(Refused, match="before it was asked"):
+            await connection.ask(*ASK)
+        upstream.close()
+
+    asyncio.run(play())

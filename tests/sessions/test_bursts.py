@@ -1,0 +1,161 @@
+"""Many sessions that begin at once, noted in a real Redis: nobody's place is taken meanwhile."""
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from router.sessions.store import MemoryStore
+from router.sessions.table import Binding, Bound, Lease, Session
+from tests.sessions.redis_server import RedisServer
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+OPEN = {"requestType": "NEW_SESSION"}
+WORKERS = 4
+
+
+class Busy:
+    """What a worker has under way, and the most that it ever had."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.all = 0
+
+    def enter(self) -> bool:
+        """A request has come."""
+        self.now += 1
+        self.all += 1
+        self.most = max(self.most, self.now)
+        return True
+
+    def leave(self) -> bool:
+        """It is about to be answered."""
+        self.now -= 1
+        return True
+
+    def script(self) -> list[Action]:
+        """Each takes its time."""
+        return [self.enter, 0.1, self.leave, *OK]
+
+
+class Team:
+    """Workers that count, and a router before them."""
+
+    def __init__(self, stub: MakeStub, route: MakeRouter, redis: str | None, most: int) -> None:
+        self.counts = [Busy() for _ in range(WORKERS)]
+        self.workers: list[Stub] = [stub(one.script()) for one in self.counts]
+        name = f"p{uuid.uuid4().hex[:8]}"
+        urls = [worker.url for worker in self.workers]
+        pools = [{"name": name, "workers": urls, "strategy": "session"}]
+        rules = {"redis": {"url": redis, "timeout": "5s"}} if redis else {}
+        self.router: Router = route(pools=pools, session=rules, limits={"in_flight": most})
+
+    def ask(self, path: str, bodies: list[tuple[dict[str, Any], str]]) -> list[httpx.Response]:
+        """Send them all at once, on connections that are there already."""
+        return asyncio.run(self._ask(path, bodies))
+
+    async def _ask(self, path: str, bodies: list[tuple[dict[str, Any], str]]) -> list[Any]:
+        bounds = httpx.Limits(max_connections=len(bodies))
+        async with httpx.AsyncClient(base_url=self.router.url, limits=bounds, timeout=30) as client:
+            await asyncio.gather(*(client.get("/health/live") for _ in bodies))
+            calls = [
+                client.post(path, json=body, headers={"x-session-id": key} if key else {})
+                for body, key in bodies
+            ]
+            return await asyncio.gather(*calls)
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "in Redis"])
+def store(request: pytest.FixtureRequest) -> str | None:
+    """Where sessions are kept."""
+    server: RedisServer | None = request.getfixturevalue("redis") if request.param else None
+    return server.url if server else None
+
+
+def shares(replies: list[httpx.Response]) -> list[int]:
+    """How many each worker has, all of which must be well."""
+    assert {reply.status_code for reply in replies} == {200}
+    return sorted(Counter(reply.headers["x-warmroute-worker"] for reply in replies).values())
+
+
+def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
+    """Each is seen by those that come after it, while it is noted where it is."""
+    team = Team(stub, route, store, most=100)
+    bodies = [(CHAT, f"s{number}") for number in range(6 * WORKERS)]
+
+    def all_are_there() -> bool:
+        return sum(one.all for one in team.counts) == len(bodies)
+
+    for worker, one in zip(team.workers, team.counts, strict=True):
+        worker.script = [one.enter, all_are_there, one.leave, *OK]
+    assert shares(team.ask("/v1/chat/completions", bodies)) == [6] * WORKERS
+    until(team.router.idle)
+
+
+def test_no_worker_is_sent_too_many(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
+    """However many begin at once; the others wait for their turn."""
+    team = Team(stub, route, store, most=2)
+    bodies = [(CHAT, f"s{number}") for number in range(8 * WORKERS)]
+    assert sum(shares(team.ask("/v1/chat/completions", bodies))) == 8 * WORKERS
+    assert max(one.most for one in team.counts) <= 2
+    until(team.router.idle)
+
+
+def test_nor_of_one_session(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
+    """Of its first requests one decides; the others wait where it is."""
+    team = Team(stub, route, store, most=2)
+    assert shares(team.ask("/v1/chat/completions", [(CHAT, "one")] * 12)) == [12]
+    assert max(one.most for one in team.counts) <= 2
+    until(team.router.idle)
+
+
+def test_those_without_a_prompt_spread_too(
+    stub: MakeStub, route: MakeRouter, store: str | None
+) -> None:
+    """A session that begins has had its worker's turn."""
+    team = Team(stub, route, store, most=100)
+    assert shares(team.ask("/invocations", [(OPEN, "")] * 6 * WORKERS)) == [6] * WORKERS
+
+
+@pytest.mark.parametrize("more", [{}, CHAT], ids=["without a prompt", "with one"])
+def test_an_id_is_begun_once(
+    stub: MakeStub, route: MakeRouter, store: str | None, more: dict[str, Any]
+) -> None:
+    """Of those who begin it at once, though they choose one worker, the first one has it."""
+    team = Team(stub, route, store, most=100)
+    for worker in team.workers[1:]:
+        worker.stop()
+    body = {**OPEN, **more, "extSessionID": "mine"}
+    replies = team.ask("/invocations", [(body, "")] * 6)
+    assert sorted(reply.status_code for reply in replies) == [200, 400, 400, 400, 400, 400]
+    pool = team.router.door.fleet.pools[0].name
+    events = "warmroute_session_events_total"
+    assert team.router.metric(events, pool=pool, event="new") == 1
+    [there] = team.router.http.get("/sessions").json()
+    assert there["id"] == "mine"
+
+
+def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
+    """Others bind the session each time; nothing is sent, and nothing stays booked."""
+    workers = [stub() for _ in range(2)]
+    router = route(*(worker.url for worker in workers), strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+
+    class Others(MemoryStore):
+        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+            del key, expected
+            there = next(one.name for one in pool.workers if one.name != to.worker)
+            return Bound(Session(there, 1.0, 2e9, 1.0))
+
+    router.call(lambda: sessions.keep_in(Others(Lease(), time.time)))
+    reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
+    assert (reply.status_code, "Others move" in reply.text) == (503, True)
+    assert [worker.requests for worker in workers] == [[], []]
+    assert router.metric("warmroute_decisions_total", pool="default", reason="bind") == 1
+    until(router.idle)

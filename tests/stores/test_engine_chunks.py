@@ -1,0 +1,121 @@
+"""The names of LMCache in the engine's own process: as LMCache 0.5.6 beside vLLM 0.32 made them."""
+
+from array import array
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from redis import Redis
+
+from router.settings_tiers import LmcacheSettings
+from router.stores.engine_chunks import EngineChunking, first
+from tests.sessions.redis_server import RedisServer
+from tests.stores.test_redis_chunks import check, held
+
+#: 200 tokens in chunks of 64, of `org/model` on two GPUs, by hash and seed: three full chunks.
+TOKENS = list(range(100, 300))
+RECORDED: dict[tuple[Any, str | None], tuple[int, list[str]]] = {
+    ("sha256_cbor", "0"): (
+        5625442194607170974,
+        ["e55b5707b0d60a0c", "cb99eb961f4a6e78", "cd602569a421639b"],
+    ),
+    ("sha256_cbor", "123"): (
+        11238094321407495752,
+        ["90c8d7c8df4752b", "bfda8880a4a08130", "263057fc12d0be84"],
+    ),
+    ("sha256_cbor", None): (
+        11230124004819357437,
+        ["2dd51a5a8e22fa26", "53cefc88f8c4fff1", "97751fe6d2d0e04b"],
+    ),
+    ("builtin", "0"): (
+        5313149338359954478,
+        ["5de88e8261a0f682", "8139ec5cbd7760e", "23a1272669a30fd6"],
+    ),
+    ("builtin", "123"): (
+        -6197052367682486848,
+        ["-69a33523dabe39f7", "1ae7e1609b517dde", "aa730ce59b3d65d"],
+    ),
+    ("sha256", "0"): (
+        1834058204627357124,
+        ["9a436751e0f56303", "f44b9dce1bd6c38a", "5efc47d4eccde0a7"],
+    ),
+    ("sha256", "123"): (
+        9586134646695032695,
+        ["6364c7a78acb941f", "4fc6f5d01fae453b", "8d6391e3db0efecc"],
+    ),
+}
+ENGINE: dict[str, Any] = {"names": "engine", "hash": "sha256_cbor", "seed": "0", "gpus": 2}
+
+
+@pytest.mark.parametrize(("how", "recorded"), RECORDED.items())
+def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[str]]) -> None:
+    """Whatever the hash and the seed; the root first."""
+    function, seed = how
+    assert first(function, seed) == recorded[0]
+    chunking = EngineChunking(64, 2, "org/model", function, seed)
+    ids = array("I", TOKENS).tobytes()
+    names = [f"org/model@2@0@{name}@bfloat16" for name in recorded[1]]
+    assert chunking.names("asked", ids, "", 100) == names
+    assert chunking.names("asked", ids, "", 2) == names[:2]
+    assert chunking.names("asked", ids[: 4 * 63], "", 100) == []
+    other = chunking._replace(model=None, gpus=1, dtype="half").names("asked", ids, "", 1)
+    assert other == [f"asked@1@0@{recorded[1][0]}@half"]
+
+
+@pytest.mark.parametrize("part", ["metadata", ""])
+def test_what_it_wrote_is_found(redis: RedisServer, part: str) -> None:
+    """As Redis's own protocol has it, or LMCache's."""
+    recorded = RECORDED["sha256_cbor", "0"][1]
+    with Redis(port=redis.port) as client:
+        for name in recorded[:2]:
+            client.set(f"toy@2@0@{name}@bfloat16{part}", b"x" * 64)
+    assert held(redis, TOKENS, **ENGINE) == 128
+    assert held(redis, [1, *TOKENS], **ENGINE) == 0
+    assert held(redis, TOKENS, **{**ENGINE, "seed": "1"}) == 0
+    assert held(redis, TOKENS) == 0
+
+
+def test_other_names_are_said(redis: RedisServer) -> None:
+    """Of another model, number of GPUs, type, or by the other half of LMCache."""
+    with Redis(port=redis.port) as client:
+        client.set("toy@2@0@1f9ab@bfloat16kv_bytes", bytes(64 * 512))
+        client.set("toy@2@0@1f9ab@bfloat16metadata", b"1")
+    assert check(redis, **ENGINE, model="toy") == ""
+    with Redis(port=redis.port) as client:
+        client.delete("toy@2@0@1f9ab@bfloat16kv_bytes")
+    assert check(redis, **ENGINE, model="toy") == "", "it is seen by either part"
+    for more, said in (
+        ({"model": "other"}, "settings say other with 2 GPUs, bfloat16, named in the engine"),
+        ({"gpus": 1}, "holds chunks of toy with 2 GPUs, bfloat16, named in the engine"),
+        ({"dtype": "half"}, "settings say <model> with 2 GPUs, half"),
+    ):
+        assert said in check(redis, **{**ENGINE, **more})
+    assert "with 2 GPUs, bfloat16, named in the engine, and settings say" in check(redis)
+
+
+def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
+    """Where it is known what a token takes: of the part that holds it, on one of the GPUs."""
+    with Redis(port=redis.port) as client:
+        client.set("toy@2@0@1f9ab@bfloat16metadata", b"1")
+        client.set("toy@2@0@1f9ab@bfloat16kv_bytes", bytes(128 * 512 // 2))
+    said = check(redis, bytes_per_token=512, **ENGINE)
+    assert "which are 128 tokens at 512 bytes; tiers.l2.lmcache.chunk is 64" in said
+    assert check(redis, bytes_per_token=512, **{**ENGINE, "chunk": 128}) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"hash": "builtin"}, "needs seed: what the hash builtin makes hangs on"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 0}, "seed"),
+        ({"hash": "md5"}, "hash"),
+        ({"dtype": "a@b"}, "dtype"),
+        ({"redis": None, "coordinator": "http://c:1"}, "looked for in a redis alone"),
+    ],
+)
+def test_settings_that_name_nothing(given: dict[str, Any], said: str) -> None:
+    """With the field."""
+    told = {"redis": "redis://r:1", "names": "engine", "hash": "sha256_cbor", **given}
+    with pytest.raises(ValidationError, match=said):
+        LmcacheSettings(**told)

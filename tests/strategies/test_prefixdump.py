@@ -1,0 +1,122 @@
+"""A prefix tree is written down and taken over: what it knows, and in which order it forgets."""
+
+# ruff: noqa: ARG005 - ways of one shape
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.base import TOKEN_ENDS
+from strategies.blocks import TEXT_ENDS
+from strategies.prefixdump import BadDump, dump, restore
+from strategies.prefixtree import BLOCKS, PrefixTree
+from tests.strategies.test_prefixtree import _prompts, _steps, keys, sound
+
+LARGE = 1 << 22
+
+
+def taken_over(tree: PrefixTree, limit: int = LARGE) -> PrefixTree:
+    """Another one with what it knows."""
+    other = PrefixTree(limit)
+    restore(other, dump(tree))
+    return other
+
+
+@given(_steps, _prompts, _steps)
+def test_it_goes_on_as_the_one_before(
+    steps: list[tuple[str, tuple[int, ...]]],
+    asked: tuple[int, ...],
+    later: list[tuple[str, tuple[int, ...]]],
+) -> None:
+    """The same holders, and the same ones forgotten first, with all that comes later."""
+    one = PrefixTree(LARGE)
+    for worker, prompt in steps:
+        one.close(one.insert(keys(prompt), worker), answer=3.0)
+    other = taken_over(one)
+    sound(other)
+    for worker, prompt in [*later, ("a", asked)]:
+        assert other.held(keys(asked)) == one.held(keys(asked))
+        assert (len(other), other.bytes) == (len(one), one.bytes)
+        for tree in (one, other):
+            tree.close(tree.insert(keys(prompt), worker, 12))
+        sound(other)
+
+
+def test_less_room_keeps_what_was_used_last() -> None:
+    """The bound is that of whoever takes it over."""
+    tree = PrefixTree(LARGE)
+    for number in range(20):
+        tree.close(tree.insert(keys((number,)), "a"))
+    small = taken_over(tree, 5000)
+    sound(small)
+    assert 0 < len(small) < 20
+    assert small.held(keys((19,))) == {"a": 1}
+    assert small.held(keys((0,))) == {}
+
+
+@pytest.mark.parametrize("ends", [TEXT_ENDS, TOKEN_ENDS, BLOCKS])
+def test_tokens_are_those_of_before(ends: Any) -> None:
+    """Blocks of text and of tokens; what others cut their own way is left out."""
+    tree = PrefixTree(LARGE)
+    tree.close(tree.insert(keys((1, 2, 3)), "a", None, ends, 0.25, tail=5.0), answer=7.0)
+    tree.close(tree.insert(keys((4,)), "b", None, range(0, 100, 7), 1.0))
+    next(iter(tree.shadows())).scale = 0.5
+    (before, _), (after, other) = (list(one.shadows()) for one in (tree, taken_over(tree)))
+    assert (after.size, after.scale) == (before.size, before.scale)
+    assert (other.worker, other.blocks) == ("b", 0)
+
+
+def form() -> dict[str, Any]:
+    """A dump of two prompts, taken apart."""
+    tree = PrefixTree(LARGE)
+    for prompt in ((1, 2), (1, 3)):
+        tree.close(tree.insert(keys(prompt), "a"))
+    found: dict[str, Any] = msgspec.msgpack.decode(dump(tree))
+    return found
+
+
+Held = list[list[Any]]
+#: Ways to make it wrong: `found` is all of it, `runs` and `held` its lists.
+WAYS: dict[str, Callable[[dict[str, Any], Held, Held], object]] = {
+    "version": lambda found, runs, held: found.update(version=99),
+    "parent after its child": lambda found, runs, held: runs[0].__setitem__(0, 1),
+    "odd keys": lambda found, runs, held: runs[0].__setitem__(1, b"123"),
+    "no keys": lambda found, runs, held: runs[1].__setitem__(1, b""),
+    "twice": lambda found, runs, held: runs.append(list(runs[0])),
+    "unknown ends": lambda found, runs, held: runs[0].__setitem__(2, 7),
+    "odd unit": lambda found, runs, held: runs[0].__setitem__(3, float("nan")),
+    "no such run": lambda found, runs, held: held[0].__setitem__(0, 17),
+    "before the first run": lambda found, runs, held: held[0].__setitem__(0, -1),
+    "too many blocks": lambda found, runs, held: held[0].__setitem__(1, 99),
+    "odd answer": lambda found, runs, held: held[0].__setitem__(2, -1.0),
+    "backwards": lambda found, runs, held: held.reverse(),
+    "held twice": lambda found, runs, held: held.append(list(held[-1])),
+    "no beginning": lambda found, runs, held: held.pop(),
+    "beginning first": lambda found, runs, held: held.insert(0, [*held.pop()[:3], 0]),
+    "odd size": lambda found, runs, held: found["workers"][0].__setitem__(1, 0.0),
+    "worker twice": lambda found, runs, held: found["workers"].append(found["workers"][0]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_makes_no_sense_is_refused(way: str) -> None:
+    """And nothing is left of it."""
+    found = form()
+    restore(PrefixTree(LARGE), msgspec.msgpack.encode(found))
+    WAYS[way](found, found["runs"], found["workers"][0][2])
+    tree = PrefixTree(LARGE)
+    with pytest.raises(BadDump, match="prefix tree"):
+        restore(tree, msgspec.msgpack.encode(found))
+    assert (len(tree), list(tree.shadows()), tree.root.children) == (0, [], {})
+
+
+@given(st.binary(max_size=300))
+def test_anything_is_refused(data: bytes) -> None:
+    """With the one error, or it is a tree."""
+    tree = PrefixTree(LARGE)
+    with pytest.raises(BadDump):
+        restore(tree, data)

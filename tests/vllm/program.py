@@ -1,0 +1,78 @@
+"""A program that a test starts, waits for, and ends with all that it started."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+
+from tests.vllm.left_behind import remove, shared_memory
+
+#: Seconds that one may take to start, and to stop.
+START_S, STOP_S = 180.0, 20.0
+
+
+class Program:
+    """One that says over HTTP that it is well, from `run` to `stop`. Its output is in `log`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str], well: str) -> None:
+        """Start it and wait until `well` answers 200. Raises RuntimeError if it ends or takes too
+        long. Beside a program are the tools that it needs, so its folder is on the path."""
+        path = f"{Path(arguments[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                arguments,
+                env={**os.environ, **environment, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all of it can be ended
+            )
+        try:
+            self._wait(well)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it, and all that it started; remove what is left of it in shared memory."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        segments = shared_memory(process.pid)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        with suppress(ProcessLookupError):  # its group is gone with its last process
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        remove(segments)
+
+    def _wait(self, well: str) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} has ended:\n{self._said()}")
+            with suppress(httpx.TransportError):
+                if httpx.get(well, timeout=5).status_code == 200:
+                    return
+            time.sleep(0.25)
+        raise RuntimeError(f"{self.name} is not there after {START_S:g}s:\n{self._said()}")
+
+    def _said(self) -> str:
+        """The end of its log, after what it says went wrong: that may be far above."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        wrong = [line for line in lines[:-30] if "Error: " in line]
+        return "\n".join([*wrong[:10], *lines[-30:]])

@@ -1,0 +1,338 @@
+"""`kvaware` in front of two real engines, each with a real LMCache server of its own (L1), and one
+real Redis behind both (L2): where a prompt lies is known before it is asked for, and LMCache's own
+counters agree."""
+
+import asyncio
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from redis import Redis
+
+from controller.agreement import First, way
+from controller.events import Tier
+from router.settings import TiersSettings
+from router.stores.chunks import Chunking, digests
+from router.stores.made import lookup_of
+from strategies.loads import Held
+from tests.sessions.redis_server import RedisServer
+from tests.support import MakeRouter, Router, until
+from tests.vllm.chains import vllm_pickle
+from tests.vllm.engine import BLOCK, command, make_model
+from tests.vllm.hearing import Hearing
+from tests.vllm.lmcache import CHUNK, NOT_INSTALLED, Server, engine, hits, installed, stats
+from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
+from tests.vllm.tiered import (
+    Hits,
+    Tiered,
+    believed,
+    explained,
+    only,
+    other_work,
+    reason,
+    sent,
+    start_all,
+    step,
+    whole,
+)
+
+RESET = "/reset_prefix_cache"
+#: LMCache says of each request what it found, if it is asked to.
+ASKED: dict[str, Any] = {"kv_transfer_params": {"cached_token_stats": True}}
+
+
+class Host(NamedTuple):
+    """An engine and the server beside it."""
+
+    engine: Tiered
+    server: Server
+
+
+class Fleet(NamedTuple):
+    """Two of them and the store behind both."""
+
+    one: Host
+    cold: Host
+    redis: RedisServer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    return make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Their engines name blocks by hashes with seeds of their own; LMCache does not care."""
+    if command() is None:
+        pytest.skip("no vLLM")
+    if not installed():
+        pytest.skip(NOT_INSTALLED)
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as opened:
+        redis = opened.enter_context(RedisServer())
+        hosts: list[Host] = []
+        for number in range(2):
+            server = Server(logs / f"server{number}.log", redis.port)
+            opened.callback(server.stop)
+            server.start()
+            made = engine(model, logs / f"{number}.log", server, seed=str(number))
+            opened.callback(made.engine.stop)
+            hosts.append(Host(made, server))
+        start_all([host.engine for host in hosts])
+        yield Fleet(hosts[0], hosts[1], redis)
+
+
+def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
+    """The settings by which a router asks that store."""
+    told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(folder)}
+    return {"l2": {"lmcache": {**told, **more}}}
+
+
+@pytest.fixture
+def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
+    """One in front of both, which believes them, and asks the store."""
+    urls = (fleet.one.engine.url, fleet.cold.engine.url)
+    made = start(route, model, *urls, tiers=tiers(fleet, model))
+    until(lambda: trusted(made), PATIENCE)
+    return made
+
+
+def computed(router: Router, host: Host, text: str, **more: Any) -> int:
+    """Have an engine compute a prompt that is nowhere; return the tokens of its full chunks, once
+    they are on the server beside it and in the store."""
+    one = host.engine
+    with only(router, one):
+        assert explained(router, text, **more).reason == "cold"
+        answer = sent(router, text, **more)
+    assert (answer.headers["x-warmroute-worker"], cached(answer)) == (one.name, 0)
+    assert tokens(answer) % BLOCK, "another text: of this one the last block is computed always"
+    until(lambda: believed(router, one, text, **more).gpu == whole(answer), PATIENCE)
+    return whole(answer, CHUNK)
+
+
+def lies(router: Router, host: Host, text: str, where: Held, **more: Any) -> None:
+    """Wait until the router knows that it lies there; engines tell with steps of theirs."""
+
+    def there() -> bool:
+        if believed(router, host.engine, text, **more) == where:
+            return True
+        step(host.engine)
+        return False
+
+    until(there, PATIENCE)
+
+
+def left_gpu(router: Router, host: Host, text: str, **more: Any) -> None:
+    """Other prompts take its place on the GPU; the server has room for them."""
+    other_work(host.engine, lambda: believed(router, host.engine, text, **more).gpu == 0)
+    step(host.engine)
+
+
+def left_l1(router: Router, host: Host, text: str, **more: Any) -> None:
+    """And on the server."""
+
+    def gone() -> bool:
+        return believed(router, host.engine, text, **more)[:2] == (0, 0)
+
+    other_work(host.engine, gone)
+    step(host.engine)
+
+
+def found(router: Router, host: Host, text: str, where: Held, **more: Any) -> httpx.Response:
+    """Ask for what lies there, after the router has said so: LMCache finds it there."""
+    before = hits(host.server)
+    with only(router, host.engine):
+        said = explained(router, text, **more)
+        assert said.workers[0].worker == host.engine.name
+        assert believed(router, host.engine, text, **more) == where
+        answer = sent(router, text, **more, **ASKED)
+    assert answer.headers["x-warmroute-worker"] == host.engine.name
+    assert reason(answer) == said.reason
+    assert predicted(answer) == cached(answer) == where.total
+    assert stats(answer) == (where.gpu, where.l1 + where.l2)
+    if not where.gpu:
+        until(lambda: hits(host.server).since(before) == Hits(0, where.l1, where.l2), PATIENCE)
+    return answer
+
+
+def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) -> None:
+    """Each is foretold, and each is what LMCache counts."""
+    one, cold, text = fleet.one, fleet.cold, words(Random(301), 230)
+    chunked = computed(router, one, text)
+    assert chunked > 600
+    lies(router, cold, text, Held(0, 0, chunked))
+    found(router, one, text, believed(router, one.engine, text))
+
+    left_gpu(router, one, text)
+    assert reason(found(router, one, text, Held(0, chunked))) == "l1"
+
+    left_l1(router, one, text)
+    assert reason(found(router, one, text, Held(0, 0, chunked))) == "l2"
+
+    left_l1(router, one, text)
+    assert reason(found(router, cold, text, Held(0, 0, chunked))) == "l2"
+    for host in (one, cold):
+        assert memory(router).truths[host.engine.name].sum == 0
+
+
+def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
+    """And the rest is loaded in chunks of another size."""
+    one, text = fleet.one, words(Random(302), 230)
+    chunked = computed(router, one, text)
+    one.engine.direct(words(Random(303), 150))
+    step(one.engine)
+    until(lambda: 0 < believed(router, one.engine, text).gpu < chunked, PATIENCE)
+    gpu = believed(router, one.engine, text).gpu
+    lies(router, one, text, Held(gpu, chunked - gpu))
+    found(router, one, text, Held(gpu, chunked - gpu))
+
+
+def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model: Path) -> None:
+    """Other sizes, other hashes, and all of them computed from tokens: engines' and LMCache's."""
+    one, text = fleet.one, words(Random(304), 200)
+    with Hearing(one.engine) as heard:
+        answer = one.engine.direct(text, return_token_ids=True)
+        ids = answer.json()["prompt_token_ids"]
+        place = memory(router).index.place
+        lies(router, fleet.cold, text, Held(0, 0, whole(answer, CHUNK)))
+        until(lambda: believed(router, one.engine, text).gpu == whole(answer), PATIENCE)
+        events = heard.all()
+    blocks = [int.from_bytes(name[-8:], "big") for name in vllm_pickle(ids, BLOCK)]
+    named = digests(array("I", ids).tobytes(), CHUNK, 100)
+    chunks = [int.from_bytes(name[-8:], "big") for name in named]
+    assert set(blocks).isdisjoint(chunks)
+    assert blocks in [event.hashes for event in events]
+    first = First(blocks[0], array("I", ids[:BLOCK]).tobytes())
+    assert way(first) == "sha256, PYTHONHASHSEED=0"
+    told = [event for event in events if set(event.hashes) & set(chunks)]
+    assert {(event.medium, event.fields["block_size"]) for event in told} == {("CPU", CHUNK)}
+    assert [event.hashes for event in told] == [[chunk] for chunk in chunks]
+    assert {event.medium for event in events} <= {"GPU", "CPU"}, "nothing of the store"
+    keys = [Chunking(CHUNK, 1, str(model)).prefix("") + name.hex() for name in named]
+    with Redis.from_url(fleet.redis.url) as client:
+        assert client.exists(*keys) == len(keys) > 5
+    host = place(one.engine.name, Tier.L1)
+    assert host is not None
+    assert host.usual == CHUNK
+
+
+def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
+    """Row K7: with other seeds they name the same blocks otherwise; both are found by tokens."""
+    text = words(Random(305), 200)
+    told: list[set[int]] = []
+    for host in (fleet.one, fleet.cold):
+        with Hearing(host.engine) as heard:
+            answer = host.engine.direct(text)
+            until(lambda: believed(router, host.engine, text).gpu == whole(answer), PATIENCE)  # noqa: B023
+            events = heard.all()
+        on_gpu = [one for one in events if (one.kind, one.medium) == ("BlockStored", "GPU")]
+        told.append({name for event in on_gpu for name in event.hashes})
+        assert len(told[-1]) >= whole(answer) // BLOCK
+        found(router, host, text, Held(whole(answer)))
+    first, second = told
+    assert first.isdisjoint(second)
+
+
+def test_engines_of_one_host_share_its_server(
+    fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
+) -> None:
+    """What one had computed lies on L1 for the other, which tells of it with a step of its own."""
+    one, text = fleet.one, words(Random(309), 200)
+    beside = Host(engine(model, tmp_path / "beside.log", one.server, seed="7"), one.server)
+    beside.engine.engine.start()
+    try:
+        urls = (one.engine.url, beside.engine.url)
+        router = start(route, model, *urls, tiers=tiers(fleet, model))
+        until(lambda: trusted(router), PATIENCE)
+        chunked = computed(router, one, text)
+        lies(router, beside, text, Held(0, chunked))
+        found(router, beside, text, Held(0, chunked))
+    finally:
+        beside.engine.engine.stop()
+
+
+def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
+    """L1 stays; with `reset_external` it is dropped, which LMCache tells, and L2 has it."""
+    one, text = fleet.one, words(Random(306), 200)
+    chunked = computed(router, one, text)
+    assert httpx.post(one.engine.url + RESET, timeout=30).status_code == 200
+    lies(router, one, text, Held(0, chunked))
+    found(router, one, text, Held(0, chunked))
+    reset = httpx.post(one.engine.url + RESET, params={"reset_external": "true"}, timeout=30)
+    assert reset.status_code == 200
+    lies(router, one, text, Held(0, 0, chunked))
+    found(router, one, text, Held(0, 0, chunked))
+
+
+def test_salts_keep_apart(fleet: Fleet, router: Router) -> None:
+    """The store's keys have them, events of L1 do not: one prompt without it is promised too much,
+    the next is not."""
+    one, cold, salt = fleet.one, fleet.cold, {"cache_salt": "tenant"}
+    text = words(Random(307), 120)
+    chunked = computed(router, one, text, **salt)
+    lies(router, cold, text, Held(0, 0, chunked), **salt)
+    assert believed(router, cold.engine, text) == Held()
+    lies(router, one, text, Held(0, chunked))
+    with only(router, one.engine):
+        answer = sent(router, text)
+    assert (predicted(answer), cached(answer)) == (chunked, 0)
+    with only(router, cold.engine):
+        assert cached(sent(router, text, **salt)) == chunked
+
+
+def test_what_lies_in_the_store_can_be_judged(fleet: Fleet, model: Path) -> None:
+    """By the keys and values that a real server wrote."""
+    fleet.one.engine.direct(words(Random(308), 100))
+
+    def wrong(**more: object) -> str:
+        size = {"bytes_per_token": "256B"}
+        settings = TiersSettings.model_validate({**tiers(fleet, model, **more), **size})
+        store = lookup_of(settings)
+        assert store is not None
+
+        async def checked() -> str:
+            try:
+                return await store.check()
+            finally:
+                await store.close()
+
+        return asyncio.run(checked())
+
+    assert wrong() == ""
+    assert "64 tokens at 256 bytes; tiers.l2.lmcache.chunk is 256" in wrong(chunk=256)
+    assert f"holds chunks of {model} with 1 GPUs" in wrong(model="other")
+    assert "with 1 GPUs, and settings say" in wrong(gpus=2)
+
+
+def test_a_prompt_of_whole_chunks(fleet: Fleet, router: Router) -> None:
+    """LMCache leaves the last token to be computed; that is no miss."""
+    one = fleet.one
+    ids = [5 + (11 * place) % 250 for place in range(6 * CHUNK)]
+    asked = {"model": "tiny", "prompt": ids, "max_tokens": 1}
+
+    def ask() -> httpx.Response:
+        with only(router, one.engine):
+            return router.http.post("/v1/completions", json=asked, timeout=60)
+
+    def told() -> int:
+        path = {"path": "/v1/completions"}
+        terms = router.http.post("/explain", params=path, json=asked).json()["workers"]
+        term = next(term for term in terms if term["worker"] == one.engine.name)
+        return int(term["held_tokens"] - term["l1_tokens"] - term["l2_tokens"])
+
+    assert tokens(ask()) == len(ids)
+    until(lambda: told() > 0, PATIENCE)
+    other_work(one.engine, lambda: told() == 0)
+    step(one.engine)
+    for _ in range(2):
+        answer = ask()
+        assert (predicted(answer), cached(answer)) == (len(ids), len(ids) - 1)
+        other_work(one.engine, lambda: told() == 0)
+        step(one.engine)

@@ -1,0 +1,369 @@
+"""`kvaware` in front of two real engines with L1 in the host's memory and one L2 in a real Redis:
+where a prompt lies is known before it is asked for, and the engines' own counters agree."""
+
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import httpx
+import pytest
+from redis import Redis
+
+from controller.agreement import First, way
+from controller.events import Tier
+from strategies.loads import Held
+from tests.sessions.redis_server import RedisServer
+from tests.support import MakeRouter, Router, until
+from tests.vllm.chains import vllm_cbor
+from tests.vllm.engine import BLOCK, command, make_model
+from tests.vllm.hearing import Event, Hearing
+from tests.vllm.native import engine, hits
+from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
+from tests.vllm.tiered import (
+    GPU,
+    L1,
+    Hits,
+    Tiered,
+    believed,
+    explained,
+    has,
+    only,
+    other_work,
+    reason,
+    sent,
+    start_all,
+    step,
+    whole,
+)
+
+RESET = "/reset_prefix_cache"
+
+
+class Fleet(NamedTuple):
+    """Two engines and the store that they share."""
+
+    pair: list[Tiered]
+    redis: RedisServer
+
+    def other(self, one: Tiered) -> Tiered:
+        """Not that one."""
+        return next(engine for engine in self.pair if engine is not one)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model."""
+    return make_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """They name blocks by hashes of CBOR, as the recipes have it."""
+    if command() is None:
+        pytest.skip("no vLLM")
+    if not has("redis"):
+        pytest.skip("Redis's client is not installed in the environment that vLLM is in (redis)")
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as opened:
+        redis = opened.enter_context(RedisServer())
+        named = ("--prefix-caching-hash-algo", "sha256_cbor")
+        pair = [engine(model, logs / f"{n}.log", redis.url, *named) for n in range(2)]
+        for one in pair:
+            opened.callback(one.engine.stop)
+        start_all(pair)
+        yield Fleet(pair, redis)
+
+
+@pytest.fixture
+def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
+    """One in front of both, which believes them."""
+    made = start(route, model, *(one.url for one in fleet.pair))
+    until(lambda: trusted(made), PATIENCE)
+    return made
+
+
+def computed(router: Router, one: Tiered, text: str, **more: object) -> int:
+    """Have an engine compute a prompt that is nowhere; return the tokens of its full blocks."""
+    with only(router, one):
+        assert explained(router, text, **more).reason == "cold"
+        answer = sent(router, text, **more)
+    assert (answer.headers["x-warmroute-worker"], cached(answer)) == (one.name, 0)
+    assert tokens(answer) % BLOCK, "another text: of this one the last block is computed always"
+    full = whole(answer)
+    lies(router, one, text, Held(full), **more)
+    return full
+
+
+def lies(router: Router, one: Tiered, text: str, where: Held, **more: object) -> None:
+    """Wait until the router knows that it lies there."""
+    until(lambda: believed(router, one, text, **more) == where, PATIENCE)
+
+
+def left_gpu(router: Router, one: Tiered, text: str, **more: object) -> None:
+    """Other prompts take its place on the GPU; two of them find room in the host's memory."""
+    other_work(one, lambda: believed(router, one, text, **more).gpu == 0)
+
+
+def left_l1(router: Router, one: Tiered, text: str, **more: object) -> None:
+    """And there."""
+
+    def gone() -> bool:
+        return believed(router, one, text, **more)[:2] == (0, 0)
+
+    other_work(one, gone)
+
+
+def found(router: Router, one: Tiered, text: str, where: Held, **more: object) -> httpx.Response:
+    """Ask for what lies there, after the router has said so: the engine finds it there."""
+    before = hits(one)
+    with only(router, one):
+        said = explained(router, text, **more)
+        assert said.workers[0].worker == one.name
+        assert believed(router, one, text, **more) == where
+        answer = sent(router, text, **more)
+    assert answer.headers["x-warmroute-worker"] == one.name
+    assert reason(answer) == said.reason
+    assert predicted(answer) == cached(answer) == where.total
+    assert hits(one).since(before) == Hits(*where)
+    return answer
+
+
+def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) -> None:
+    """Each is foretold, and each is what the engine counts."""
+    one, text = fleet.pair[0], words(Random(101), 230)
+    cold = fleet.other(one)
+    full = computed(router, one, text)
+    assert full // BLOCK > L1 // 4
+    lies(router, cold, text, Held(0, 0, full))
+    found(router, one, text, Held(full))
+
+    left_gpu(router, one, text)
+    assert reason(found(router, one, text, Held(0, full))) == "l1"
+    lies(router, one, text, Held(full))
+
+    left_l1(router, one, text)
+    assert reason(found(router, one, text, Held(0, 0, full))) == "l2"
+    lies(router, one, text, Held(full))
+
+    assert reason(found(router, cold, text, Held(0, 0, full))) == "l2"
+    lies(router, cold, text, Held(full))
+    left_gpu(router, cold, text)
+    assert reason(found(router, cold, text, Held(0, full))) == "l1", "it was promoted"
+    told = {entry["worker"]: entry["blocks"] for entry in router.http.get("/kv").json()}
+    for each in fleet.pair:
+        assert 0 < told[each.name]["gpu"] < GPU
+        assert full // BLOCK <= told[each.name]["l1"] <= L1
+        assert memory(router).truths[each.name].sum == 0
+
+
+def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
+    """And the rest is loaded from where it lies."""
+    one, text = fleet.pair[0], words(Random(102), 230)
+    full = computed(router, one, text)
+    one.direct(words(Random(103), 150))
+    until(lambda: 0 < believed(router, one, text).gpu < full, PATIENCE)
+    where = believed(router, one, text)
+    assert where == Held(where.gpu, full - where.gpu)
+    found(router, one, text, where)
+
+
+def test_a_prompt_of_whole_blocks(fleet: Fleet, router: Router) -> None:
+    """All of it is loaded, the last token too; on the GPU that is computed."""
+    one = fleet.pair[0]
+    ids = [5 + (7 * place) % 250 for place in range(12 * BLOCK)]
+    asked = {"model": "tiny", "prompt": ids, "max_tokens": 1}
+
+    def told() -> Held:
+        path = {"path": "/v1/completions"}
+        terms = router.http.post("/explain", params=path, json=asked).json()["workers"]
+        term = next(term for term in terms if term["worker"] == one.name)
+        l1, l2 = term["l1_tokens"], term["l2_tokens"]
+        return Held(term["held_tokens"] - l1 - l2, l1, l2)
+
+    def ask() -> int:
+        with only(router, one):
+            answer = router.http.post("/v1/completions", json=asked, timeout=60)
+        assert predicted(answer) == told_before.total
+        return cached(answer)
+
+    told_before = told()
+    assert ask() == 0
+    until(lambda: told().total == len(ids), PATIENCE)
+    told_before = told()
+    assert told_before == Held(len(ids) - BLOCK, BLOCK)
+    before = hits(one)
+    assert ask() == len(ids)
+    assert hits(one).since(before) == Hits(*told_before)
+    other_work(one, lambda: told().gpu == 0)
+    told_before = told()
+    assert told_before == Held(0, len(ids))
+    before = hits(one)
+    assert ask() == len(ids)
+    assert hits(one).since(before) == Hits(*told_before)
+
+
+def test_salts_keep_apart_on_every_tier(fleet: Fleet, router: Router) -> None:
+    """What engines tell of slower tiers has no salt in it; their names have."""
+    one, text = fleet.pair[0], words(Random(104), 120)
+    cold, salt = fleet.other(one), {"cache_salt": "tenant"}
+    with Hearing(one) as heard:
+        full = computed(router, one, text, **salt)
+        events = heard.all()
+    salted = [event for event in events if event.fields.get("extra_keys") not in (None, [None])]
+    assert {event.medium for event in salted if any(event.fields["extra_keys"])} == {"GPU"}
+    assert {believed(router, each, text) for each in fleet.pair} == {Held()}
+    left_gpu(router, one, text, **salt)
+    found(router, one, text, Held(0, full), **salt)
+    found(router, cold, text, Held(0, 0, full), **salt)
+    left_gpu(router, cold, text, **salt)
+    found(router, cold, text, Held(0, full), **salt)
+    found(router, cold, text, Held())
+
+
+def test_what_engines_tell_of_their_tiers(fleet: Fleet, router: Router) -> None:
+    """L1 and L2 in any order, one block an event; L2 once for all; removals of a GPU alone are
+    told of a GPU."""
+    one, text = fleet.pair[0], words(Random(105), 230)
+    cold = fleet.other(one)
+    with Hearing(one) as heard, Hearing(cold) as other:
+        full = computed(router, one, text)
+        events = heard.all()
+        on_gpu = [one for one in events if (one.kind, one.medium) == ("BlockStored", "GPU")]
+        (first,) = [event for event in on_gpu if len(event.hashes) * BLOCK == full]
+        for medium in ("CPU", "STORAGE"):
+            told = singles(events, medium, first.hashes)
+            assert sorted(told) == sorted(first.hashes)
+            assert told != first.hashes, "not in the prompt's order"
+            assert removals(events, medium) & set(first.hashes) == set()
+        stored = [event for event in events if event.medium == "STORAGE"]
+        assert {event.fields["locality"] for event in stored} == {"REMOTE"}
+        assert {event.fields.get("extra_keys") for event in stored} == {None}
+        other.all()
+        found(router, cold, text, Held(0, 0, full))
+        events = other.all()
+        assert sorted(singles(events, "CPU", first.hashes)) == sorted(first.hashes)
+        assert [
+            event
+            for event in events
+            if event.medium == "STORAGE" and event.hashes[0] in set(first.hashes)
+        ] == []
+        heard.all()
+        left_l1(router, one, text)
+        events = heard.all()
+        assert set(first.hashes) <= removals(events, "GPU")
+        assert set(first.hashes) <= removals(events, "CPU")
+        assert removals(events, "STORAGE") == set()
+
+
+def singles(events: list[Event], medium: str, names: list[int]) -> list[int]:
+    """Of these blocks, those told of on a medium, each by itself, in order."""
+    stored = [one for one in events if (one.kind, one.medium) == ("BlockStored", medium)]
+    assert all(len(one.hashes) == 1 for one in stored)
+    return [one.hashes[0] for one in stored if one.hashes[0] in set(names)]
+
+
+def removals(events: list[Event], medium: str) -> set[int]:
+    """Blocks that were told to have left a medium."""
+    gone = [one.hashes for one in events if (one.kind, one.medium) == ("BlockRemoved", medium)]
+    return {name for names in gone for name in names}
+
+
+def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
+    """L1 and L2 stay, and are found."""
+    one, text = fleet.pair[0], words(Random(106), 200)
+    full = computed(router, one, text)
+    with Hearing(one) as heard:
+        assert httpx.post(one.url + RESET, timeout=30).status_code == 200
+        lies_after = partial(believed, router, one, text)
+        step(one)
+        until(lambda: lies_after() == Held(0, full), PATIENCE)
+        assert "AllBlocksCleared" in {event.kind for event in heard.all()}
+    found(router, one, text, Held(0, full))
+
+
+def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
+    """With `reset_external`. It is found out by what is told again, and counted once."""
+    one, text = fleet.pair[0], words(Random(107), 200)
+    full = computed(router, one, text)
+    with Hearing(one) as heard:
+        answer = httpx.post(one.url + RESET, params={"reset_external": "true"}, timeout=30)
+        assert answer.status_code == 200
+        step(one)
+        events = heard.all()
+        assert "AllBlocksCleared" in {event.kind for event in events}
+        assert removals(events, "CPU") == set()
+    before = hits(one)
+    with only(router, one):
+        answer = sent(router, text)
+    assert predicted(answer) == cached(answer) == full
+    assert hits(one).since(before) == Hits(0, 0, full), "the store had it"
+    lies(router, one, text, Held(full))
+    (place,) = [
+        p for p in memory(router).index.places() if (p.worker, p.tier) == (one.name, Tier.L1)
+    ]
+    until(lambda: place.blocks < full // BLOCK + 10, PATIENCE)
+    assert place.copies == {}
+    left_gpu(router, one, text)
+    found(router, one, text, Held(0, full))
+    left_l1(router, one, text)
+    found(router, one, text, Held(0, 0, full))
+
+
+def test_what_leaves_the_store_is_told_by_nobody(fleet: Fleet, router: Router) -> None:
+    """One request is promised too much; the next ones are not, on either engine."""
+    one, text = fleet.pair[0], words(Random(108), 200)
+    cold = fleet.other(one)
+    full = computed(router, one, text)
+    left_l1(router, one, text)
+    with Redis.from_url(fleet.redis.url) as client:
+        client.flushall()
+    with only(router, one):
+        answer = sent(router, text)
+    assert (predicted(answer), cached(answer)) == (full, 0)
+    lies(router, one, text, Held(full))
+    lies(router, cold, text, Held(0, 0, full))  # written and told of anew
+    found(router, cold, text, Held(0, 0, full))
+    left_l1(router, cold, text)
+    left_l1(router, one, text)
+    found(router, cold, text, Held(0, 0, full))
+
+
+def test_a_store_that_dies_costs_time_alone(fleet: Fleet, router: Router) -> None:
+    """Engines compute what it held; no request fails, and it is found again when it is back."""
+    one, text = fleet.pair[0], words(Random(119), 200)
+    full = computed(router, one, text)
+    left_l1(router, one, text)
+    fleet.redis.kill()
+    try:
+        with only(router, one):
+            answer = sent(router, text)
+        assert (predicted(answer), cached(answer)) == (full, 0)
+        for number in range(3):
+            assert sent(router, words(Random(200 + number), 50)).status_code == 200
+    finally:
+        fleet.redis.start()
+    new = words(Random(110), 200)
+    full = computed(router, one, new)
+    found(router, fleet.other(one), new, Held(0, 0, full))
+
+
+def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
+    """From tokens alone, so that a store could be asked: all of Redis's keys of a prompt."""
+    one, text = fleet.pair[0], words(Random(111), 200)
+    answer = one.direct(text, return_token_ids=True)
+    ids = answer.json()["prompt_token_ids"]
+    names = vllm_cbor(ids, BLOCK)
+    keys = [f"kv:{name.hex()}00000000" for name in names]
+    with Redis.from_url(fleet.redis.url) as client:
+        until(lambda: client.exists(*keys) == len(keys) > 15, PATIENCE)
+    until(lambda: believed(router, one, text).gpu == len(keys) * BLOCK, PATIENCE)
+    place = memory(router).index.place(one.name, Tier.GPU)
+    assert place is not None
+    told = [int.from_bytes(name[-8:], "big") for name in names]
+    assert all(place.names.get(name) is not None for name in told)
+    first = First(told[0], array("I", ids[:BLOCK]).tobytes())
+    assert way(first) == "sha256_cbor, PYTHONHASHSEED=0"

@@ -1,0 +1,160 @@
+"""Engines with tiers behind a tiny GPU, and how they count what came from which."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from random import Random, SystemRandom
+from time import monotonic
+from typing import NamedTuple
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from strategies.explain import Explanation
+from strategies.loads import Held
+from tests.support import Router, until
+from tests.vllm.engine import BLOCK, MODEL, command
+from tests.vllm.publishing import CHAT, Publishing, tokens, words
+
+#: Blocks of a GPU, and of the host's memory.
+GPU, L1 = 40, 80
+#: Tokens of the longest prompt.
+LONGEST = 1024
+#: Bytes of a block of the model: keys and values, two layers, 32 numbers of two bytes each.
+BLOCK_BYTES = 2 * 2 * 32 * 2 * BLOCK
+#: A GPU with so few blocks.
+TINY = ("--num-gpu-blocks-override", str(GPU), "--max-model-len", str(LONGEST))
+
+
+@cache
+def has(module: str) -> bool:
+    """Whether the environment that vLLM is in has a module."""
+    found = command()
+    if found is None:
+        return False
+    asked = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    python = Path(found).parent / "python"
+    return subprocess.run([python, "-c", asked], check=False).returncode == 0
+
+
+class Tiered(Publishing):
+    """An engine with something behind its GPU."""
+
+    def __init__(self, folder: Path, log: Path, connector: str, **extra: object) -> None:
+        """`connector` is vLLM's name of what moves blocks, `extra` its settings."""
+        super().__init__(folder, log, *TINY)
+        told = {
+            "kv_connector": connector,
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": extra,
+        }
+        self.engine.add("--kv-transfer-config", json.dumps(told))
+
+    def counted(self, *names: str) -> Mapping[tuple[str, str], float]:
+        """Its counters of these names."""
+        return counters(f"{self.url}/metrics", names)
+
+    def direct(self, text: str, **more: object) -> httpx.Response:
+        """Ask it, past the router."""
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        answer = httpx.post(self.url + CHAT, json={**chat, **more}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+
+class Hits(NamedTuple):
+    """Tokens that were found, by tier, ever or since another count."""
+
+    gpu: int = 0
+    l1: int = 0
+    l2: int = 0
+
+    def since(self, other: "Hits") -> "Hits":
+        """What came after another count."""
+        return Hits(*(new - old for new, old in zip(self, other, strict=True)))
+
+
+def counters(url: str, names: tuple[str, ...]) -> Mapping[tuple[str, str], float]:
+    """What a program counts under names that begin so, by name and the label of a tier, if any."""
+    text = httpx.get(url, timeout=30).text
+    found: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith(names):
+                labels = sample.labels
+                place = sample.name, labels.get("tier", labels.get("source", ""))
+                found[place] = found.get(place, 0.0) + sample.value
+    return found
+
+
+def start_all(engines: Iterable[Tiered]) -> None:
+    """Start them at once: most of it is waiting."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: one.engine.start(), engines))
+
+
+def believed(router: Router, one: Tiered, text: str, **more: object) -> Held:
+    """What the router says that an engine holds of a chat, which it sends nowhere."""
+    term = next(term for term in explained(router, text, **more).workers if term.worker == one.name)
+    return Held(term.held_tokens - term.l1_tokens - term.l2_tokens, term.l1_tokens, term.l2_tokens)
+
+
+def explained(router: Router, text: str, **more: object) -> Explanation:
+    """What it would decide now."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = router.http.post("/explain", json={**chat, **more})
+    assert answer.status_code == 200, answer.text
+    return msgspec.json.decode(answer.content, type=Explanation)
+
+
+def sent(router: Router, text: str, **more: object) -> httpx.Response:
+    """Ask through the router, whatever else is booked there."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def reason(answer: httpx.Response) -> str:
+    """Why it went where it went."""
+    return answer.headers["x-warmroute-decision"].partition(";")[0]
+
+
+def whole(answer: httpx.Response, size: int = BLOCK) -> int:
+    """Tokens of its prompt that are in full blocks."""
+    return tokens(answer) // size * size
+
+
+def step(one: Tiered) -> None:
+    """Have an engine compute something: what became known since is told with it."""
+    one.direct(f"step {SystemRandom().random()}")
+
+
+def other_work(one: Tiered, done: Callable[[], bool]) -> None:
+    """Have an engine compute prompts that nobody asks for again, until something is so."""
+    for _ in range(12):
+        step(one)
+        with suppress(AssertionError):
+            until(done, 1)
+            return
+        one.direct(words(Random(SystemRandom().random()), 230))
+    until(done, 2)
+
+
+@contextmanager
+def only(router: Router, one: Tiered) -> Iterator[None]:
+    """The others are booked for minutes meanwhile."""
+    others = [worker for worker in router.door.fleet.workers if worker.name != one.name]
+    booked = [
+        (worker.load, worker.load.book(monotonic(), 100.0, 100, stream=True)) for worker in others
+    ]
+    try:
+        yield
+    finally:
+        for load, booking in booked:
+            load.release(booking, monotonic())
