@@ -18,7 +18,7 @@ No sockets, no clock: times are arguments, in seconds of any clock; what is to b
 Source of the wire's rules: vLLM `distributed/kv_events.py`.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
@@ -84,15 +84,19 @@ class Stream:
         """`gap`, `replay`, `failed replay`, `overflow` and the like."""
         self.lost = False
         """Something is missing that a replay may still bring."""
-        self._pending: OrderedDict[int, Apply] = OrderedDict()
+        self._missing = False
+        """It was passed over, before what was applied since: the whole history alone brings it."""
+        self._start = 0
+        """Where the last replay began."""
+        self._unsure = False
+        """A replay is to tell whether the process is the same: it has what was applied last."""
+        self._pending: deque[Apply] = deque()
         self._pending_bytes = 0
         self._replaying = False
         self._round = 0
         self._brought = 0
         self._holed = False
         self._again = 0
-        self._whole = False
-        """The replay is of all that there is, not of what came after something else."""
         self._cut = False
         """The replay had a hole that was passed over."""
         self._refills = 0
@@ -140,14 +144,21 @@ class Stream:
         self._doubted = True
 
     def disconnected(self) -> None:
-        """The connection broke: unless the next number follows, it is of another process."""
+        """The connection broke: unless the next number follows, it is of another process. So may be
+        what a replay brings; what waits for it can be had again."""
         self._doubted = True
+        if self.replays:
+            self._pending.clear()
+            self._pending_bytes = 0
 
     def heard(self, sequence: int, payload: bytes, now: float) -> Iterator[Step]:
         """A live message."""
         doubted, self._doubted = self._doubted, False
         if sequence <= self.live or (doubted and self._is_another(sequence)):
             yield from self.restarted("restart")
+        elif doubted:
+            self._replaying = self._holed = False  # it may be of the process before
+            self._unsure = True
         if self._ahead.pop(sequence, digest := xxh3_64_intdigest(payload)) != digest:
             yield from self.restarted("hidden restart")
         self.live = sequence
@@ -184,9 +195,10 @@ class Stream:
         if sequence == self.applied and digest != self._last:
             yield from self._follow_another()
             return
+        unsure, self._unsure = self._unsure, False
         if sequence <= self.applied:
             return
-        if sequence > self.applied + 1:
+        if sequence > self.applied + 1 or (unsure and self.applied >= 0):
             if not first and self._again < AGAIN:
                 self._holed = True
                 return
@@ -195,20 +207,18 @@ class Stream:
         self.applied, self._last = sequence, digest
         if sequence > self.live and len(self._ahead) < MOST_WAITING:
             self._ahead[sequence] = digest
-        waits = self._pending.get(sequence)
-        if waits is not None and waits.payload != payload:
-            self._drop_pending()  # another process has said it: what waits is not of this one
         yield Apply(sequence, payload)
 
     def _follow_another(self) -> Iterator[Step]:
         """The replay is of another process than what came before: what waits is of it too."""
-        live, waiting = self.live, self._pending.copy()
+        live, waiting = self.live, list(self._pending)
         yield from self.restarted("hidden restart")
         self.live = live
-        self._pending.update(waiting)
-        self._pending_bytes = sum(len(one.payload) for one in waiting.values())
+        self._pending.extend(waiting)
+        self._pending_bytes = sum(len(one.payload) for one in waiting)
         self._round += 1
-        self._replaying, self._brought, self._holed, self._whole = True, 0, False, True
+        self._replaying, self._brought, self._holed = True, 0, False
+        self._start = 0
         yield Ask(0, self._round)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
@@ -220,7 +230,7 @@ class Stream:
             return
         self._replaying = False
         self._fails = 0
-        self.lost = self.lost and not self._whole
+        self._missing = self.lost = self._missing and self._start > 0
         yield from self._drain()
         if self._holed or self._pending:
             if self._again < AGAIN:
@@ -232,7 +242,7 @@ class Stream:
         self._again = 0
         if self._cut:
             self._cut = False
-            self.lost = self._refills < REFILLS
+            self._missing = self.lost = self._refills < REFILLS
             self._refills += 1
 
     def replay_failed(self, round_: int, now: float) -> Iterator[Step]:
@@ -241,6 +251,7 @@ class Stream:
             return
         self.counts["failed replay"] += 1
         self._replaying = False
+        self._doubted = self._doubted or self._unsure
         self._cool(now)
         if self._pending:
             yield from self._give_up("failed replay")
@@ -260,7 +271,7 @@ class Stream:
             yield from self._ask(now)
 
     def _wait(self, message: Apply, now: float) -> Iterator[Step]:
-        self._pending[message.sequence] = message
+        self._pending.append(message)
         self._pending_bytes += len(message.payload)
         if len(self._pending) > MOST_WAITING or self._pending_bytes > MOST_BYTES:
             self._replaying = False
@@ -284,16 +295,17 @@ class Stream:
     def _ask(self, now: float) -> Iterator[Step]:
         self.counts["replay"] += 1
         self._replaying = True
-        self._doubted = False
+        self._unsure, self._doubted = self._unsure or self._doubted, False
         self._round += 1
-        self._brought, self._holed, self._whole = 0, False, self.applied < 0
+        self._brought, self._holed = 0, False
         self._cool_until = max(self._cool_until, now + COOLDOWN_S)
-        yield Ask(max(0, self.applied), self._round)
+        self._start = max(0, self.applied)
+        yield Ask(self._start, self._round)
 
     def _drain(self) -> Iterator[Step]:
         """Hand on what waits, up to the next gap."""
-        while self._pending and next(iter(self._pending)) <= self.applied + 1:
-            _, message = self._pending.popitem(last=False)
+        while self._pending and self._pending[0].sequence <= self.applied + 1:
+            message = self._pending.popleft()
             self._pending_bytes -= len(message.payload)
             if message.sequence > self.applied:
                 self.applied, self._last = message.sequence, xxh3_64_intdigest(message.payload)
@@ -303,14 +315,9 @@ class Stream:
         """What is missing stays so: begin anew with what there is, however often."""
         yield from self._drain()
         while self._pending:
-            yield from self._lose(reason, next(iter(self._pending)))
+            self._missing = True
+            yield from self._lose(reason, self._pending[0].sequence)
             yield from self._drain()
-
-    def _drop_pending(self) -> None:
-        self.counts["hidden restart"] += 1
-        self.epoch += 1
-        self._pending.clear()
-        self._pending_bytes = 0
 
     def _lose(self, reason: str, following: int) -> Iterator[Step]:
         """Everything before that number is lost."""
@@ -325,7 +332,7 @@ class Stream:
         self._pending.clear()
         self._pending_bytes = 0
         self._ahead.clear()
-        self._replaying = self._holed = self._cut = self.lost = False
+        self._replaying = self._holed = self._cut = self.lost = self._missing = False
         self._again = 0
 
     def __repr__(self) -> str:

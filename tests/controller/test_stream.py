@@ -128,6 +128,24 @@ def test_any_history_is_applied_once_in_order_and_cured_by_replay(
         assert reader.applied == engine.all
 
 
+def test_a_break_does_not_hide_what_is_missing() -> None:
+    """A hole was passed over, and then the connection broke: what a replay brings from there on is
+    not the hole."""
+    engine = Engine(1000)
+    stream = Stream(replays=True)
+    reader = Reader(stream, engine)
+    reader.take(stream.opened(0.0))
+    reader.take(stream.heard(*engine.publish(), 1.0))
+    engine.publish()
+    reader.take(stream.heard(*engine.publish(), 1.0))
+    for _ in range(3):
+        reader.answer(hole=1)
+    assert (stream.lost, reader.applied) == (True, engine.all[2:])
+    stream.disconnected()
+    reader.settle()
+    assert (stream.blind, reader.applied) == (False, engine.all)
+
+
 def test_a_restart_that_nobody_saw_is_told_by_the_message_before() -> None:
     """The new process is past our last number when it is heard: its replay begins otherwise."""
     engine = Engine(100)
