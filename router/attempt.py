@@ -94,7 +94,10 @@ class Attempt:
 
     def release(self) -> None:
         """Take it off the worker's books, whatever came of it."""
-        self.worker.load.release(self._booking, monotonic())
+        load, now = self.worker.load, monotonic()
+        if not self._began:
+            load.take_back(self._booking, now)
+        load.release(self._booking, now)
 
     def on_first_byte(self, status: int) -> None:
         """The answer has begun; in a stream that means that the prompt is computed."""
@@ -134,10 +137,11 @@ class Attempt:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
-        rejected = self.status == FULL or (400 <= self.status < 500 and not left)
+        if self.status == FULL or (400 <= self.status < 500 and not left):
+            self._began = False
         outcome = Outcome(
             ok=self._failure is None and 0 < self.status < 500 and not left,
-            began=self._began and not rejected,
+            began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,
