@@ -33,6 +33,7 @@ from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.usage import Usage
 from strategies.base import Candidate, Decision, Prompt
+from strategies.explain import Waits
 
 STOPPING = "The router is being stopped."
 
@@ -203,9 +204,7 @@ class Proxy:
             workers = workers or pool.eligible(request.model)  # nobody: it is told so
         return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
-    def _with_room(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
-    ) -> Decision | None:
+    def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         """Rank those with room, for one that is held; None without any."""
         able = self._admission.room(workers)
         return self._rank(pool, prompt, able, monotonic()) if able else None
@@ -214,6 +213,15 @@ class Proxy:
         """Rank those with room; all of them if a reserved place was just taken by another."""
         able = self._admission.room(workers) or workers
         return self._rank(pool, prompt, able, monotonic())
+
+    def would(
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
+    ) -> tuple[Decision, Waits]:
+        """What would be decided on it if it came now, and what it would wait for first."""
+        decision = self._among(pool, prompt, workers)
+        if self._admission.must_wait(pool, prompt.model, workers):
+            return decision, "place"
+        return decision, "held" if self._holding.takes(decision) else ""
 
     def _decided(self, plea: Plea, decision: Decision) -> Job:
         pool = plea.pool

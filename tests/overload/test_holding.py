@@ -1,7 +1,7 @@
 """Requests held in the router until a worker is about to be free, through real sockets."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -13,6 +13,7 @@ from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
 
 PATH = "/v1/chat/completions"
 QUIET = {"interval": "30s"}
+ANSWER = b"".join(part for part in OK if isinstance(part, bytes))
 
 
 class Gate:
@@ -51,7 +52,7 @@ def held(router: Router, count: int) -> Callable[[], bool]:
 
 
 @pytest.fixture
-def most(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests any worker had, each time one more was booked there."""
     counts: list[int] = []
     book = Load.book
@@ -62,7 +63,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return booking
 
     monkeypatch.setattr(Load, "book", booked)
-    yield counts
+    return counts
 
 
 def test_who_would_only_queue_is_held_here(
@@ -163,7 +164,7 @@ def test_no_worker_gets_more_than_its_cap_from_those_held(
 ) -> None:
     """Held are no more than there are places for; the others stand in the line behind them."""
     gate = Gate()
-    worker = stub([gate.opened.is_set, OK[0][:-1], 0.02, OK[0][-1:]])
+    worker = stub([gate.opened.is_set, ANSWER[:-1], 0.02, ANSWER[-1:]])
     router = route(worker.url, health=QUIET, limits={"in_flight": 2})
     answers = [ask(router, crowd, "long", 60_000)]
     until(lambda: len(worker.requests) == 1)
@@ -179,9 +180,9 @@ def test_no_worker_gets_more_than_its_cap_from_those_held(
 def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
 ) -> None:
-    """Who was held has no room when its time is over: it is told so, and not sent beyond the cap."""
+    """Who was held and has no room when its time is over is told so, not sent beyond the cap."""
     begun, ended = Gate(), Gate()
-    worker = stub([begun.opened.is_set, OK[0][:-1], ended.opened.is_set, OK[0][-1:]])
+    worker = stub([begun.opened.is_set, ANSWER[:-1], ended.opened.is_set, ANSWER[-1:]])
     router = route(
         {"url": worker.url, "models": ["m", "n"]},
         health=QUIET,
@@ -239,3 +240,26 @@ def test_a_worker_for_another_model_takes_its_own(
     until(lambda: len(workers[0].requests) == 2)
     gates[1].opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 4
+
+
+def test_an_explanation_says_what_would_be_waited_for(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A worker that is about to be free, a place, or nothing."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET, limits={"in_flight": 2})
+
+    def waits() -> tuple[str, bool]:
+        found = router.http.post("/explain", json=asked("explained", 2000)).json()
+        return found["waits"], "Before that it would" in found["words"]
+
+    assert waits() == ("", False)
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    assert waits() == ("held", True)
+    answers.append(ask(router, crowd, "other", 2000))
+    until(held(router, 1))
+    assert waits() == ("place", True)
+    gate.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 2
