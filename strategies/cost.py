@@ -92,6 +92,7 @@ class Costs:
                 decode = slowness * used / space
                 if shared:
                     used -= shared.get(name, 0.0)
+                used += load.promised_tokens
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)

@@ -2,8 +2,9 @@
 
 Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
 behind whatever came before. Held in the router instead, the shortest goes first, and each goes
-where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, so
-no one starves; nobody is held beyond `LONGEST_S`.
+where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, and
+those whom room in the KV cache is missing go in the order of arrival. Nobody is held beyond
+`LONGEST_S`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -37,7 +38,18 @@ DECIDED_ANEW = 4
 class Held(Generic[T]):
     """One request that waits to be bound."""
 
-    __slots__ = ("again", "full", "item", "load", "prefill_s", "prompt", "rests", "since", "tenant")
+    __slots__ = (
+        "again",
+        "full",
+        "item",
+        "load",
+        "prefill_s",
+        "prompt",
+        "rests",
+        "since",
+        "tenant",
+        "tokens",
+    )
 
     def __init__(
         self, item: T, prompt: Prompt, since: float, decision: Decision, tenant: str
@@ -58,8 +70,19 @@ class Held(Generic[T]):
         """What it costs at each of the best, but for the wait there."""
         self.prefill_s = choice.cost.prefill
         """What it needs there."""
+        self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
+        """What it takes in the KV cache there, beyond what is held."""
         self.full = choice.cost.room > 0.0
         self.look_again(now)
+
+    def need(self, now: float) -> float:
+        """Seconds of prefill, less what its waiting makes up for.
+
+        Where it is room that is missing, whoever came first is first: a large prompt would else see
+        every token that comes free taken by a small one.
+        """
+        waited = now - self.since
+        return -waited if self.full else self.prefill_s - AGING * waited
 
     def look_again(self, now: float) -> None:
         """Note when it is to be decided anew."""
@@ -135,7 +158,7 @@ class LateBinding(Generic[T]):
         if not ready and not self._is_over(now):
             return None
         self._clear()
-        line = self._looked_at()
+        line = self._looked_at(now)
         due = self._due(line, now)
         left = DECIDED_ANEW
         for held in line:
@@ -155,7 +178,7 @@ class LateBinding(Generic[T]):
             self._promise(held)
         return None
 
-    def _looked_at(self) -> list[Held[T]]:
+    def _looked_at(self, now: float) -> list[Held[T]]:
         """Those it is the turn of, the least need first."""
         tenants = list(islice(self._lines, LOOKED_AT))
         lines = [self._lines[tenant] for tenant in tenants]
@@ -163,7 +186,7 @@ class LateBinding(Generic[T]):
             for tenant in tenants:
                 self._lines[tenant] = self._lines.pop(tenant)
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
-        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
+        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
 
     def _due(self, line: list[Held[T]], now: float) -> list[Held[T]]:
         """Those that are to be decided anew, whatever is known of the workers."""
@@ -184,9 +207,11 @@ class LateBinding(Generic[T]):
 
     def _promise(self, held: Held[T]) -> None:
         held.load.promised_s += held.prefill_s
+        if held.full:
+            held.load.promised_tokens += held.tokens
         self._promised.add(held.load)
 
     def _clear(self) -> None:
         for load in self._promised:
-            load.promised_s = 0.0
+            load.promised_s, load.promised_tokens = 0.0, 0
         self._promised.clear()

@@ -49,6 +49,7 @@ class Load:
         "kv_tokens",
         "pending",
         "promised_s",
+        "promised_tokens",
         "stay_s",
         "turn",
     )
@@ -72,6 +73,8 @@ class Load:
         """Requests past their first byte."""
         self.promised_s = 0.0
         """Prefill of requests that are held back and would go there, in seconds."""
+        self.promised_tokens = 0
+        """What those of them may take in the KV cache that wait for room there."""
         self.stay_s = STAY_S
         """How long a request stays there, smoothed."""
         self.turn = 0

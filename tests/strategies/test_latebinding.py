@@ -1,6 +1,9 @@
 """Holding requests until a worker is about to be free."""
 
+import pytest
+
 from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.cost import Costs
 from strategies.latebinding import (
     AGING,
     DECIDED_ANEW,
@@ -24,7 +27,8 @@ class Stand:
         self.name = name
         self.load = Load()
         self.pace = Pace()
-        self.kv_tokens = self.room_tokens = None
+        self.kv_tokens: int | None = None
+        self.room_tokens: int | None = None
         if busy_s:
             self.load.book(0.0, busy_s, stream=False)
 
@@ -217,3 +221,40 @@ def test_a_look_decides_on_a_few() -> None:
         most = max(most, desk.decided - before)
     assert most <= 2 * DECIDED_ANEW
     assert len(looked) == LOOKED_AT
+
+
+@pytest.mark.parametrize(("large", "small"), [(5000, 1000), (1600, 600)])
+def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
+    large: int, small: int
+) -> None:
+    """Those who come see it as taken, and whoever came first is first."""
+    worker, costs = Stand("a"), Costs()
+    worker.room_tokens = 10_000
+    running = [worker.load.book(0.0, 0.0, 1000) for _ in range(10)]
+    for booking in running:
+        worker.load.first_byte(booking, 0.0)
+    binding: LateBinding[str] = LateBinding()
+    now = 0.0
+
+    def rank(prompt: Prompt) -> Decision:
+        return Decision(costs.rank(prompt, [worker], now), "load")
+
+    def come(name: str, tokens: int) -> None:
+        prompt = Prompt("m", tokens, answer_tokens=0)
+        decision = rank(prompt)
+        assert binding.must_hold(decision), f"{name} finds room"
+        binding.enter(name, prompt, decision, now)
+
+    come("large", large)
+    for number, booking in enumerate(running[: -(-large // 1000)]):
+        assert binding.release(rank, now, [worker.load]) is None
+        now += 1.0
+        worker.load.release(booking, now)
+        come(f"small{number}", small)
+    released = binding.release(rank, now, [worker.load])
+    assert released is not None
+    assert released[0].item == "large"
+    binding.leave(released[0])
+    for held in binding:
+        binding.leave(held)
+    assert (worker.load.promised_s, worker.load.promised_tokens) == (0.0, 0)
