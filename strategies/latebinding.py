@@ -3,8 +3,7 @@
 Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
 behind whatever came before. Held in the router instead, the shortest goes first, and each goes
 where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, and
-those whom room in the KV cache is missing go in the order of arrival. Nobody is held beyond
-`LONGEST_S`.
+who then lacks room in the KV cache is not passed over any more. Nobody is held beyond `LONGEST_S`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,6 +20,10 @@ T = TypeVar("T")
 READY_S = 0.3
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
+#: Who lacks room in the KV cache after so many seconds is before all others, and what it takes
+#: counts as taken for whoever comes. At once would be first come, first served: a large prompt then
+#: waits no longer than the small ones that it keeps waiting.
+LACKING_S = 10.0
 #: Nobody is held longer.
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
@@ -75,14 +78,19 @@ class Held(Generic[T]):
         self.full = choice.cost.room > 0.0
         self.look_again(now)
 
-    def need(self, now: float) -> float:
-        """Seconds of prefill, less what its waiting makes up for.
+    def need(self, now: float) -> tuple[bool, float]:
+        """Seconds of prefill, less what its waiting makes up for; the least goes first.
 
-        Where it is room that is missing, whoever came first is first: a large prompt would else see
-        every token that comes free taken by a small one.
+        Who lacks room after a long wait is before all others, whoever came first first: a large
+        prompt would else see every token that comes free taken by a small one.
         """
-        waited = now - self.since
-        return -waited if self.full else self.prefill_s - AGING * waited
+        if self.lacks(now):
+            return False, self.since
+        return True, self.prefill_s - AGING * (now - self.since)
+
+    def lacks(self, now: float) -> bool:
+        """It has waited for long, and it is room that is missing."""
+        return self.full and now - self.since >= LACKING_S
 
     def look_again(self, now: float) -> None:
         """Note when it is to be decided anew."""
@@ -127,7 +135,7 @@ class LateBinding(Generic[T]):
     ) -> Held[T]:
         """Hold it; it leaves by `release` or by `leave`."""
         held = Held(item, prompt, now, decision, tenant)
-        self._promise(held)
+        self._promise(held, now)
         self._lines.setdefault(tenant, {})[held] = None
         self._held += 1
         return held
@@ -164,7 +172,7 @@ class LateBinding(Generic[T]):
         for held in line:
             if held not in due:
                 if not left or not held.gains(ready, now):
-                    self._promise(held)
+                    self._promise(held, now)
                     continue
                 left -= 1
             decision = rank(held.prompt)
@@ -175,7 +183,7 @@ class LateBinding(Generic[T]):
                 return held, decision
             else:
                 held.look(decision, now)
-            self._promise(held)
+            self._promise(held, now)
         return None
 
     def _looked_at(self, now: float) -> list[Held[T]]:
@@ -205,9 +213,9 @@ class LateBinding(Generic[T]):
             self._lines[held.tenant] = line
         self._held -= 1
 
-    def _promise(self, held: Held[T]) -> None:
+    def _promise(self, held: Held[T], now: float) -> None:
         held.load.promised_s += held.prefill_s
-        if held.full:
+        if held.lacks(now):
             held.load.promised_tokens += held.tokens
         self._promised.add(held.load)
 

@@ -74,7 +74,7 @@ class Load:
         self.promised_s = 0.0
         """Prefill of requests that are held back and would go there, in seconds."""
         self.promised_tokens = 0
-        """What those of them may take in the KV cache that wait for room there."""
+        """What those of them may take in the KV cache that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there, smoothed."""
         self.turn = 0

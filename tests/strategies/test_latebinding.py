@@ -7,6 +7,7 @@ from strategies.cost import Costs
 from strategies.latebinding import (
     AGING,
     DECIDED_ANEW,
+    LACKING_S,
     LONGEST_S,
     LOOK_S,
     LOOKED_AT,
@@ -223,14 +224,14 @@ def test_a_look_decides_on_a_few() -> None:
     assert len(looked) == LOOKED_AT
 
 
-@pytest.mark.parametrize(("large", "small"), [(5000, 1000), (1600, 600)])
+@pytest.mark.parametrize(("each", "large", "small"), [(10_000, 50_000, 10_000), (1000, 1600, 600)])
 def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
-    large: int, small: int
+    each: int, large: int, small: int
 ) -> None:
-    """Those who come see it as taken, and whoever came first is first."""
+    """Once it has waited long: those who come see it as taken, and it is before all others."""
     worker, costs = Stand("a"), Costs()
-    worker.room_tokens = 10_000
-    running = [worker.load.book(0.0, 0.0, 1000) for _ in range(10)]
+    worker.room_tokens = 10 * each
+    running = [worker.load.book(0.0, 0.0, each) for _ in range(10)]
     for booking in running:
         worker.load.first_byte(booking, 0.0)
     binding: LateBinding[str] = LateBinding()
@@ -246,7 +247,9 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
         binding.enter(name, prompt, decision, now)
 
     come("large", large)
-    for number, booking in enumerate(running[: -(-large // 1000)]):
+    now = LACKING_S
+    assert binding.release(rank, now, [worker.load]) is None
+    for number, booking in enumerate(running[: -(-large // each)]):
         assert binding.release(rank, now, [worker.load]) is None
         now += 1.0
         worker.load.release(booking, now)
