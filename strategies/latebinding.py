@@ -33,9 +33,10 @@ LOOK_S, FULL_LOOK_S = 0.5, 0.1
 REMEMBERED = 16
 #: How many are looked at each time: of each tenant the first, then of each the second, and so on.
 LOOKED_AT = 64
-#: How many of those are decided anew, for that is what a look takes its time for: those for whom it
-#: is time, the longest overdue first, and as many for whom a worker has become cheaper.
-DECIDED_ANEW = 4
+#: What a look takes its time for is deciding anew, which compares all workers. So many comparisons
+#: it may make for those for whom it is time, the longest overdue first, and as many for those for
+#: whom a worker has become cheaper; so many decisions of each kind at least.
+COMPARED, DECIDED_ANEW = 512, 4
 
 
 class Held(Generic[T]):
@@ -167,8 +168,8 @@ class LateBinding(Generic[T]):
             return None
         self._clear()
         line = self._looked_at(now)
-        due = self._due(line, now)
-        left = DECIDED_ANEW
+        left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
+        due = self._due(line, now, left)
         for held in line:
             if held not in due:
                 if not left or not held.gains(ready, now):
@@ -196,10 +197,10 @@ class LateBinding(Generic[T]):
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
         return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
 
-    def _due(self, line: list[Held[T]], now: float) -> list[Held[T]]:
+    def _due(self, line: list[Held[T]], now: float, most: int) -> set[Held[T]]:
         """Those that are to be decided anew, whatever is known of the workers."""
         over = (held for held in line if now >= held.again or now - held.since >= LONGEST_S)
-        return nsmallest(DECIDED_ANEW, over, key=lambda held: held.again)
+        return set(nsmallest(most, over, key=lambda held: held.again))
 
     def _is_over(self, now: float) -> bool:
         """Whether somebody was held for as long as anybody is."""

@@ -6,6 +6,7 @@ from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
 from strategies.latebinding import (
     AGING,
+    COMPARED,
     DECIDED_ANEW,
     LACKING_S,
     LONGEST_S,
@@ -204,7 +205,7 @@ def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
 
 def test_a_look_decides_on_a_few() -> None:
     """It is one step of the router's loop; all have their turn in the looks that follow."""
-    desk = Desk(Stand("a", 1000.0), Stand("b", 0.1))
+    desk = Desk(Stand("a", 1000.0), *(Stand(f"b{number}", 0.1) for number in range(COMPARED // 4)))
     for number in range(LOOKED_AT):
         assert desk.come(f"r{number}", 8, model="a")
     most = 0
