@@ -4,7 +4,7 @@ No policy over caches of their own can hit more. They are not strict bounds on t
 choose workers by what is queued there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from benchmarks.routing_drive import Seat
 from benchmarks.routing_peers import Peer
 from simulator.strides import StrideCache
 from strategies.base import Candidate, Cost, Decision, Prompt, WorkerView
+from strategies.load import Load
 
 
 class SharedCache(StrideCache):
@@ -96,7 +97,7 @@ class Shortest:
         return ticket
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float
+        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Ticket, Decision] | None:
         """Give out the shortest, if a worker is free."""
         if not self._held or self.must_hold(rank(self._held[0].prompt)):

@@ -5,7 +5,7 @@ as `router/attempt.py` settles it, with the cached tokens that the simulated wor
 router learns arrives at once: there is no network here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -113,7 +113,7 @@ class Hold(Protocol):
         """Hold it."""
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float
+        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Held, Decision] | None:
         """Who is to go now, and where; asked when something has changed, until there is none."""
 
@@ -250,7 +250,8 @@ class Drive:
         """Place those of the held whose time has come."""
         if self._hold is None or not len(self._hold):
             return
-        while released := self._hold.release(self._rank, self.now):
+        loads = [seat.load for seat in self.eligible]
+        while released := self._hold.release(self._rank, self.now, loads):
             held, decision = released
             self._place(held.item, decision.candidates[0])
         self._note_tick()

@@ -3,11 +3,12 @@
 A worker is sent no more than `limits.in_flight` requests at once. When all that could answer have
 so many, a request waits: bounded in number and time, in fair order (`queue.py`). The bound is
 there so that a fleet that is overrun answers what it can and refuses the rest at once, instead of
-answering everybody too late.
+answering everybody too late. Those held until a worker is about to be free (`holding.py`) came
+before those in the line: as many places as they need are kept for them.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from router.errors import Overrun, QueueFull
@@ -27,7 +28,9 @@ _Line = tuple[str, str, str]
 class Admission:
     """Lets requests through to the workers. One for the whole router."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, held: Callable[[Pool, str], int]) -> None:
+        """`held` tells how many of a pool are held that ask for a model."""
+        self._held = held
         self.in_flight = 0
         """Requests that are being served, waiting ones too."""
         self.waited = 0
@@ -80,7 +83,20 @@ class Admission:
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Nobody has room, or others came first. `only` one worker will do, if it is named."""
-        return not self.room(workers) or self.queue.holds((pool.name, model, only))
+        room, line = self.room(workers), (pool.name, model, only)
+        if not room or self.queue.holds(line):
+            return True
+        kept = self._kept(pool, line)
+        return kept > 0 and kept >= self._places(room)
+
+    def _kept(self, pool: Pool, line: _Line) -> int:
+        """Places that are kept from the line for those who are held."""
+        # (These go wherever they can: the only worker of a session is not for them.)
+        return 0 if line[2] else self._held(pool, line[1])
+
+    def _places(self, workers: Sequence[Worker]) -> int:
+        """How many requests more they may be sent."""
+        return sum(max(0, self._most - worker.load.in_flight) for worker in workers)
 
     async def turn(
         self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
@@ -116,6 +132,9 @@ class Admission:
                     return
                 if line[2] != worker.name and worker not in self._awake(pool.workers):
                     continue
+                kept = self._kept(pool, line)
+                if kept and kept >= self._places(_able(pool, line)):
+                    continue
                 if self._call(line):
                     return
 
@@ -145,8 +164,8 @@ class Admission:
         for ticket in self.queue.expired(loop.time()):
             _refuse(ticket, Overrun())
         for line, pool in list(self._pools.items()):
-            able = [w for w in pool.workers if w.ready and _fits(w, line)]
-            free = sum(max(0, self._most - w.load.in_flight) for w in self._awake(able))
+            able = _able(pool, line)
+            free = self._places(self._awake(able)) - self._kept(pool, line)
             for _ in range(free):
                 if not self._call(line):
                     break
@@ -154,6 +173,10 @@ class Admission:
                 while self._call(line):
                     pass
         self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None
+
+
+def _able(pool: Pool, line: _Line) -> list[Worker]:
+    return [worker for worker in pool.workers if worker.ready and _fits(worker, line)]
 
 
 def _fits(worker: Worker, line: _Line) -> bool:

@@ -49,10 +49,10 @@ class Door:
         self._health = Health(fleet, settings.health, self._inquiries, self._notice)
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
-        app = admin(fleet, self.view, lambda: self.stopping)
+        self._proxy = Proxy(fleet, self.metrics, settings)
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.would)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
-        self._proxy = Proxy(fleet, self.metrics, settings)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None

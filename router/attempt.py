@@ -104,7 +104,10 @@ class Attempt:
 
     def release(self) -> None:
         """Take it off the worker's books, whatever came of it."""
-        self.worker.load.release(self._booking, monotonic())
+        load, now = self.worker.load, monotonic()
+        if not self._began:
+            load.take_back(self._booking, now)
+        load.release(self._booking, now)
 
     async def bound(self, visit: Visit) -> Incoming:
         """Bind its session to the worker; return the request as that may see it.
@@ -165,10 +168,11 @@ class Attempt:
         left = self.status == CLIENT_LEFT
         if job.visit is not None and self._began and not self.status:
             job.visit.accepted(self.status)  # it may have begun there
-        rejected = self.status == FULL or (400 <= self.status < 500 and not left)
+        if self.status == FULL or (400 <= self.status < 500 and not left):
+            self._began = False
         outcome = Outcome(
             ok=self._failure is None and 0 < self.status < 500 and not left,
-            began=self._began and not rejected,
+            began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt,
             cached_tokens=usage.cached,

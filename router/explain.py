@@ -4,6 +4,7 @@ Offline nobody is asked: every worker is taken to be ready, idle and empty, so i
 is read, how long it is believed to be, and what it would cost.
 """
 
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import httpx
@@ -13,16 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from router.errors import BadRequest, DoorError, UnknownModel
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet, Pool, Worker
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.rebuild import build
 from router.settings import Settings
 from router.tls import Contexts
-from strategies.base import Prompt
-from strategies.explain import Explanation, explain
+from strategies.base import Decision, Prompt
+from strategies.explain import Explanation, Waits, explain
 
 #: Where a running router answers it, with `?path=` for the endpoint that the body is for.
 PATH = "/explain"
+#: What a running router would decide, and what the request would wait for first.
+Would = Callable[[Pool, Prompt, Sequence[Worker]], tuple[Decision, Waits]]
 #: Seconds that a running router may take.
 PATIENCE_S = 30.0
 
@@ -31,16 +34,21 @@ class CannotExplain(Exception):
     """Says in a sentence what is in the way."""
 
 
-async def explained(fleet: Fleet, path: str, body: bytes) -> Explanation:
+async def explained(fleet: Fleet, would: Would, path: str, body: bytes) -> Explanation:
     """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError."""
     endpoint = _endpoint(path)
     request = parse(endpoint, body, b"application/json")
     pool, request.model, workers = fleet.route(request.model)
-    prompt = _prompt(pool, endpoint, request, body)
+    asked = pool.prompts.asked.get(request.model)
+    if asked is None:
+        prompt = _read(pool, endpoint, request, body)
+    else:
+        prompt = (await pool.prompts.ask_uncounted(endpoint, request, body, asked)).prompt
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
+    if asked is not None or pool.consult is not None:  # as it is by now
         pool, _, workers = fleet.route(request.model)
-    return explain(prompt, pool.strategy.rank(prompt, workers, monotonic()))
+    return explain(prompt, *would(pool, prompt, workers))
 
 
 def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation:
@@ -55,8 +63,8 @@ def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation
             if not found:
                 raise UnknownModel(request.model)
             pool = found[0]
-        prompt = _prompt(pool, endpoint, request, body)
-        return explain(prompt, pool.strategy.rank(prompt, list(pool.workers), monotonic()))
+        prompt = _read(pool, endpoint, request, body)
+        return explain(prompt, pool.strategy.rank(prompt, pool.workers, monotonic()))
     except DoorError as error:
         raise CannotExplain(error.message) from None
 
@@ -93,7 +101,7 @@ def _endpoint(path: str) -> Endpoint:
     return endpoint
 
 
-def _prompt(pool: Pool, endpoint: Endpoint, request: Request, body: bytes) -> Prompt:
+def _read(pool: Pool, endpoint: Endpoint, request: Request, body: bytes) -> Prompt:
     prompts = pool.prompts
     made = prompts.make if prompts.keyed else prompts.made  # the former does not count it
     return made(endpoint, request, body).prompt

@@ -2,11 +2,13 @@
 
 One is let go at a time: it decides anew and is booked before the next is looked at, so each sees
 those before it. Looked at are those held whenever a prefill or an answer has ended somewhere, and
-every `TICK_S`, for time alone lets predicted work pass.
+every `TICK_S`, for time alone lets predicted work pass, and workers join. Nobody is let go while
+no worker has room for it: whoever is held keeps the place it came with (`admission.py`).
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
@@ -22,8 +24,8 @@ log = logging.getLogger("warmroute.fleet")
 TICK_S = 0.05
 
 Waiter = asyncio.Future[None]
-#: Ranks a pool's workers for a prompt, as they are now.
-Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision]
+#: Ranks those of a pool's workers that have room for a prompt, as they are now; None without any.
+Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
 
 
 class Holding:
@@ -32,38 +34,52 @@ class Holding:
     def __init__(self, rank: Rank) -> None:
         self.held = 0
         """Requests that were held so far."""
-        self.longest = 0.0
-        """Seconds that nobody is held beyond."""
         self.limit = 0
         """How many may be held at once; more are sent on."""
         self._rank = rank
         self._pools: dict[Pool, LateBinding[Waiter]] = {}
+        self._models: Counter[tuple[Pool, str]] = Counter()
         self._looking: asyncio.TimerHandle | asyncio.Handle | None = None
 
     def __len__(self) -> int:
         return sum(len(binding) for binding in self._pools.values())
 
+    def count(self, pool: Pool, model: str) -> int:
+        """How many are held there that ask for that model."""
+        return self._models[pool, model]
+
     def takes(self, decision: Decision) -> bool:
         """Whether the request should wait here: it would only wait elsewhere, and there is room."""
         return LateBinding.must_hold(decision) and len(self) < self.limit
 
-    async def turn(self, pool: Pool, prompt: Prompt, decision: Decision) -> None:
-        """Wait until it should be decided anew; whoever waits may be cancelled at any time."""
+    async def turn(
+        self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, until: float
+    ) -> None:
+        """Wait until it should be decided anew, at the latest `until`, by the loop's clock.
+
+        Whoever waits may be cancelled at any time.
+        """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         binding = self._pools.get(pool)
         if binding is None:
-            binding = self._pools[pool] = LateBinding(self.longest)
-        held: Held[Waiter] = binding.enter(waiter, prompt, decision, monotonic())
+            binding = self._pools[pool] = LateBinding()
+        held: Held[Waiter] = binding.enter(waiter, prompt, decision, monotonic(), tenant)
+        late = loop.call_at(until, _wake, held)
         self.held += 1
+        self._models[pool, prompt.model] += 1
         if self._looking is None:
             self._looking = loop.call_later(TICK_S, self._look)
         try:
             await waiter
         finally:
+            late.cancel()
             binding.leave(held)
-            if not len(binding):
-                self._pools.pop(pool, None)
+            self._models[pool, prompt.model] -= 1
+            if not self._models[pool, prompt.model]:
+                del self._models[pool, prompt.model]
+            if not len(binding) and self._pools.get(pool) is binding:
+                del self._pools[pool]
             self.freed()  # the next look comes once this one is booked, or has gone
 
     def freed(self) -> None:
@@ -76,31 +92,37 @@ class Holding:
     def let_go(self) -> None:
         """Everybody looks anew: the fleet is another one."""
         for binding in self._pools.values():
-            for held in binding:
-                _wake(held)
+            _wake_all(binding)
 
     def _look(self) -> None:
         now, loop = monotonic(), asyncio.get_running_loop()
         for pool, binding in list(self._pools.items()):
+            loads = [worker.load for worker in pool.workers if worker.ready]
             try:
-                released = binding.release(partial(self._ranked, pool), now)
+                released = binding.release(partial(self._ranked, pool), now, loads)
             except Exception:
                 log.exception("pool %s: a fault of its strategy", pool.name)
-                for held in binding:
-                    _wake(held)
+                _wake_all(binding)
             else:
-                if released is not None:
+                if not loads:  # nobody is left: they are told so
+                    _wake_all(binding)
+                elif released is not None:
                     _wake(released[0])
         self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
 
-    def _ranked(self, pool: Pool, prompt: Prompt) -> Decision:
+    def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:
         try:
             workers: Sequence[Worker] = pool.eligible(prompt.model)
         except DoorError:  # nobody is there: it is told so when its time is over, or somebody is
-            workers = pool.workers
+            return None
         return self._rank(pool, prompt, workers)
 
 
 def _wake(held: Held[Waiter]) -> None:
     if not held.item.done():
         held.item.set_result(None)
+
+
+def _wake_all(binding: LateBinding[Waiter]) -> None:
+    for held in binding:
+        _wake(held)

@@ -134,13 +134,19 @@ class Prompts:
 
     async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
         """The same with tokens that are asked for."""
-        try:
-            ids = await asked.ids(endpoint, body)
-            made = Made(self._of_ids(endpoint, request, asked.identity, ids))
-        except Unlike as unlike:
-            made = Made(self._by_text(endpoint, request, None), unlike.reason)
+        made = await self.ask_uncounted(endpoint, request, body, asked)
         self.by_reason[made.reason] += 1
         return made
+
+    async def ask_uncounted(
+        self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
+    ) -> Made:
+        """The same without counting."""
+        try:
+            ids = await asked.ids(endpoint, body)
+            return Made(self._of_ids(endpoint, request, asked.identity, ids))
+        except Unlike as unlike:
+            return Made(self._by_text(endpoint, request, None), unlike.reason)
 
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
         """Key a prompt by its text, for a reason."""

@@ -33,6 +33,7 @@ from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.usage import Usage
 from strategies.base import Candidate, Decision, Prompt
+from strategies.explain import Waits
 
 STOPPING = "The router is being stopped."
 
@@ -43,10 +44,10 @@ class Proxy:
     def __init__(self, fleet: Fleet, metrics: Metrics, settings: Settings) -> None:
         self._fleet = fleet
         self._metrics = metrics
-        self._admission = Admission(settings)
+        self._holding = Holding(self._with_room)
+        self._admission = Admission(settings, self._holding.count)
         self._budget = Budget(settings.limits.retries)
         self._tokenizing = Tokenizing()
-        self._holding = Holding(self._among)
         metrics.watch(self._admission, self._budget, self._holding)
         self.change(settings)
 
@@ -58,7 +59,7 @@ class Proxy:
         self._admission.follow(self._fleet)
         self._attempts = settings.limits.attempts
         self._comment = settings.timeouts.comment
-        self._patience = self._holding.longest = settings.timeouts.queue
+        self._patience = settings.timeouts.queue
         self._holding.limit = settings.limits.queue
         self._holding.let_go()
         self._log_requests = settings.logs.requests
@@ -110,23 +111,29 @@ class Proxy:
         if plea.visit is not None:
             await self._ask_in_session(plea, plea.visit)
             return
-        pool, model, workers = plea.pool, plea.prompt.model, plea.workers
-        while self._admission.must_wait(pool, model, workers):
-            await self._admission.turn(pool, model, plea.exchange.tenant)
+        exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
+        until, called, held = self._admission.until(), None, False
+        while True:
+            pool = plea.pool
+            if pool is called:  # those who still stand there come after it
+                waits = not self._admission.room(workers)
+            else:
+                waits = self._admission.must_wait(pool, model, workers)
+            if waits:
+                await self._admission.turn(pool, model, exchange.tenant, until=until)
+            else:
+                decision = self._among(pool, plea.prompt, workers)
+                if held or not self._holding.takes(decision):
+                    break
+                held = True
+                await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
+            called = pool
             plea, workers = await self._again(plea)
-            if plea.pool is pool:
-                break
             if plea.visit is not None:
                 await self._ask(plea)
                 return
-            pool = plea.pool
-        decision = self._among(plea.pool, plea.prompt, workers)
-        if self._holding.takes(decision):
-            await self._holding.turn(plea.pool, plea.prompt, decision)
-            plea, workers = await self._again(plea)
-            decision = self._among(plea.pool, plea.prompt, workers)
         job = self._decided(plea, decision)
-        plea.exchange.asked = True
+        exchange.asked = True
         await self._try(job)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
@@ -210,10 +217,24 @@ class Proxy:
             workers = workers or pool.eligible(request.model)  # nobody: it is told so
         return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
 
+    def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
+        """Rank those with room, for one that is held; None without any."""
+        able = self._admission.room(workers)
+        return self._rank(pool, prompt, able, monotonic()) if able else None
+
     def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
         """Rank those with room; all of them if a reserved place was just taken by another."""
         able = self._admission.room(workers) or workers
         return self._rank(pool, prompt, able, monotonic())
+
+    def would(
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
+    ) -> tuple[Decision, Waits]:
+        """What would be decided on it if it came now, and what it would wait for first."""
+        decision = self._among(pool, prompt, workers)
+        if self._admission.must_wait(pool, prompt.model, workers):
+            return decision, "place"
+        return decision, "held" if self._holding.takes(decision) else ""
 
     def _decided(self, plea: Plea, decision: Decision) -> Job:
         pool = plea.pool

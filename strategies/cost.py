@@ -32,7 +32,8 @@ DECODE_S = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 #: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
-#: at another share u of the time (what it was given over what it was not), up to `MOST_HOME`.
+#: at another share u of the time (what it was given over what it was not, both in seconds as
+#: predicted), up to `MOST_HOME`.
 HOME, MOST_HOME = 0.4, 4.0
 #: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
 MOST_TURNS = 10.0
@@ -91,12 +92,13 @@ class Costs:
                 decode = slowness * used / space
                 if shared:
                     used -= shared.get(name, 0.0)
+                used += load.promised_tokens
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
             home, given = 0.0, load.given_s
             if given and turn_s:
-                given *= exp((load.given_at - now) / BACK_S)
+                given *= exp(min(0.0, load.given_at - now) / BACK_S)
                 rest = BACK_S - given
                 home = turn_s * (given / rest if given < MOST_HOME * rest else MOST_HOME)
             total = wait + prefill + price + decode + room + home

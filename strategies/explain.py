@@ -1,8 +1,18 @@
 """A decision in words and numbers: what each worker would have cost, and why the first is first."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from strategies.base import FREE, Candidate, Decision, Prompt
+
+#: What a request waits for before it is sent: a place, or a worker that is about to be free.
+Waits = Literal["", "place", "held"]
+_WAITS: dict[Waits, str] = {
+    "": "",
+    "place": " Before that it would wait in line: others came first, or nobody has a place.",
+    "held": " Before that it would be held until a worker is about to be free.",
+}
 
 
 class Term(Struct, frozen=True):
@@ -35,18 +45,21 @@ class Explanation(Struct, frozen=True):
     words: str
     workers: list[Term]
     """The best first; without costs where the strategy compares none."""
+    waits: Waits = ""
+    """What it would wait for first."""
 
 
-def explain(prompt: Prompt, decision: Decision) -> Explanation:
-    """Tell all of a decision."""
+def explain(prompt: Prompt, decision: Decision, waits: Waits = "") -> Explanation:
+    """Tell all of a decision, which is made anew after it `waits`."""
     workers = [_term(candidate) for candidate in decision.candidates]
     return Explanation(
         prompt.model,
         prompt.tokens,
         len(prompt.keys),
         decision.reason,
-        words(prompt, decision),
+        words(prompt, decision) + _WAITS[waits],
         workers,
+        waits,
     )
 
 
@@ -70,7 +83,8 @@ def words(prompt: Prompt, decision: Decision) -> str:
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
         apart = other.cost.total - first.cost.total
-        return f"{more}, but costs {apart:.3f} s more.{_dearest(other)}"
+        why = f"costs {apart:.3f} s more" if apart >= 0.0 else "says that it is full"
+        return f"{more}, but {why}.{_dearest(other)}"
     return f"{name} has least to do.{_dearest(first)}"
 
 

@@ -2,12 +2,13 @@
 
 Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
 behind whatever came before. Held in the router instead, the shortest goes first, and each goes
-where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, so
-no one starves; nobody is held beyond `LONGEST_S`.
+where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, and
+who then lacks room in the KV cache is not passed over any more. Nobody is held beyond `LONGEST_S`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping
+from heapq import nsmallest
+from itertools import islice, zip_longest
 from typing import Generic, TypeVar
 
 from strategies.base import Decision, Prompt
@@ -19,6 +20,10 @@ T = TypeVar("T")
 READY_S = 0.3
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
+#: Who lacks room in the KV cache after so many seconds is before all others, and what it takes
+#: counts as taken for whoever comes. At once would be first come, first served: a large prompt then
+#: waits no longer than the small ones that it keeps waiting.
+LACKING_S = 10.0
 #: Nobody is held longer.
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
@@ -26,18 +31,36 @@ LONGEST_S = 30.0
 LOOK_S, FULL_LOOK_S = 0.5, 0.1
 #: How many of the best workers are remembered between two decisions.
 REMEMBERED = 16
-#: How many are looked at each time; those who came first.
+#: How many are looked at each time: of each tenant the first, then of each the second, and so on.
 LOOKED_AT = 64
+#: What a look takes its time for is deciding anew, which compares all workers. So many comparisons
+#: it may make for those for whom it is time, the longest overdue first, and as many for those for
+#: whom a worker has become cheaper; so many decisions of each kind at least.
+COMPARED, DECIDED_ANEW = 512, 4
 
 
 class Held(Generic[T]):
     """One request that waits to be bound."""
 
-    __slots__ = ("again", "full", "item", "load", "prefill_s", "prompt", "rests", "since")
+    __slots__ = (
+        "again",
+        "full",
+        "item",
+        "load",
+        "prefill_s",
+        "prompt",
+        "rests",
+        "since",
+        "tenant",
+        "tokens",
+    )
 
-    def __init__(self, item: T, prompt: Prompt, since: float, decision: Decision) -> None:
+    def __init__(
+        self, item: T, prompt: Prompt, since: float, decision: Decision, tenant: str
+    ) -> None:
         self.item = item
         """Whatever the caller wants back with it."""
+        self.tenant = tenant
         self.prompt = prompt
         self.since = since
         self.look(decision, since)
@@ -51,18 +74,36 @@ class Held(Generic[T]):
         """What it costs at each of the best, but for the wait there."""
         self.prefill_s = choice.cost.prefill
         """What it needs there."""
+        self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
+        """What it takes in the KV cache there, beyond what is held."""
         self.full = choice.cost.room > 0.0
+        self.look_again(now)
+
+    def need(self, now: float) -> tuple[bool, float]:
+        """Seconds of prefill, less what its waiting makes up for; the least goes first.
+
+        Who lacks room after a long wait is before all others, whoever came first first: a large
+        prompt would else see every token that comes free taken by a small one.
+        """
+        if self.lacks(now):
+            return False, self.since
+        return True, self.prefill_s - AGING * (now - self.since)
+
+    def lacks(self, now: float) -> bool:
+        """It has waited for long, and it is room that is missing."""
+        return self.full and now - self.since >= LACKING_S
+
+    def look_again(self, now: float) -> None:
+        """Note when it is to be decided anew."""
         self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
 
-    def is_sure(self, ready: Mapping[Load, float], now: float) -> bool:
-        """It has to stay, without deciding anew: no `ready` worker has become the cheapest."""
-        if now >= self.again:
-            return False
+    def gains(self, ready: Mapping[Load, float], now: float) -> bool:
+        """One of the `ready` workers has become the cheapest."""
         if self.full:
-            return True
+            return False
         rests, load = self.rests, self.load
         cost = rests[load] + load.wait(now) + load.promised_s
-        return not any(
+        return any(
             one in rests and rests[one] + wait + one.promised_s <= cost
             for one, wait in ready.items()
         )
@@ -71,20 +112,18 @@ class Held(Generic[T]):
 class LateBinding(Generic[T]):
     """Who is held. Every time is the caller's clock, in seconds."""
 
-    def __init__(self, longest_s: float = LONGEST_S) -> None:
-        """Hold nobody for longer than `longest_s` seconds, nor than `LONGEST_S`."""
-        self._longest_s = min(longest_s, LONGEST_S)
-        self._held: dict[Held[T], None] = {}
+    def __init__(self) -> None:
+        # Of each tenant, whoever came first first.
+        self._lines: dict[str, dict[Held[T], None]] = {}
+        self._held = 0
         self._promised: set[Load] = set()
-        self._loads: list[Load] = []
-        """Of all workers, as of the last decision."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return self._held
 
     def __iter__(self) -> Iterator[Held[T]]:
-        """Those held, whoever came first first."""
-        return iter(list(self._held))
+        """Those held, of each tenant whoever came first first."""
+        return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
     def must_hold(decision: Decision) -> bool:
@@ -92,57 +131,96 @@ class LateBinding(Generic[T]):
         cost = decision.candidates[0].cost
         return cost.wait > READY_S or cost.room > 0.0
 
-    def enter(self, item: T, prompt: Prompt, decision: Decision, now: float) -> Held[T]:
+    def enter(
+        self, item: T, prompt: Prompt, decision: Decision, now: float, tenant: str = ""
+    ) -> Held[T]:
         """Hold it; it leaves by `release` or by `leave`."""
-        held = Held(item, prompt, now, decision)
-        self._loads = [candidate.worker.load for candidate in decision.candidates]
-        self._promise(held)
-        self._held[held] = None
+        held = Held(item, prompt, now, decision, tenant)
+        self._promise(held, now)
+        self._lines.setdefault(tenant, {})[held] = None
+        self._held += 1
         return held
 
     def leave(self, held: Held[T]) -> None:
         """Its client has gone. Doing it twice, or after its release, changes nothing."""
-        self._held.pop(held, None)
+        if held in self._lines.get(held.tenant, ()):
+            self._remove(held)
         if not self._held:
             self._clear()
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float
+        self,
+        rank: Callable[[Prompt], Decision | None],
+        now: float,
+        loads: Collection[Load],
     ) -> tuple[Held[T], Decision] | None:
         """Let go of the next one that need not be held any more, with the decision for it.
 
-        To be called when a worker may have become free, and again once that one is booked. Those
-        held are gone through by need; each that has to stay is promised to where it would go, so
-        that those behind it, and those who come, see the line as it will be.
+        To be called when a worker may have become free, and again once that one is booked. `loads`
+        are those of all workers there are now, `rank` decides, or tells by None that nobody can
+        take the prompt yet. Those held are gone through by need; each that has to stay is promised
+        to where it would go, so that those behind it, and those who come, see the line as it will
+        be.
         """
-        waits = {load: load.wait(now) for load in self._loads}
+        waits = {load: load.wait(now) for load in loads}
         ready = {load: wait for load, wait in waits.items() if wait <= READY_S}
         if not ready and not self._is_over(now):
             return None
         self._clear()
-        line = sorted(islice(self._held, LOOKED_AT), key=lambda h: h.prefill_s + AGING * h.since)
+        line = self._looked_at(now)
+        left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
+        due = self._due(line, now, left)
         for held in line:
-            if held.is_sure(ready, now):
-                self._promise(held)
-                continue
+            if held not in due:
+                if not left or not held.gains(ready, now):
+                    self._promise(held, now)
+                    continue
+                left -= 1
             decision = rank(held.prompt)
-            if now - held.since >= self._longest_s or not self.must_hold(decision):
-                del self._held[held]
+            if decision is None:
+                held.look_again(now)
+            elif now - held.since >= LONGEST_S or not self.must_hold(decision):
+                self._remove(held)
                 return held, decision
-            held.look(decision, now)
-            self._loads = [candidate.worker.load for candidate in decision.candidates]
-            self._promise(held)
+            else:
+                held.look(decision, now)
+            self._promise(held, now)
         return None
+
+    def _looked_at(self, now: float) -> list[Held[T]]:
+        """Those it is the turn of, the least need first."""
+        tenants = list(islice(self._lines, LOOKED_AT))
+        lines = [self._lines[tenant] for tenant in tenants]
+        if len(self._lines) > LOOKED_AT:  # the others are next
+            for tenant in tenants:
+                self._lines[tenant] = self._lines.pop(tenant)
+        turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
+        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
+
+    def _due(self, line: list[Held[T]], now: float, most: int) -> set[Held[T]]:
+        """Those that are to be decided anew, whatever is known of the workers."""
+        over = (held for held in line if now >= held.again or now - held.since >= LONGEST_S)
+        return set(nsmallest(most, over, key=lambda held: held.again))
 
     def _is_over(self, now: float) -> bool:
         """Whether somebody was held for as long as anybody is."""
-        return any(now - held.since >= self._longest_s for held in islice(self._held, 1))
+        return any(now - next(iter(line)).since >= LONGEST_S for line in self._lines.values())
 
-    def _promise(self, held: Held[T]) -> None:
+    def _remove(self, held: Held[T]) -> None:
+        """Take it out; its tenant's turn has been."""
+        line = self._lines.pop(held.tenant)
+        del line[held]
+        if line:
+            self._lines[held.tenant] = line
+        self._held -= 1
+
+    def _promise(self, held: Held[T], now: float) -> None:
         held.load.promised_s += held.prefill_s
+        if held.lacks(now):
+            held.load.promised_tokens += held.tokens
         self._promised.add(held.load)
 
     def _clear(self) -> None:
         for load in self._promised:
-            load.promised_s = 0.0
+            load.promised_s, load.promised_tokens = 0.0, 0
         self._promised.clear()

@@ -50,6 +50,7 @@ class Load:
         "kv_tokens",
         "pending",
         "promised_s",
+        "promised_tokens",
         "stay_s",
         "turn",
     )
@@ -63,7 +64,8 @@ class Load:
         self._booked_s = 0.0
         self._head_since = 0.0
         self.given_s = 0.0
-        """Prefill booked over the last `BACK_S` before `given_at`; the older the less it counts."""
+        """Prefill booked over the last `BACK_S` before `given_at`; the older the less it counts.
+        In seconds as predicted, which are more than it takes (`pace.py`)."""
         self.given_at = 0.0
         self.kv_tokens = 0
         self.in_flight = 0
@@ -72,6 +74,8 @@ class Load:
         """Requests past their first byte."""
         self.promised_s = 0.0
         """Prefill of requests that are held back and would go there, in seconds."""
+        self.promised_tokens = 0
+        """What those of them may take in the KV cache that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there, smoothed."""
         self.turn = 0
@@ -88,8 +92,8 @@ class Load:
         self.in_flight += 1
         self.pending[booking] = None
         self._booked_s += prefill_s
-        self.given_s = self.given_s * exp((self.given_at - now) / BACK_S) + prefill_s
-        self.given_at = now
+        self.given_s = self._given_still(now) + prefill_s
+        self.given_at = max(now, self.given_at)
         self.kv_tokens += kv_tokens
         return booking
 
@@ -119,6 +123,16 @@ class Load:
         elif self._last is not None:
             self._last.computed_s = None
         self._last = booking
+
+    def _given_still(self, now: float) -> float:
+        """What counts by now of all that it was given."""
+        return self.given_s * exp(min(0.0, self.given_at - now) / BACK_S)
+
+    def take_back(self, booking: Booking, now: float) -> None:
+        """The worker did not take it on: it was not given that. To be released all the same."""
+        was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
+        self.given_s = max(0.0, self._given_still(now) - was)
+        self.given_at = max(now, self.given_at)
 
     def release(self, booking: Booking, now: float) -> None:
         """The request has ended. Doing it twice changes nothing."""

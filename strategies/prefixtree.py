@@ -18,6 +18,8 @@ BLOCKS = range(1 << 32)
 #: Entries that are dropped beside one placement, at most: each takes 2 us. A placement adds one or
 #: two, so what is too large shrinks, and nobody waits while a worker that left is forgotten.
 AT_ONCE = 64
+#: Tokens of an answer that are believed, however many are reported.
+LONGEST_ANSWER = 32_768
 
 
 class Node:
@@ -177,6 +179,7 @@ class PrefixTree:
         if not self._knows(shadow):
             return
         shadow.clock += 1
+        answer = min(answer, LONGEST_ANSWER)
         bit, node = shadow.bit, placement.leaf
         while node.parent is not None:
             entry = node.entries.get(bit)

@@ -208,11 +208,18 @@ def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sessions_do_not_pile_up_where_their_tools_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By prefixes alone some workers get more than their share, for long (aibrix #842)."""
-    work = agents(1, 1.6)
-    good = ttft(run(work))
+    """By prefixes alone some workers get more than their share, for long (aibrix #842).
+
+    Which ones is chance, and how often they are asked: so several times over.
+    """
+    works = [agents(seed, 1.0) for seed in (1, 2, 3)]
+
+    def mean() -> float:
+        return fmean(ttft(run(work)) for work in works)
+
+    good = mean()
     monkeypatch.setattr(cost, "HOME", 0.0)
-    assert ttft(run(work)) > 1.15 * good
+    assert mean() > 1.1 * good
 
 
 def test_a_slow_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

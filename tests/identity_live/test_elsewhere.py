@@ -60,6 +60,19 @@ def test_prompts_are_keyed_by_what_a_worker_says(
     ]
 
 
+def test_an_explanation_asks_too(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """It finds what the request itself would find, and is not counted."""
+    router = start(engine(folder, [card("m")]), **ASKING)
+    until_asking(router)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "some words " * 200}]}
+    assert router.http.post("/v1/chat/completions", json=chat).status_code == 200
+    until(router.idle)
+    found = router.http.post("/explain", json=chat).json()
+    assert found["reason"] == "prefix"
+    assert found["workers"][0]["held_tokens"] > 0.9 * found["tokens"]
+    assert keyed(router, "tokens") == 1
+
+
 def test_thoughts_are_asked_under_their_name(
     engine: MakeEngine, start: Start, folder: Path
 ) -> None:

@@ -8,10 +8,12 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from strategies.load import Booking, Load
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
 
 PATH = "/v1/chat/completions"
 QUIET = {"interval": "30s"}
+ANSWER = b"".join(part for part in OK if isinstance(part, bytes))
 
 
 class Gate:
@@ -31,22 +33,37 @@ def crowd(stack: ExitStack) -> ThreadPoolExecutor:
     return stack.enter_context(ThreadPoolExecutor(32))
 
 
-def asked(words: str, tokens: int) -> dict[str, object]:
+def asked(words: str, tokens: int, model: str = "m") -> dict[str, object]:
     """A prompt of about so many tokens; its first byte tells that it is computed."""
     text = (words + " ") * (4 * tokens // (len(words) + 1))
-    return {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
+    return {"model": model, "stream": True, "messages": [{"role": "user", "content": text}]}
 
 
 def ask(
-    router: Router, crowd: ThreadPoolExecutor, words: str, tokens: int
+    router: Router, crowd: ThreadPoolExecutor, words: str, tokens: int, model: str = "m"
 ) -> Future[httpx.Response]:
     """Ask it over a connection of its own."""
-    return crowd.submit(httpx.post, router.url + PATH, json=asked(words, tokens), timeout=30)
+    return crowd.submit(httpx.post, router.url + PATH, json=asked(words, tokens, model), timeout=30)
 
 
 def held(router: Router, count: int) -> Callable[[], bool]:
     """Whether so many are held."""
     return lambda: router.metric("warmroute_held") == count
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests any worker had, each time one more was booked there."""
+    counts: list[int] = []
+    book = Load.book
+
+    def booked(self: Load, *args: float, **kwargs: bool) -> Booking:
+        booking = book(self, *args, **kwargs)  # type: ignore[arg-type]
+        counts.append(self.in_flight)
+        return booking
+
+    monkeypatch.setattr(Load, "book", booked)
+    return counts
 
 
 def test_who_would_only_queue_is_held_here(
@@ -140,3 +157,109 @@ def test_another_worker_that_is_free_is_taken(
     gate.opened.set()
     assert first.result().status_code == 200
     assert router.metric("warmroute_held_requests_total") == 0
+
+
+def test_no_worker_gets_more_than_its_cap_from_those_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
+) -> None:
+    """Held are no more than there are places for; the others stand in the line behind them."""
+    gate = Gate()
+    worker = stub([gate.opened.is_set, ANSWER[:-1], 0.02, ANSWER[-1:]])
+    router = route(worker.url, health=QUIET, limits={"in_flight": 2})
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    answers += [ask(router, crowd, f"other{number}", 2000) for number in range(6)]
+    until(lambda: router.metric("warmroute_queue_length") + router.metric("warmroute_held") == 6)
+    assert held(router, 1)()
+    gate.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 7
+    assert max(most) <= 2
+    until(router.idle)
+
+
+def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
+) -> None:
+    """Who was held and has no room when its time is over is told so, not sent beyond the cap."""
+    begun, ended = Gate(), Gate()
+    worker = stub([begun.opened.is_set, ANSWER[:-1], ended.opened.is_set, ANSWER[-1:]])
+    router = route(
+        {"url": worker.url, "models": ["m", "n"]},
+        health=QUIET,
+        limits={"in_flight": 2},
+        timeouts={"queue": "1s"},
+    )
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    answers.append(ask(router, crowd, "other", 2000))
+    until(held(router, 1))
+    late = ask(router, crowd, "late", 2000, "n")
+    until(held(router, 2))
+    begun.opened.set()
+    assert late.result().status_code == 503
+    ended.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 2
+    assert max(most) == 2
+    until(router.idle)
+
+
+def test_who_joins_takes_those_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A worker that becomes ready was not there when they were decided on."""
+    gate = Gate()
+    workers = stub(gate.script()), stub(gate.script())
+    workers[1].well = False
+    router = route(*(worker.url for worker in workers), health={"interval": "50ms"})
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(workers[0].requests) == 1)
+    other = ask(router, crowd, "other", 2000)
+    until(held(router, 1))
+    workers[1].well = True
+    until(lambda: len(workers[1].requests) == 1)
+    gate.opened.set()
+    assert [answer.result().status_code for answer in (first, other)] == [200] * 2
+
+
+def test_a_worker_for_another_model_takes_its_own(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """In one pool, whoever waits for a busy model hides nobody who waits for a free one."""
+    gates = Gate(), Gate()
+    workers = [stub(gate.script(), model) for gate, model in zip(gates, "mn", strict=True)]
+    router = route(*(worker.url for worker in workers), health=QUIET)
+    answers = []
+    for worker, model in zip(workers, "mn", strict=True):
+        answers.append(ask(router, crowd, "long", 60_000, model))
+        until(lambda: len(worker.requests) == 1)  # noqa: B023 - looked at before the next
+    answers.append(ask(router, crowd, "mine", 2000, "m"))
+    until(held(router, 1))
+    answers.append(ask(router, crowd, "other", 2000, "n"))
+    until(held(router, 2))
+    gates[0].opened.set()
+    until(lambda: len(workers[0].requests) == 2)
+    gates[1].opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 4
+
+
+def test_an_explanation_says_what_would_be_waited_for(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A worker that is about to be free, a place, or nothing."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET, limits={"in_flight": 2})
+
+    def waits() -> tuple[str, bool]:
+        found = router.http.post("/explain", json=asked("explained", 2000)).json()
+        return found["waits"], "Before that it would" in found["words"]
+
+    assert waits() == ("", False)
+    answers = [ask(router, crowd, "long", 60_000)]
+    until(lambda: len(worker.requests) == 1)
+    assert waits() == ("held", True)
+    answers.append(ask(router, crowd, "other", 2000))
+    until(held(router, 1))
+    assert waits() == ("place", True)
+    gate.opened.set()
+    assert [answer.result().status_code for answer in answers] == [200] * 2

@@ -1,9 +1,25 @@
 """Holding requests until a worker is about to be free."""
 
+import pytest
+
 from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.latebinding import AGING, LONGEST_S, READY_S, LateBinding
+from strategies.cost import Costs
+from strategies.latebinding import (
+    AGING,
+    COMPARED,
+    DECIDED_ANEW,
+    LACKING_S,
+    LONGEST_S,
+    LOOK_S,
+    LOOKED_AT,
+    READY_S,
+    LateBinding,
+)
 from strategies.load import Load
 from strategies.pace import Pace
+
+#: A model that every worker has; each has one of its own name too.
+ANY = "any"
 
 
 class Stand:
@@ -13,7 +29,8 @@ class Stand:
         self.name = name
         self.load = Load()
         self.pace = Pace()
-        self.kv_tokens = self.room_tokens = None
+        self.kv_tokens: int | None = None
+        self.room_tokens: int | None = None
         if busy_s:
             self.load.book(0.0, busy_s, stream=False)
 
@@ -25,27 +42,33 @@ class Desk:
         self.workers = workers
         self.binding: LateBinding[str] = LateBinding()
         self.now = 0.0
+        self.decided = 0
+        """Decisions so far."""
 
     def rank(self, prompt: Prompt) -> Decision:
+        """Those compared that have the model; all of them where it is nobody's name."""
         costs = [
             Candidate(w, Cost(w.load.wait(self.now) + w.load.promised_s, float(prompt.tokens)))
             for w in self.workers
+            if prompt.model in {w.name, ANY}
         ]
+        self.decided += 1
         return Decision(sorted(costs, key=lambda c: c.cost.total), "load")
 
-    def come(self, name: str, tokens: int) -> bool:
+    def come(self, name: str, tokens: int, model: str = ANY, tenant: str = "") -> bool:
         """A request comes; True if it is held."""
-        prompt = Prompt(name, tokens)
+        prompt = Prompt(model, tokens)
         decision = self.rank(prompt)
         if not self.binding.must_hold(decision):
             return False
-        self.binding.enter(name, prompt, decision, self.now)
+        self.binding.enter(name, prompt, decision, self.now, tenant)
         return True
 
     def released(self) -> list[str]:
         """Who may go now, each booked before the next is asked for."""
         names = []
-        while released := self.binding.release(self.rank, self.now):
+        loads = [worker.load for worker in self.workers]
+        while released := self.binding.release(self.rank, self.now, loads):
             held, decision = released
             choice = decision.candidates[0]
             choice.worker.load.book(self.now, choice.cost.prefill, stream=False)
@@ -101,7 +124,7 @@ def test_nobody_is_held_for_ever() -> None:
 def test_who_leaves_is_not_released() -> None:
     """And leaving twice, or after the release, changes nothing."""
     desk = Desk(Stand("a", 10.0))
-    prompt = Prompt("r", 5)
+    prompt = Prompt(ANY, 5)
     held = desk.binding.enter("r", prompt, desk.rank(prompt), 0.0)
     desk.binding.leave(held)
     desk.binding.leave(held)
@@ -128,3 +151,114 @@ def test_a_release_takes_the_promise_with_it() -> None:
     desk.now = 1.0
     assert desk.released() == ["r"]
     assert desk.workers[0].load.promised_s == 0.0
+
+
+def test_an_idle_worker_is_seen_whoever_waits_for_another() -> None:
+    """Of two models in one pool one has its worker free, the other came last."""
+    desk = Desk(Stand("a", 1.0), Stand("b", 60.0))
+    assert desk.come("first", 2, model="a")
+    assert desk.come("last", 2, model="b")
+    desk.now = 1.0
+    assert desk.released() == ["first"]
+
+
+def test_a_worker_that_joins_is_seen() -> None:
+    """It was not there when those held were decided on."""
+    desk = Desk(Stand("a", 60.0))
+    assert desk.come("r", 2)
+    desk.workers = (*desk.workers, Stand("b"))
+    desk.now = LOOK_S
+    assert desk.released() == ["r"]
+
+
+def test_nobody_is_let_go_without_room() -> None:
+    """However long it was held: who asks has no worker to send it to."""
+    desk = Desk(Stand("a", 1.0))
+    assert desk.come("r", 2)
+    loads = [worker.load for worker in desk.workers]
+    desk.now = LONGEST_S
+    assert desk.binding.release(lambda _: None, desk.now, loads) is None
+    assert len(desk.binding) == 1
+    assert desk.released() == ["r"]
+
+
+def test_tenants_take_turns_at_being_looked_at() -> None:
+    """One that has hundreds held does not hide another's first."""
+    desk = Desk(Stand("a", 10.0))
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"one{number}", 8, tenant="one")
+    assert desk.come("other", 2, tenant="other")
+    desk.now = 10.0
+    assert desk.released()[0] == "other"
+
+
+def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
+    """Those left out are looked at next."""
+    desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
+    for number in range(LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a", tenant=f"t{number}")
+    assert desk.come("last", 2, model="b", tenant="last")
+    desk.now = 10.0
+    assert desk.released() == []
+    assert desk.released() == ["last"]
+
+
+def test_a_look_decides_on_a_few() -> None:
+    """It is one step of the router's loop; all have their turn in the looks that follow."""
+    desk = Desk(Stand("a", 1000.0), *(Stand(f"b{number}", 0.1) for number in range(COMPARED // 4)))
+    for number in range(LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a")
+    most = 0
+    looked: set[int] = set()
+    loads = [worker.load for worker in desk.workers]
+
+    def rank(prompt: Prompt) -> Decision:
+        looked.add(id(prompt))
+        return desk.rank(prompt)
+
+    desk.now = LOOK_S
+    for _ in range(LOOKED_AT):
+        before = desk.decided
+        assert desk.binding.release(rank, desk.now, loads) is None
+        most = max(most, desk.decided - before)
+    assert most <= 2 * DECIDED_ANEW
+    assert len(looked) == LOOKED_AT
+
+
+@pytest.mark.parametrize(("each", "large", "small"), [(10_000, 50_000, 10_000), (1000, 1600, 600)])
+def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
+    each: int, large: int, small: int
+) -> None:
+    """Once it has waited long: those who come see it as taken, and it is before all others."""
+    worker, costs = Stand("a"), Costs()
+    worker.room_tokens = 10 * each
+    running = [worker.load.book(0.0, 0.0, each) for _ in range(10)]
+    for booking in running:
+        worker.load.first_byte(booking, 0.0)
+    binding: LateBinding[str] = LateBinding()
+    now = 0.0
+
+    def rank(prompt: Prompt) -> Decision:
+        return Decision(costs.rank(prompt, [worker], now), "load")
+
+    def come(name: str, tokens: int) -> None:
+        prompt = Prompt("m", tokens, answer_tokens=0)
+        decision = rank(prompt)
+        assert binding.must_hold(decision), f"{name} finds room"
+        binding.enter(name, prompt, decision, now)
+
+    come("large", large)
+    now = LACKING_S
+    assert binding.release(rank, now, [worker.load]) is None
+    for number, booking in enumerate(running[: -(-large // each)]):
+        assert binding.release(rank, now, [worker.load]) is None
+        now += 1.0
+        worker.load.release(booking, now)
+        come(f"small{number}", small)
+    released = binding.release(rank, now, [worker.load])
+    assert released is not None
+    assert released[0].item == "large"
+    binding.leave(released[0])
+    for held in binding:
+        binding.leave(held)
+    assert (worker.load.promised_s, worker.load.promised_tokens) == (0.0, 0)

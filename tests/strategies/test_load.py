@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.load import Booking, Load
+from strategies.load import BACK_S, Booking, Load
 
 _seconds = st.floats(0, 100)
 _actions = st.lists(
@@ -115,3 +115,23 @@ def test_an_answer_in_one_piece_that_came_early_tells_a_bound() -> None:
     assert load.wait(9.0) == 0.0
     load.release(late, 9.0)
     assert late.whole_s is None
+
+
+def test_a_clock_that_goes_back_does_no_harm() -> None:
+    """What was given is then as old as it was."""
+    load = Load()
+    load.book(100.0, 1.0)
+    load.book(100.0 - BACK_S, 1.0)
+    assert (load.given_s, load.given_at) == (2.0, 100.0)
+
+
+def test_what_was_refused_was_not_given() -> None:
+    """A worker that takes nothing on has not been busy."""
+    load = Load()
+    kept = load.book(0.0, 3.0)
+    for number in range(10):
+        refused = load.book(number, 8.0)
+        load.take_back(refused, number + 0.5)
+        load.release(refused, number + 0.5)
+    load.release(kept, 11.0)
+    assert load.given_s == pytest.approx(3.0 * BACK_S / (BACK_S + 9.5), rel=0.03)

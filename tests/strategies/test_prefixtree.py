@@ -4,7 +4,7 @@ import pygtrie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.prefixtree import AT_ONCE, Placement, PrefixTree
+from strategies.prefixtree import AT_ONCE, LONGEST_ANSWER, Placement, PrefixTree
 
 Prompt = tuple[int, ...]
 _prompts = st.lists(st.integers(0, 2), max_size=8).map(tuple)
@@ -127,6 +127,16 @@ def test_answers_take_room_too() -> None:
     for number in range(3):
         tree.close(tree.insert(keys((number, 0)), "w", 10), answer=6.0)
     assert [len(tree.held(keys((n, 0)))) for n in range(3)] == [0, 1, 1]
+
+
+def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
+    """One false report must not empty a mirror."""
+    tree, ends = PrefixTree(_LARGE), range(1 << 20)
+    older = keys((0, 1, 2))
+    tree.close(tree.insert(older, "a", 2 * LONGEST_ANSWER, ends))
+    tree.close(tree.insert(keys((1,)), "a", 2 * LONGEST_ANSWER, ends), 2147483647)
+    tree.insert(keys((2,)), "a", 2 * LONGEST_ANSWER, ends)
+    assert tree.held(older) == {"a": 3}
 
 
 def test_blocks_are_as_large_as_they_are() -> None:
