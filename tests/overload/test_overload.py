@@ -259,6 +259,8 @@ def test_when_all_are_full_they_say_so_themselves(stub: MakeStub, route: MakeRou
         reply = router.http.post(PATH, json=CHAT)
         assert (reply.status_code, reply.content) == (503, said)
     assert len(worker.requests) == 3
+    until(router.idle)
+    assert router.worker().load.given_s == 0.0, "what it refused has not made it busy"
 
 
 def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
