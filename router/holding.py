@@ -104,10 +104,10 @@ class Holding:
                 log.exception("pool %s: a fault of its strategy", pool.name)
                 _wake_all(binding)
             else:
+                if released is not None:
+                    _wake(released[0])
                 if not loads:  # nobody is left: they are told so
                     _wake_all(binding)
-                elif released is not None:
-                    _wake(released[0])
         self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
 
     def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:

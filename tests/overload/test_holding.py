@@ -263,3 +263,20 @@ def test_an_explanation_says_what_would_be_waited_for(
     assert waits() == ("place", True)
     gate.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 2
+
+
+def test_those_held_hear_that_no_worker_is_left(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """At once, as those in line do, though they might be held for much longer."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    other = ask(router, crowd, "other", 2000)
+    until(held(router, 1))
+    worker.well = False
+    assert other.result().status_code == 503
+    gate.opened.set()
+    assert first.result().status_code == 200
