@@ -68,7 +68,8 @@ class Costs:
         tokens, answer = prompt.tokens, prompt.answer_tokens
         most = max(held.values(), default=0) if held else 0
         self._look(busy / len(workers), most / max(tokens, 1), now)
-        later, turn_s = self._later(), HOME * self._turns()
+        # (Of a session that begins without a prompt nothing is known: those take turns.)
+        later, turn_s = self._later(), HOME * self._turns() if tokens else 0.0
         slowness = DECODE_S if answer else 0.0
         rows: list[Row] = []
         curve, computed = None, dict[int, float]()

@@ -14,7 +14,7 @@ SLACK = 1.3
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_holds(name: str) -> None:
     """Every check of it."""
-    checks = SCENARIOS[name](0.15)
+    checks = SCENARIOS[name](0.3)
     assert checks
     for check in checks:
         if check.least:

@@ -296,6 +296,19 @@ def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) ->
         assert second.cost.home < 0.02
 
 
+def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
+    """Nothing is known of them, and nothing is booked: what a worker had to do would draw all."""
+    run = Run("prefixaware", fleet(4))
+    text = LONG[:16_000]
+    for now in range(40):
+        run.strategy.placed(prompt(text + "x"), run.workers[0], float(now))
+        run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
+        load = run.workers[0].load
+        load.release(load.book(float(now), 0.8), float(now))
+    chosen = Counter(run.place(Prompt("m", 0), 40.0).name for _ in range(8))
+    assert set(chosen.values()) == {2}
+
+
 def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
     """Where the KV cache has no room, a request waits until another one leaves."""
     run = Run("leastload", fleet(2))
