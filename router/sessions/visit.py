@@ -116,6 +116,8 @@ class Visit:
             there = session if session.noted else self._sessions.away.find(self.id)
             if there is not None and not self.has_begun(there):
                 raise SessionExists
+        if self._wanted is Wanted.NEW:  # the store was asked twice, and had done it the first time
+            self.state = "new"
         self.take(session)
 
     def take(self, session: Session | None) -> None:
@@ -236,6 +238,8 @@ class Visit:
         if self._wanted is Wanted.NEW and not self.has_begun(session):
             self.take(None)  # it is somebody else's
             raise SessionExists
+        if self._wanted is Wanted.NEW:  # the store was asked twice, and had done it the first time
+            self.state = "new"
         self.take(session)
         for one in candidates:
             if one.worker.name == session.worker and getattr(one.worker, "ready", True):
