@@ -146,6 +146,11 @@ class Exchange:
         """Return its part in a session of theirs, if it names one. Raises BadRequest."""
         return sessions.asked(self.headers, self.body)
 
+    async def undo(self) -> None:
+        """Nobody answers: its session is as it was, unless the client was told otherwise."""
+        if self.part is not None and not self.told:
+            await self.part.undo()
+
     def add(self, fields: bytes) -> None:
         """Put header lines into the answer, whatever it will be."""
         self._fields += fields

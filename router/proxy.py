@@ -1,9 +1,8 @@
 """One inference request from first byte to last.
 
-    parse → prompt → rank → book → send → relay → settle
+    parse → prompt → wait → rank → ask (`failover.py`)
 
-Each attempt is booked on its worker before a byte is sent and released whatever happens. A
-client that leaves cancels the task that serves it, wherever that is: the connection to the worker
+A client that leaves cancels the task that serves it, wherever that is: the connection to the worker
 is closed on the way out, and the worker stops.
 """
 
@@ -14,25 +13,24 @@ from time import monotonic
 from msgspec.structs import replace
 
 from router.admission import Admission
-from router.attempt import CLIENT_LEFT, FULL, Attempt, Elsewhere, Job, Plea, log
+from router.attempt import CLIENT_LEFT, Elsewhere, Job, Plea, log
 from router.comments import Comments
-from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
+from router.errors import DoorError, NoWorker
 from router.events import error_event
 from router.exchange import Exchange
+from router.failover import Failover
 from router.fleet import Fleet, Pool, Worker
-from router.headers import header, upstream_head
+from router.headers import header
 from router.holding import Holding
-from router.identity.forward import with_ids
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, parse
-from router.relay import CutShort, Relay
+from router.relay import CutShort
 from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
-from router.usage import Usage
-from strategies.base import Candidate, Decision, Prompt
+from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 
 STOPPING = "The router is being stopped."
@@ -47,6 +45,7 @@ class Proxy:
         self._holding = Holding(self._with_room)
         self._admission = Admission(settings, self._holding.count)
         self._budget = Budget(settings.limits.retries)
+        self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
         metrics.watch(self._admission, self._budget, self._holding)
         self.change(settings)
@@ -57,9 +56,8 @@ class Proxy:
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
-        self._attempts = settings.limits.attempts
+        self._failover.change(settings)
         self._comment = settings.timeouts.comment
-        self._patience = settings.timeouts.queue
         self._holding.limit = settings.limits.queue
         self._holding.let_go()
         self._log_requests = settings.logs.requests
@@ -92,7 +90,7 @@ class Proxy:
         try:
             await self._serve(endpoint, exchange)
         except (Exception, asyncio.CancelledError):
-            await _undo(exchange)
+            await exchange.undo()
             raise
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -112,7 +110,7 @@ class Proxy:
             await self._ask_in_session(plea, plea.visit)
             return
         exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
-        until, called, held = self._admission.until(), None, False
+        until, called, held = 0.0, None, False
         while True:
             pool = plea.pool
             if pool is called:  # those who still stand there come after it
@@ -120,12 +118,14 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, workers)
             if waits:
+                until = until or self._admission.until()
                 await self._admission.turn(pool, model, exchange.tenant, until=until)
             else:
                 decision = self._among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
                     break
                 held = True
+                until = until or self._admission.until()
                 await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
             called = pool
             plea, workers = await self._again(plea)
@@ -134,12 +134,12 @@ class Proxy:
                 return
         job = self._decided(plea, decision)
         exchange.asked = True
-        await self._try(job)
+        await self._failover.answer(job)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """The same for a session, which waits for its own worker if it must stay there."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
-        until, called = self._admission.until(), ("", "")
+        until, called = 0.0, ("", "")
         while True:
             pool = plea.pool
             home = visit.home(pool, model, workers)
@@ -154,6 +154,7 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, wanted, only)
             if waits:
+                until = until or self._admission.until()
                 await self._admission.turn(pool, model, exchange.tenant, only, until)
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
@@ -178,7 +179,7 @@ class Proxy:
         job = self._decided(plea._replace(prompt=bound, visit=visit), decision)
         plea.exchange.asked = True
         try:
-            await self._try(job)
+            await self._failover.answer(job)
         except Elsewhere:
             return False
         except BaseException:
@@ -268,114 +269,6 @@ class Proxy:
         last = pool.strategy.rank(prompt, others, now)
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
-    async def _try(self, job: Job) -> None:
-        """Take candidates in order until one answers; only what surely did not begin moves on.
-
-        Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
-        many are, and every one after the first comes out of the retry budget.
-        """
-        asked = 0
-        retrying = vanished = False
-        error: DoorError | None = None
-        candidates = job.decision.candidates
-        left = list(range(len(candidates)))
-        try:
-            while left:
-                if asked and not retrying:
-                    if not await self._budget.turn(self._admission.in_flight, self._patience):
-                        break
-                    retrying = True
-                first = len(left) == len(candidates)
-                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
-                if not _still(job, ranked, again=error is not None):  # the wait may have been long
-                    continue
-                worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
-                stays = first and job.decision.stays
-                last = asked + 1 >= self._attempts or not left or stays
-                attempt = Attempt(job, worker, ranked)  # before others could take the place
-                try:
-                    if await self._attempt(attempt, is_last=last):
-                        return
-                    asked += 1
-                    error = NoWorker("Every worker that was asked is full; please try again.")
-                except WorkerError as failure:
-                    error = answer_for(failure, worker.name)
-                    if not failure.safe or (vanished and isinstance(failure, Stale)):
-                        raise error from None
-                    if isinstance(failure, Stale):  # twice is no chance: the request kills them
-                        vanished = True
-                        asked += 1
-                finally:
-                    attempt.release()
-                    self._admission.freed(worker)
-                    self._holding.freed()
-            raise error or NoWorker("No worker is ready any more; please try again.")
-        finally:
-            error = None  # its traceback leads to this frame, and so to itself
-            if retrying:
-                self._budget.give_back()
-
-    def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
-        """Which of those left is next: the first that did not say meanwhile that it is full."""
-        rests = self._admission.rests
-        if not rests:
-            return 0
-        workers = [candidates[place].worker for place in left]
-        awake = rests.awake(workers, monotonic())
-        return next(place for place, worker in enumerate(workers) if worker in awake)
-
-    async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
-        """Ask one worker and relay its answer; False if it is full and another may be asked."""
-        job, worker = attempt.job, attempt.worker
-        exchange, upstream = job.exchange, worker.upstream  # the same to the end
-        body = _body(job, worker)
-        path, key = job.endpoint.path.encode(), worker.api_key
-        asks = exchange if job.visit is None else await attempt.bound(job.visit)
-        head = upstream_head(path, asks, worker.host, key, len(body))
-        usage, relay = Usage(), Relay(job.endpoint, exchange)
-        try:
-            connection = await upstream.ask(head, body)
-            try:
-                status = connection.head.status
-                self._feel(attempt, status)
-                if status == FULL and not is_last:
-                    attempt.full()
-                    return False
-                attempt.on_first_byte(status)
-                if status >= 400:
-                    await _undo(exchange)
-                self._holding.freed()
-                if not relay.begin(connection, attempt.fields()):
-                    await relay.flow(connection)
-                usage = relay.usage()
-            finally:
-                upstream.release(connection)
-        except WorkerError as error:
-            attempt.failed(error)
-            raise
-        except CutShort as cut:
-            attempt.failed(cut.error)
-            raise
-        except asyncio.CancelledError:
-            if relay.complete:  # it has read all there is to read
-                usage = relay.usage()
-            elif exchange.left:
-                attempt.status = CLIENT_LEFT
-            raise
-        finally:
-            attempt.settle(usage)
-            if self._log_requests:
-                attempt.log()
-        return True
-
-    def _feel(self, attempt: Attempt, status: int) -> None:
-        """What an answer's status says of the room there."""
-        rests = self._admission.rests
-        if status == FULL:
-            rests.refused(attempt.worker, monotonic())
-        elif rests and status < 400:
-            rests.answered(attempt.worker, attempt.booked_at)
-
     def close(self) -> None:
         """Begin no more prompts."""
         self._tokenizing.close()
@@ -399,26 +292,6 @@ class Proxy:
                 status,
                 reason,
             )
-
-
-def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
-    """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
-    worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-    return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
-
-
-def _body(job: Job, worker: Worker) -> bytes:
-    """Return what the worker is sent: token ids go along where it takes them."""
-    body = job.exchange.body
-    if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
-        return with_ids(body, job.along.listed)
-    return body
-
-
-async def _undo(exchange: Exchange) -> None:
-    """Nobody answers: its session is as it was, unless the client was told otherwise."""
-    if exchange.part is not None and not exchange.told:
-        await exchange.part.undo()
 
 
 def _holds(plea: Plea) -> bool:

@@ -70,10 +70,13 @@ class Tokenizing:
 
     def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
         """Turn a short request into what a strategy may know, here and now."""
+        known = prompts.known.get(request.model or "")
+        if known is None:  # reading this clock is a system call, and its text takes no time
+            return prompts.made(endpoint, request, body)
         started = self._clock()
         made = prompts.made(endpoint, request, body)
-        known, took = prompts.known.get(request.model or ""), self._clock() - started
-        if known is not None and took > HERE_S:
+        took = self._clock() - started
+        if took > HERE_S:
             self._shorter[known.exact] = _Shorter(0 if took > FAR_S else len(body) // 2)
         return made
 

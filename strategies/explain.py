@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from strategies.base import FREE, Candidate, Decision, Prompt
+from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 
 #: What a request waits for before it is sent: a place, or a worker that is about to be free.
 Waits = Literal["", "place", "held"]
@@ -13,6 +13,8 @@ _WAITS: dict[Waits, str] = {
     "place": " Before that it would wait in line: others came first, or nobody has a place.",
     "held": " Before that it would be held until a worker is about to be free.",
 }
+#: All of a cost in a line.
+_TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])
 
 
 class Term(Struct, frozen=True):
@@ -100,13 +102,8 @@ def _dearest(candidate: Candidate) -> str:
 
 def terms(candidate: Candidate) -> str:
     """The terms of one cost in a line."""
-    if candidate.cost is FREE:
-        return ""
-    seconds = "; ".join(
-        f"{name}={value:.3f}s"
-        for name, value in zip(candidate.cost._fields, candidate.cost, strict=True)
-    )
-    return f"held={candidate.held_tokens}; {seconds}"
+    cost = candidate.cost
+    return "" if cost is FREE else _TERMS % (candidate.held_tokens, *cost)
 
 
 def _term(candidate: Candidate) -> Term:

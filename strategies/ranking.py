@@ -20,12 +20,14 @@ _new = tuple.__new__  # twice as fast as `Cost(...)`
 class Ranking(Sequence[Candidate]):
     """Candidates, cheapest first."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_first", "_rows")
 
     def __init__(self, rows: list[Row]) -> None:
         """Takes the rows, and sorts them."""
         rows.sort()
         self._rows = rows
+        self._first: Candidate | None = None
+        # (Most are asked for their first, several times over.)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -37,7 +39,11 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
         if isinstance(place, slice):
             return [_candidate(row) for row in self._rows[place]]
-        return _candidate(self._rows[place])
+        if place:
+            return _candidate(self._rows[place])
+        if self._first is None:
+            self._first = _candidate(self._rows[0])
+        return self._first
 
     def led_by(self, worker: str) -> "Ranking | None":
         """As the function of that name."""

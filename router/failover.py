@@ -1,0 +1,162 @@
+"""A decided request and its workers: one after the other, until one answers.
+
+    book → send → relay → settle
+
+Each attempt is booked on its worker before a byte is sent and released whatever happens. Only what
+surely did not begin moves on to another worker.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+
+from router.admission import Admission
+from router.attempt import CLIENT_LEFT, FULL, Attempt, Job
+from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
+from router.fleet import Worker
+from router.headers import upstream_head
+from router.holding import Holding
+from router.identity.forward import with_ids
+from router.relay import CutShort, Relay
+from router.retries import Budget
+from router.settings import Settings
+from router.usage import Usage
+from strategies.base import Candidate
+
+
+class Failover:
+    """Has decided requests answered. One for the whole router."""
+
+    def __init__(self, admission: Admission, holding: Holding, budget: Budget) -> None:
+        """It tells the first two of every place that is free again."""
+        self._admission = admission
+        self._holding = holding
+        self._budget = budget
+
+    def change(self, settings: Settings) -> None:
+        """Other settings, for the requests to come."""
+        self._attempts = settings.limits.attempts
+        self._patience = settings.timeouts.queue
+        self._log_requests = settings.logs.requests
+
+    async def answer(self, job: Job) -> None:
+        """Take candidates in order until one answers; only what surely did not begin moves on.
+
+        Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
+        many are, and every one after the first comes out of the retry budget.
+        """
+        asked = 0
+        retrying = vanished = False
+        error: DoorError | None = None
+        candidates = job.decision.candidates
+        left = list(range(len(candidates)))
+        try:
+            while left:
+                if asked and not retrying:
+                    if not await self._budget.turn(self._admission.in_flight, self._patience):
+                        break
+                    retrying = True
+                first = len(left) == len(candidates)
+                ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
+                if not _still(job, ranked, again=error is not None):  # the wait may have been long
+                    continue
+                worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
+                stays = first and job.decision.stays
+                last = asked + 1 >= self._attempts or not left or stays
+                attempt = Attempt(job, worker, ranked)  # before others could take the place
+                try:
+                    if await self._attempt(attempt, is_last=last):
+                        return
+                    asked += 1
+                    error = NoWorker("Every worker that was asked is full; please try again.")
+                except WorkerError as failure:
+                    error = answer_for(failure, worker.name)
+                    if not failure.safe or (vanished and isinstance(failure, Stale)):
+                        raise error from None
+                    if isinstance(failure, Stale):  # twice is no chance: the request kills them
+                        vanished = True
+                        asked += 1
+                finally:
+                    attempt.release()
+                    self._admission.freed(worker)
+                    self._holding.freed()
+            raise error or NoWorker("No worker is ready any more; please try again.")
+        finally:
+            error = None  # its traceback leads to this frame, and so to itself
+            if retrying:
+                self._budget.give_back()
+
+    def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
+        """Which of those left is next: the first that did not say meanwhile that it is full."""
+        rests = self._admission.rests
+        if not rests:
+            return 0
+        workers = [candidates[place].worker for place in left]
+        awake = rests.awake(workers, monotonic())
+        return next(place for place, worker in enumerate(workers) if worker in awake)
+
+    async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
+        """Ask one worker and relay its answer; False if it is full and another may be asked."""
+        job, worker = attempt.job, attempt.worker
+        exchange, upstream = job.exchange, worker.upstream  # the same to the end
+        body = _body(job, worker)
+        path, key = job.endpoint.path.encode(), worker.api_key
+        asks = exchange if job.visit is None else await attempt.bound(job.visit)
+        head = upstream_head(path, asks, worker.host, key, len(body))
+        usage, relay = Usage(), Relay(job.endpoint, exchange)
+        try:
+            connection = await upstream.ask(head, body)
+            try:
+                status = connection.head.status
+                self._feel(attempt, status)
+                if status == FULL and not is_last:
+                    attempt.full()
+                    return False
+                attempt.on_first_byte(status)
+                if status >= 400:
+                    await exchange.undo()
+                self._holding.freed()
+                if not relay.begin(connection, attempt.fields()):
+                    await relay.flow(connection)
+                usage = relay.usage()
+            finally:
+                upstream.release(connection)
+        except WorkerError as error:
+            attempt.failed(error)
+            raise
+        except CutShort as cut:
+            attempt.failed(cut.error)
+            raise
+        except asyncio.CancelledError:
+            if relay.complete:  # it has read all there is to read
+                usage = relay.usage()
+            elif exchange.left:
+                attempt.status = CLIENT_LEFT
+            raise
+        finally:
+            attempt.settle(usage)
+            if self._log_requests:
+                attempt.log()
+        return True
+
+    def _feel(self, attempt: Attempt, status: int) -> None:
+        """What an answer's status says of the room there."""
+        rests = self._admission.rests
+        if status == FULL:
+            rests.refused(attempt.worker, monotonic())
+        elif rests and status < 400:
+            rests.answered(attempt.worker, attempt.booked_at)
+
+
+def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
+    """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
+    worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
+    return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
+
+
+def _body(job: Job, worker: Worker) -> bytes:
+    """Return what the worker is sent: token ids go along where it takes them."""
+    body = job.exchange.body
+    if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
+        return with_ids(body, job.along.listed)
+    return body
