@@ -139,23 +139,21 @@ def test_the_wrong_redis(
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "broken", "flag"),
+    ("broken", "flag"),
     [
-        (Usage, "openai", lambda one: {"prompt_tokens": one.prompt}, "prompt-tokens-details"),
-        (BlockCache, "match", lambda *_: [], "prefix-caching"),
+        ((Usage, "openai", lambda one: {"prompt_tokens": one.prompt}), "prompt-tokens-details"),
+        ((BlockCache, "match", lambda *_: []), "prefix-caching"),
     ],
 )
 def test_a_flag_that_is_missing(
     fleet: MakeFleet,
     look: Look,
     monkeypatch: pytest.MonkeyPatch,
-    where: type,
-    name: str,
-    broken: Callable[..., Any],
+    broken: tuple[type, str, Callable[..., Any]],
     flag: str,
 ) -> None:
     """Cached tokens that are not told, or a prompt that is computed twice: what would help."""
-    monkeypatch.setattr(where, name, broken)
+    monkeypatch.setattr(*broken)
     lines, well = look(fleet(workers=1))
     assert not well
     assert any(f"start vLLM with --enable-{flag}" in line for line in lines)

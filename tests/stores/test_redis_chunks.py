@@ -1,7 +1,10 @@
 """LMCache's chunks in a real Redis: found, bounded, and loud where they cannot be understood."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -225,9 +228,76 @@ def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:
     assert check(redis) == ""
 
 
+def why(url: str, secret: str | None = None) -> str:
+    """Why it cannot be asked, with the password that is in the environment under that name."""
+    settings = LmcacheSettings.model_validate({"redis": url, "password": secret})
+
+    async def run() -> None:
+        store = RedisChunks(settings, settings.naming, None)
+        try:
+            await store.check()
+        finally:
+            await store.close()
+
+    with pytest.raises(StoreDown) as raised:
+        asyncio.run(run())
+    return str(raised.value)
+
+
 def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
     """With a sentence."""
     redis.kill()
     for work in (lambda s: s.check(), lambda s: s.held(ids(*PROMPT), "toy", "")):
-        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}"):
+        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}: Connection refused"):
             asked(redis, work)
+    assert why("redis://nobody.invalid") == (
+        "no Redis answers at redis://nobody.invalid: Error -2 connecting to nobody.invalid:6379."
+        " Name or service not known."
+    )
+
+
+def test_a_redis_that_does_not_let_us_in(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which field is to be looked at."""
+    with Redis(port=redis.port) as client:
+        client.config_set("requirepass", "right")
+        assert why(redis.url) == (
+            f"the Redis at {redis.url} wants a password: give tiers.l2.lmcache.password"
+        )
+        monkeypatch.setenv("STORE_PASSWORD", "wrong")
+        said = why(redis.url, "${STORE_PASSWORD}")
+        assert said == (
+            f"the Redis at {redis.url} does not take the password of tiers.l2.lmcache.password"
+        )
+        monkeypatch.setenv("STORE_PASSWORD", "right")
+        said = why(f"{redis.url}/99", "${STORE_PASSWORD}")
+        assert said == f"the Redis at {redis.url}/99 refuses to answer: DB index is out of range"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no Redis, or breaks off: Protocol Error"),
+        (b"", "is no Redis, or breaks off: Connection closed by server."),
+        (None, "no Redis answers in time at redis"),
+    ],
+)
+def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else listens there, or is never heard."""
+    monkeypatch.setattr("router.stores.redis.PATIENCE_S", 0.5)
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def speak() -> None:
+            client, _ = server.accept()
+            opened.callback(client.close)
+            client.recv(1000)
+            if answer is not None:
+                client.sendall(answer)
+                client.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        assert said in why(f"redis://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
