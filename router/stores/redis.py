@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 #: Keys in one question, and chunks of a prompt that are asked about: a million tokens.
 BATCH, MOST_CHUNKS = 256, 4096
-#: Chunks in the first question, each later one having twice those before it; most prompts are not
-#: there at all. And tokens of them, for naming these takes a millisecond in which nobody else is
-#: served.
+#: Chunks in the first question, as most prompts are not there at all; each further one is about
+#: twice as many. And tokens of one: naming them takes a millisecond, in which nobody is served.
 FIRST, TOKENS = 16, 16_384
 #: Connections to Redis.
 CONNECTIONS = 8

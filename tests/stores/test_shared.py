@@ -8,7 +8,7 @@ import pytest
 from router.stores import shared
 from router.stores.lookup import StoreDown
 from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
-from router.stores.written import WRITTEN_S
+from router.stores.written import WAITING, WRITTEN_S
 from strategies.base import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
@@ -83,6 +83,7 @@ async def work(
         prompt = prompt_of(number, model=model)
         await store.ask(prompt)
         store.computed(prompt, 0)
+        assert len(store.written._waiting) <= WAITING
         await asyncio.sleep(0)  # looking takes place meanwhile
         await asyncio.sleep(0)
 
