@@ -153,7 +153,7 @@ class Memory:
         sources = self.sources.get(worker, ())
         if len(sources) == 1:
             self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
-        else:
+        elif sources:
             names = [source.name for source in sources]
             self.misses.note_one_of(names, prompt, (found.total, believed.total), sure=sure)
 

@@ -56,9 +56,8 @@ class Coordinator:
         there = _there(said)
         if not there:
             return 0
-        return (there.index(False) if False in there else len(there)) * self._compared(
-            len(tokens), said
-        )
+        found = there.index(False) if False in there else len(there)
+        return found * self._compared(len(tokens), said)
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """As the seam has it."""
@@ -126,10 +125,9 @@ class Coordinator:
 def _there(said: _Said) -> list[bool]:
     """Whether all GPUs' parts of a chunk are where everybody can load them, chunk by chunk."""
     fan_out = len(said.results) // said.chunks if said.chunks else 0
-    return [
-        all(any(one.shared for one in part.placements) for part in said.results[start:][:fan_out])
-        for start in range(0, len(said.results), fan_out or 1)
-    ]
+    shared = [any(one.shared for one in part.placements) for part in said.results]
+    starts = range(0, len(shared), fan_out) if fan_out else ()
+    return [all(shared[start : start + fan_out]) for start in starts]
 
 
 _encode = msgspec.json.Encoder().encode

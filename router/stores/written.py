@@ -11,8 +11,8 @@ from typing import NamedTuple
 from router.stores.lookup import Lookup
 from strategies.base import Prompt
 
-#: Computed chunks that wait to be looked for; and tokens of the longest prompt up to one.
-WAITING, LONGEST = 8, 65_536
+#: Computed chunks that wait to be looked for; and tokens up to the last of them, or one chunk.
+WAITING, LONGEST = 8, 16_384
 #: Seconds in which a chunk must have come, once the answer has ended.
 WRITTEN_S = 5.0
 #: So many that did not, one after the other, mean that none will.
@@ -41,7 +41,11 @@ class Written:
         """A worker has computed all but the first `cached` tokens, and its answer has ended."""
         chunk = self._lookup.chunk
         end = (-(-cached // chunk) + 1) * chunk
-        if len(self._waiting) < WAITING and 4 * end <= len(prompt.ids) and end <= LONGEST:
+        if (
+            len(self._waiting) < WAITING
+            and 4 * end <= len(prompt.ids)
+            and end <= max(chunk, LONGEST)
+        ):
             upto = Prompt(prompt.model, 0, ids=prompt.ids[: 4 * end], salt=prompt.salt)
             self._waiting.append(_Computed(now, upto))
 

@@ -87,8 +87,10 @@ def test_nobody_knows_which_rank_it_was() -> None:
     assert missed(memory, Held(0, 128), Held()) == Held(0, 128)
     memory.leave(other)
     assert missed(memory, Held(0, 128), Held()) == Held()
+    push(memory.join("other"), stored(0, 8, **REMOTE))
     memory.leave(source)
-    assert missed(memory, Held(0, 128), Held()) == Held()
+    missed(memory, Held(0, 0, 128), Held())
+    assert memory.held(prompt(), ["other"])["other"] == Held(0, 0, 128)
 
 
 @pytest.mark.parametrize(("sure", "misses"), [(True, 2), (False, 4)])

@@ -8,7 +8,7 @@ import pytest
 from router.stores import shared
 from router.stores.lookup import StoreDown
 from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
-from router.stores.written import WAITING, WRITTEN_S
+from router.stores.written import LONGEST, WAITING, WRITTEN_S
 from strategies.base import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
@@ -139,15 +139,18 @@ def test_one_model_that_comes_says_nothing_of_another() -> None:
 
 def test_what_was_computed_is_looked_for() -> None:
     """The first chunk after what was cached; nothing of prompts that lay there, were too short or
-    never asked about."""
+    too long, or never asked about."""
 
     async def run() -> list[int]:
         clock, told = Clock(), Told(0)
         store = SharedStore(told, 5.0, clock)
-        for cached in (0, 1, 256, 257, 600):
-            prompt = prompt_of(cached, 800)
+        for cached, tokens in ((0, 256), (1, 800), (256, 800), (257, 800), (600, 800)):
+            prompt = prompt_of(cached, tokens)
             await store.ask(prompt)
             store.computed(prompt, cached)
+        long = prompt_of(9, LONGEST + 256)
+        await store.ask(long)
+        store.computed(long, LONGEST)
         store.computed(prompt_of(7), 0)
         told.tokens = 256
         known = prompt_of(8)
