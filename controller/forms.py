@@ -102,6 +102,8 @@ class Held(msgspec.Struct):
     tokens: int
     keys: dict[int, list[int]]
     workers: list[str]
+    l1: bool = True
+    """Whether what lies in the hosts' memory counts there; an older router does not say."""
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 Presence is counted: engines may have a block twice (vLLM `v1/core/block_pool.py` does not merge
 equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice. What a
-GPU tells again with nothing new beside it is no second one.
+GPU tells again with nothing new beside it is no second one. A shared store has one of each, however
+many have written it.
 """
 
 from collections import Counter
@@ -135,7 +136,7 @@ class Holdings:
         copies = place.copies
         for reference in repeated:
             self.copies += reference not in copies
-            copies[reference] = copies.get(reference, 0) + 1
+            copies[reference] = copies.get(reference, 0) + 1 if place.worker else 1
 
     def count(self, place: Place, size: int, number: int) -> None:
         """`place` holds so many more blocks of that size; fewer, if below zero."""
@@ -175,13 +176,14 @@ class Holdings:
         copies = place.copies
         if copies and (known := place.names.get(name)) in copies:
             assert known is not None  # noqa: S101 - None is no reference
-            left = copies[known] - 1
+            left = copies[known] - 1 if place.worker else 0
             if left:
                 copies[known] = left
             else:
                 del copies[known]
                 self.copies -= 1
-            return True
+            if place.worker:
+                return True
         reference = place.names.pop(name)
         if reference is None:
             return False
@@ -202,7 +204,7 @@ class Holdings:
     def lose(self, place: Place, keys: Sequence[int], start: int, stop: int) -> int:
         """Some blocks of a prompt were not found on a place: as if it had told that they left.
 
-        What it has told of since then stays, as it is there once more. Returns how many went.
+        What it has told of once more stays: that may have been since then. Returns how many went.
         """
         before, copies = place.blocks, place.copies
         for begin, run, end in reversed(self.tree.find(keys[:stop]).steps):

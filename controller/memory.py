@@ -35,6 +35,8 @@ class Memory:
         self.truths: dict[str, Truth] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
+        self.l1 = True
+        """Whether what lies in the hosts' memory counts: if not, it hides nothing of L2."""
         self.marks: dict[str, Mark] = {}
         """Where streams go on, of a snapshot that was taken over; by the engine's name."""
 
@@ -87,15 +89,18 @@ class Memory:
 
     # For `kvaware`.
 
-    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """As `strategies.kvaware.Memory` has it."""
+    def held(
+        self, prompt: Prompt, workers: Sequence[str], *, l1: bool | None = None
+    ) -> Mapping[str, Held]:
+        """As `strategies.kvaware.Memory` has it; `l1` in place of what is said here."""
+        l1 = self.l1 if l1 is None else l1
         found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
         if not any(one.steps for one in found.values()):
             return {}
         depths = self._depths(found)
         held: dict[str, Held] = {}
         for worker in workers:
-            tokens = list(self._ranks(worker, prompt, found, depths).values())
+            tokens = list(self._ranks(worker, prompt, found, depths, l1=l1).values())
             if len(tokens) == 1:
                 held[worker] = tokens[0]
             elif tokens:  # nobody knows which rank will take it
@@ -107,7 +112,7 @@ class Memory:
     def ranks(self, prompt: Prompt, worker: str) -> dict[int, Held]:
         """What each data-parallel rank of a worker holds."""
         found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
-        return self._ranks(worker, prompt, found, self._depths(found))
+        return self._ranks(worker, prompt, found, self._depths(found), l1=self.l1)
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
         """As `strategies.kvaware.Memory` has it."""
@@ -148,6 +153,9 @@ class Memory:
         sources = self.sources.get(worker, ())
         if len(sources) == 1:
             self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
+        elif sources:
+            names = [source.name for source in sources]
+            self.misses.note_one_of(names, prompt, (found.total, believed.total), sure=sure)
 
     def forget(self, worker: str) -> None:
         """As `strategies.kvaware.Memory` has it."""
@@ -162,9 +170,11 @@ class Memory:
         prompt: Prompt,
         found: Mapping[int, Found],
         depths: Mapping[tuple[str, Tier], int],
+        *,
+        l1: bool,
     ) -> dict[int, Held]:
         return {
-            source.rank: self._of(source.name, prompt, found, depths)
+            source.rank: self._of(source.name, prompt, found, depths, l1=l1)
             for source in self.sources.get(worker, ())
         }
 
@@ -185,6 +195,8 @@ class Memory:
         prompt: Prompt,
         found: Mapping[int, Found],
         depths: Mapping[tuple[str, Tier], int],
+        *,
+        l1: bool,
     ) -> Held:
         """What one engine need not compute; on the GPU the last token always is.
 
@@ -194,12 +206,12 @@ class Memory:
         gpu = depths.get((engine, Tier.GPU), 0)
         if gpu >= prompt.tokens > 0:
             gpu -= self._size(engine, Tier.GPU)
-        l1 = self._beyond((engine, Tier.L1), gpu, found)
+        host = self._beyond((engine, Tier.L1), gpu, found) if l1 else 0
         l2 = max(
-            self._beyond((engine, Tier.L2), gpu + l1, found),
-            self._beyond(("", Tier.L2), gpu + l1, found),
+            self._beyond((engine, Tier.L2), gpu + host, found),
+            self._beyond(("", Tier.L2), gpu + host, found),
         )
-        return Held(gpu, l1, l2)
+        return Held(gpu, host, l2)
 
     def _block(self, worker: str) -> int:
         """Tokens a block, as that worker has them: of the tier with the largest."""

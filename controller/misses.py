@@ -7,6 +7,7 @@ loading may have been given up for once, and only the second time counts.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from controller.events import Tier
 from controller.index import Index
@@ -36,6 +37,29 @@ class Misses:
         lost = max(found.total, on_host), believed.total
         for name in (engine, ""):
             self._missed(self._index.place(name, Tier.L2), prompt, lost, sure=sure)
+
+    def note_one_of(
+        self, engines: Sequence[str], prompt: Prompt, lost: tuple[int, int], *, sure: bool
+    ) -> None:
+        """One of these found so many tokens alone, and nobody knows which: of a prompt that was
+        believed to reach to the second number.
+
+        Whichever it was, it would have loaded what follows from L2, had that been there: from the
+        store, or else from its own, which is to be doubted where all of them have it.
+        """
+        self._missed(self._index.place("", Tier.L2), prompt, lost, sure=sure)
+        places = [self._index.place(name, Tier.L2) for name in engines]
+        if all(place is not None and self._has(place, prompt, lost[0]) for place in places):
+            for place in places:
+                self._missed(place, prompt, lost, sure=False)
+
+    def _has(self, place: Place, prompt: Prompt, token: int) -> bool:
+        """Whether a place holds the first block that begins there or after."""
+        found = {size: self._index.find(prompt.blocks.get(size, ())) for size in place.sizes}
+        return any(
+            one.reach(place.bit, -(-token // size)) > -(-token // size)
+            for size, one in found.items()
+        )
 
     def _missed(
         self, place: Place | None, prompt: Prompt, lost: tuple[int, int], *, sure: bool

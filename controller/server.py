@@ -164,7 +164,7 @@ def _questions(app: APIRouter, memory: Memory) -> None:
         except msgspec.MsgspecError as error:
             raise HTTPException(400, f"not a question: {error}") from None
         prompt = Prompt(model="", tokens=asked.tokens, blocks=asked.keys)
-        told = memory.held(prompt, asked.workers)
+        told = memory.held(prompt, asked.workers, l1=asked.l1)
         doubts = {worker: memory.doubt(worker) for worker in asked.workers}
         tokens = {name: list(one) for name, one in told.items()}
         heard = {name: memory.heard(name) for name in asked.workers if name in memory.sources}

@@ -4,6 +4,7 @@ It is the same prompt for all, and was never seen before: what they announce of 
 """
 
 import asyncio
+from collections.abc import Sequence
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import msgspec
 from controller.memory import Memory
 from router.fleet import Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
-from router.usage import UsageTail
+from router.usage import Usage, UsageTail
 
 PATH = "/v1/completions"
 #: Tokens of the prompt: two blocks of the largest usual size, and some.
@@ -58,26 +59,32 @@ async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> di
     return asked
 
 
-async def _ask(worker: Worker, prompt: list[int], inquiries: Inquiries) -> Asked:
-    """Ask one, twice."""
+async def computed(
+    worker: Worker, prompt: Sequence[int], inquiries: Inquiries, *, patience: float = PATIENCE_S
+) -> Usage:
+    """Have a prompt of these tokens computed; return what the worker says of it. Raises
+    NoAnswer."""
     body = msgspec.json.encode(
         {"model": min(worker.models), "prompt": prompt, "max_tokens": 1, "temperature": 0}
     )
-    cached: int | None = None
-    for _ in range(2):
-        try:
-            answer = await inquiries.ask(worker, PATH, patience=PATIENCE_S, body=body)
-        except NoAnswer as lacking:
-            return Asked(None, f"a repeated prompt: not known: {lacking}")
-        if not answer.good:
-            return Asked(None, f"a repeated prompt: not known: {PATH} answered {answer.status}")
-        tail = UsageTail()
-        tail.add(answer.body)
-        usage = tail.read()
-        if usage.prompt is None:
-            return Asked(None, f"a repeated prompt: not known: {PATH} told no usage")
-        cached = usage.cached
-    if cached is None:
+    answer = await inquiries.ask(worker, PATH, patience=patience, body=body)
+    if not answer.good:
+        raise NoAnswer(f"{PATH} answered {answer.status} to a prompt of token ids")
+    tail = UsageTail()
+    tail.add(answer.body)
+    usage = tail.read()
+    if usage.prompt is None:
+        raise NoAnswer(f"{PATH} told no usage")
+    return usage
+
+
+async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> Asked:
+    """Ask one, twice."""
+    try:
+        _, again = [await computed(worker, prompt, inquiries) for _ in range(2)]
+    except NoAnswer as lacking:
+        return Asked(None, f"a repeated prompt: not known: {lacking}")
+    if again.cached is None:
         return Asked(False, "a repeated prompt: how much of it was cached is not reported")
-    hint = "" if cached else " (see that vLLM has --enable-prefix-caching)"
-    return Asked(True, f"a repeated prompt: {cached} of {LENGTH} tokens were cached{hint}")
+    hint = "" if again.cached else " (see that vLLM has --enable-prefix-caching)"
+    return Asked(True, f"a repeated prompt: {again.cached} of {LENGTH} tokens were cached{hint}")

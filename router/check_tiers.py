@@ -6,20 +6,17 @@ come, chunks that do not come to lie on L2 under the names that the settings say
 
 import asyncio
 from array import array
-from collections.abc import Sequence
 from random import Random
-
-import msgspec
 
 from controller.memory import Memory
 from router.app import Door
+from router.asking import computed
 from router.fleet import Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.memories import FLAG
-from router.settings_tiers import LmcacheSettings
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.shared import SharedStore
-from router.usage import Usage, UsageTail
+from router.usage import Usage
 
 #: Seconds for one answer; until events are there, and chunks.
 PATIENCE_S, EVENTS_S, STORED_S = 30.0, 2.0, 5.0
@@ -31,51 +28,34 @@ LOOK_S = 0.05
 _IDS = range(100, 250)
 
 
-async def tier_mistakes(door: Door, told: LmcacheSettings | None) -> list[str]:
+async def tier_mistakes(door: Door) -> list[str]:
     """Ask every ready worker of every pool that follows KV events; return what is wrong."""
     return [
         f"pool {pool.name}: worker {worker.name}: {line}"
         for pool, memory in door.memories.pools()
         for worker in pool.workers
         if worker.ready and worker.models
-        for line in await _mistakes(memory, worker, door.memories.stores.get(pool.name), told)
+        for line in await _mistakes(memory, worker, door.memories.stores.get(pool.name))
     ]
 
 
-async def _mistakes(
-    memory: Memory,
-    worker: Worker,
-    store: SharedStore | None,
-    told: LmcacheSettings | None,
-) -> list[str]:
+async def _mistakes(memory: Memory, worker: Worker, store: SharedStore | None) -> list[str]:
     """What is wrong with one worker, in sentences."""
     model = min(worker.models)
     chunk = store.lookup.chunk if store is not None else 0
     length = TOKENS + (chunk if chunk <= LONGEST else 0)
-    ids = Random().choices(_IDS, k=length)
+    ids, asking = Random().choices(_IDS, k=length), Inquiries()
     before = memory.heard(worker.name)
     try:
-        first, again = [await _computed(worker, model, ids) for _ in range(2)]
+        first, again = [await computed(worker, ids, asking, patience=PATIENCE_S) for _ in range(2)]
     except NoAnswer as error:
         return [f"tiers were not looked at: {error}"]
     lines = [*_usage_mistakes(first, again)]
     if memory.sources.get(worker.name) and not await _heard(memory, worker, before):
         lines.append(f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}")
-    if store is not None and told is not None and 0 < chunk <= LONGEST:
-        lines += await _store_mistakes(store.lookup, model, array("I", ids).tobytes(), told)
+    if store is not None and 0 < chunk <= LONGEST:
+        lines += await _store_mistakes(store.lookup, model, array("I", ids).tobytes())
     return lines
-
-
-async def _computed(worker: Worker, model: str, ids: Sequence[int]) -> Usage:
-    """Have a prompt of these tokens computed. Raises NoAnswer."""
-    body = msgspec.json.encode({"model": model, "prompt": ids, "max_tokens": 1})
-    asked = Inquiries().ask(worker, "/v1/completions", patience=PATIENCE_S, body=body)
-    answer = await asked
-    if not answer.good:
-        raise NoAnswer(f"/v1/completions answered {answer.status} to a prompt of token ids")
-    tail = UsageTail()
-    tail.add(answer.body)
-    return tail.read()
 
 
 def _usage_mistakes(first: Usage, again: Usage) -> list[str]:
@@ -99,9 +79,7 @@ async def _heard(memory: Memory, worker: Worker, before: int) -> bool:
     return False
 
 
-async def _store_mistakes(
-    lookup: Lookup, model: str, ids: bytes, told: LmcacheSettings
-) -> list[str]:
+async def _store_mistakes(lookup: Lookup, model: str, ids: bytes) -> list[str]:
     """Look for the prompt on L2 until it is there, or has had time to be."""
     try:
         for _ in range(int(STORED_S / LOOK_S)):
@@ -110,17 +88,4 @@ async def _store_mistakes(
             await asyncio.sleep(LOOK_S)
     except StoreDown as error:
         return [f"L2: {error}"]
-    return [
-        f"what it computed is not on L2, by the names that tiers.l2.lmcache says"
-        f" ({_said(told, model)}): compare them with its own, and see that it writes to"
-        f" {told.redis or told.coordinator}"
-    ]
-
-
-def _said(told: LmcacheSettings, model: str) -> str:
-    """What names are made of."""
-    parts = [f"chunk {told.chunk}", f"model {told.model or model}", f"gpus {told.gpus}"]
-    if told.names == "engine":
-        seed = "not set" if told.seed is None else told.seed
-        parts += [f"hash {told.hash}", f"PYTHONHASHSEED {seed}", f"dtype {told.dtype}"]
-    return ", ".join(parts)
+    return [f"what it computed is not on L2 {lookup.compare(model)}"]

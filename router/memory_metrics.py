@@ -63,14 +63,21 @@ def _stores(memories: Memories) -> Iterator[Metric]:
         "1 while what lies in the shared store cannot be understood.",
         labels=("pool",),
     )
+    computed = CounterMetricFamily(
+        "warmroute_kv_store_computed",
+        "Computed chunks that were looked for in the shared store afterwards: came, missing.",
+        labels=("pool", "outcome"),
+    )
     for name, store in memories.stores.items():
+        computed.add_metric((name, "came"), store.written.came)
+        computed.add_metric((name, "missing"), store.written.missing)
         asked.add_metric((name, "found"), store.found)
         asked.add_metric((name, "missed"), store.missed)
         asked.add_metric((name, "slow"), store.slow)
         asked.add_metric((name, "failed"), store.failed)
         up.add_metric((name,), float(not store.down))
         wrong.add_metric((name,), float(bool(store.wrong)))
-    yield from (asked, up, wrong)
+    yield from (asked, computed, up, wrong)
 
 
 def _loads(memories: Memories) -> Metric:

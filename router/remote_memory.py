@@ -68,6 +68,8 @@ class RemoteMemory:
         """`deadline` in seconds."""
         self.url = url
         self.truths: dict[str, Truth] = {}
+        self.l1 = True
+        """Whether what lies in the hosts' memory counts here: the controller is told."""
         self.answers = self.slow = self.failed = 0
         """Questions that were answered, that were not in time, that could not be."""
         self.failing = False
@@ -149,6 +151,7 @@ class RemoteMemory:
             "tokens": prompt.tokens,
             "keys": dict(prompt.blocks),
             "workers": list(workers),
+            "l1": self.l1,
         }
         told = _decode(await self._post(msgspec.msgpack.encode(question)))
         said.held = {worker: Held(*tokens) for worker, tokens in told.held.items()}

@@ -62,6 +62,9 @@ class Store(Protocol):
     def held(self, prompt: Prompt) -> int:
         """How many of the prompt's first tokens are there, as far as is known."""
 
+    def computed(self, prompt: Prompt, cached: int) -> None:
+        """A worker has computed a prompt, but for its first `cached` tokens, and answered."""
+
 
 @dataclass(frozen=True)
 class KvAwareOptions:
@@ -133,7 +136,7 @@ class KvAware:
                 held = told.get(name, _NOTHING)
                 if name in promoted:
                     held = held.hosted(promoted[name])
-            held = self.loads.counted(held.stored(stored))
+            held = self._counted(held, stored)
             if not doubt:
                 held = held.beyond(_sent(prompt, recent.get(name, 0)))
             tokens[name], tiers[name] = held.total, held.tier
@@ -156,7 +159,7 @@ class KvAware:
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
             told = self.memory.held(prompt, [name]).get(name, _NOTHING)
-            predicted = self.loads.counted(told.stored(self._stored(prompt))).total
+            predicted = self._counted(told, self._stored(prompt)).total
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
@@ -180,6 +183,8 @@ class KvAware:
             tree.take_back(placed.placement)
             return
         cached = outcome.cached_tokens
+        if self.store is not None and outcome.ok:
+            self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys:
             more = cached - candidate.held_tokens
@@ -247,6 +252,11 @@ class KvAware:
 
     def _stored(self, prompt: Prompt) -> int:
         return 0 if self.store is None else self.store.held(prompt)
+
+    def _counted(self, held: Held, stored: int) -> Held:
+        """What counts of what a worker holds, a store having so many of the first tokens: also
+        those that lie on a tier that does not count."""
+        return self.loads.counted(self.loads.counted(held).stored(stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:

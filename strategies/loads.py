@@ -124,6 +124,11 @@ class Loads:
         found = {"l1": 1.0 / self.l1_s} if self._has_l1 else {}
         return {**found, "l2": 1.0 / self.l2_s} if self._has_l2 else found
 
+    @property
+    def has_l1(self) -> bool:
+        """Whether what lies in the host's memory counts."""
+        return self._has_l1
+
     def counted(self, held: Held) -> Held:
         """Return what lies on tiers that there are; behind a gap nothing counts."""
         if not self._has_l1 and held.l1:

@@ -9,21 +9,16 @@ digits, packs GPUs in all, which of them, GPUs of the node and which of those
 
 import re
 from array import array
+from collections.abc import Iterator, Sequence
 from functools import cache
 from sys import byteorder
 from typing import NamedTuple
 
-#: A key of LMCache's server, and one that LMCache in the engine's own process makes
-#: (`engine_chunks`).
-SERVERS = re.compile(
-    rb"(?P<model>.+)@(?P<rank>[0-9a-f]{8})@(?P<group>[0-9a-f]+)@(?P<digest>[0-9a-f]{64})"
-    rb"(@[^@]+)?"
-)
-ENGINES = re.compile(
-    rb"(?P<model>.+)@(?P<gpus>\d+)@(?P<gpu>\d+)@(?P<hash>-?[0-9a-f]+)"
-    rb"@(?P<dtype>[a-z0-9_]+?)(?P<part>metadata|kv_bytes|)(@.*)?"
-)
+from router.stores.kinds import Kind
+
 _DIGEST = 32
+#: Chunks that are named at once.
+TOGETHER = 16
 #: A salt that LMCache takes; another one is an error there, and nothing lies under it.
 _SALT = re.compile(r"[^@/\\\0\ud800-\udfff]{1,128}")
 
@@ -38,24 +33,38 @@ class Chunking(NamedTuple):
     model: str | None = None
     """The model as the engine was given it; None for the name that is asked for."""
 
-    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each."""
-        prefix, suffix = self.prefix(model), ending(salt)
-        if suffix is None:
-            return []
-        return [prefix + digest.hex() + suffix for digest in digests(ids, self.tokens, most)]
+    def names(self, ids: bytes, salt: str) -> Iterator[str]:
+        """Name the full chunks of a prompt, a few at a time as they are wanted; `ids` are 32 bits
+        each."""
+        suffix, width = ending(salt), 4 * self.tokens * TOGETHER
+        some: list[bytes] = []
+        for start in range(0, len(ids) if suffix is not None else 0, width):
+            some = digests(ids[start : start + width], self.tokens, TOGETHER, *some[-1:])
+            for digest in some:
+                yield f"{digest.hex()}{suffix}"
 
-    def keys(self, name: str) -> tuple[str, ...]:
-        """Keys of which one is there if the chunk is."""
-        return (name,)
+    def keys(self, model: str, name: str) -> Sequence[Sequence[str]]:
+        """Sets of keys, of one of which all are there if the chunk is: each GPU writes its part.
 
-    def prefix(self, model: str) -> str:
-        """What comes before the digest, of the first GPU's part."""
-        return f"{self.model or model}@{self.gpus:02x}00{self.gpus:02x}00@0@"
+        LMCache itself loads a chunk only if it finds all parts (`_lookup_kv_ranks`).
+        """
+        return ([self.prefix(model, gpu) + name for gpu in range(self.gpus)],)
+
+    def prefix(self, model: str, gpu: int = 0) -> str:
+        """What comes before the digest, of one GPU's part."""
+        return f"{self.model or model}@{2 * f'{self.gpus:02x}{gpu:02x}'}@0@"
+
+    def kind(self, model: str) -> Kind:
+        """What is told from its keys."""
+        return Kind(self.model or model, self.gpus)
+
+    def said(self, model: str) -> str:
+        """What names are made of, for people."""
+        return f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus}"
 
 
 def ending(salt: str) -> str | None:
-    """What comes after the digest; None for a salt that LMCache does not take."""
+    """Return what comes after the digest; None for a salt that LMCache does not take."""
     if not salt:
         return ""
     return f"@{salt}" if _SALT.fullmatch(salt) else None
@@ -73,13 +82,14 @@ def _blake3(data: bytes) -> bytes:
     return blake3(data).digest(_DIGEST)
 
 
-def digests(ids: bytes, tokens: int, most: int) -> list[bytes]:
-    """Name the first full chunks of a prompt, `most` of them at most; `ids` are 32 bits each."""
+def digests(ids: bytes, tokens: int, most: int, last: bytes | None = None) -> list[bytes]:
+    """Name the first full chunks of a prompt, `most` of them at most; `ids` are 32 bits each.
+    `last` is the digest before them, if they are not the very first."""
     words = array("I", ids)
     if byteorder == "little":
         words.byteswap()
     data, width = words.tobytes(), 4 * tokens
-    named, last = [], _root()
+    named, last = [], last or _root()
     for start in range(0, min(len(data) - width + 1, most * width), width):
         last = _blake3(last + data[start : start + width])
         named.append(last)

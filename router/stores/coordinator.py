@@ -53,16 +53,24 @@ class Coordinator:
         if len(tokens) < self._chunking.tokens:
             return 0
         said = await self._ask(tokens, model, salt)
-        fan_out = len(said.results) // said.chunks if said.chunks else 0
-        if not fan_out:
+        there = _there(said)
+        if not there:
             return 0
-        size, found = self._compared(len(tokens), said), 0
-        for start in range(0, len(said.results), fan_out):
-            parts = said.results[start : start + fan_out]
-            if not all(any(one.shared for one in part.placements) for part in parts):
-                break
-            found += 1
-        return found * size
+        found = there.index(False) if False in there else len(there)
+        return found * self._compared(len(tokens), said)
+
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """As the seam has it."""
+        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        there = _there(await self._ask(tokens, model, salt))
+        return there[-1] if there else None
+
+    def compare(self, model: str) -> str:
+        """As the seam has it."""
+        return (
+            f"by what tiers.l2.lmcache says ({self._chunking.said(model)}): compare it with the"
+            f" engines' own, and see that their servers report to {self._url}"
+        )
 
     def _compared(self, tokens: int, said: _Said) -> int:
         """Return the size of its chunks: as told, or as it shows; 0 where that is unknown."""
@@ -112,6 +120,14 @@ class Coordinator:
     async def close(self) -> None:
         """As the seam has it."""
         await self._client.aclose()
+
+
+def _there(said: _Said) -> list[bool]:
+    """Whether all GPUs' parts of a chunk are where everybody can load them, chunk by chunk."""
+    fan_out = len(said.results) // said.chunks if said.chunks else 0
+    shared = [any(one.shared for one in part.placements) for part in said.results]
+    starts = range(0, len(shared), fan_out) if fan_out else ()
+    return [all(shared[start : start + fan_out]) for start in starts]
 
 
 _encode = msgspec.json.Encoder().encode

@@ -13,10 +13,13 @@ import pickle
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+from router.stores import cbor
+from router.stores.kinds import Kind
 
 Hash = Literal["builtin", "sha256", "sha256_cbor"]
 #: What vLLM hashes first where PYTHONHASHSEED is not set.
@@ -40,28 +43,39 @@ class EngineChunking(NamedTuple):
     dtype: str = "bfloat16"
     """Of the KV cache, as LMCache calls it."""
 
-    def names(self, model: str, ids: bytes, salt: str, most: int) -> list[str]:
-        """Name the first full chunks, of the first GPU's part; `ids` are 32 bits each.
+    def names(self, ids: bytes, salt: str) -> Iterator[str]:
+        """Name the full chunks of a prompt, one by one as they are wanted; `ids` are 32 bits each.
 
         None with a salt: of those nothing is known.
         """
         if salt:
-            return []
-        words = array("I", ids).tolist()
-        hashed, last = _FUNCTIONS[self.hash], first(self.hash, self.seed)
-        prefix, names = self.prefix(model), []
-        for start in range(0, min(len(words) - self.tokens + 1, most * self.tokens), self.tokens):
-            last = hashed((last, tuple(words[start : start + self.tokens]), ()))
-            names.append(f"{prefix}{last:x}@{self.dtype}")
-        return names
+            return
+        follow, last = _FOLLOW[self.hash], first(self.hash, self.seed)
+        width = 4 * self.tokens
+        for start in range(0, len(ids) - width + 1, width):
+            last = follow(last, ids[start : start + width])
+            yield f"{last:x}@{self.dtype}"
 
-    def keys(self, name: str) -> tuple[str, ...]:
-        """Keys of which one is there if the chunk is."""
-        return f"{name}metadata", name
+    def keys(self, model: str, name: str) -> Sequence[Sequence[str]]:
+        """Sets of keys, of one of which all are there if the chunk is: each GPU writes its part."""
+        parts = [self.prefix(model, gpu) + name for gpu in range(self.gpus)]
+        return [f"{part}metadata" for part in parts], parts
 
-    def prefix(self, model: str) -> str:
-        """What comes before the hash, of the first GPU's part."""
-        return f"{self.model or model}@{self.gpus}@0@"
+    def prefix(self, model: str, gpu: int = 0) -> str:
+        """What comes before the hash, of one GPU's part."""
+        return f"{self.model or model}@{self.gpus}@{gpu}@"
+
+    def kind(self, model: str) -> Kind:
+        """What is told from its keys."""
+        return Kind(self.model or model, self.gpus, self.dtype)
+
+    def said(self, model: str) -> str:
+        """What names are made of, for people."""
+        seed = "not set" if self.seed is None else self.seed
+        return (
+            f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus},"
+            f" hash {self.hash}, PYTHONHASHSEED {seed}, dtype {self.dtype}"
+        )
 
 
 @cache
@@ -72,7 +86,8 @@ def first(function: Hash, seed: str | None) -> int:
     asked. (It is that of CPython 3.11 and later on 64 bits.)
     """
     if function != "builtin":
-        return _FUNCTIONS[function](UNSEEDED if seed is None else seed)
+        root = UNSEEDED if seed is None else seed
+        return _short(cbor.text(root) if function == "sha256_cbor" else _pickled(root))
     if seed is None:
         raise ValueError("the seed is not known")
     done = subprocess.run(  # noqa: S603 - ourselves, and a number from the settings
@@ -85,36 +100,26 @@ def first(function: Hash, seed: str | None) -> int:
     return int(done.stdout)
 
 
-def _sha256(value: object) -> int:
-    digest = sha256(pickle.dumps(value, protocol=5)).digest()
-    return int.from_bytes(digest[:_BYTES], "big")
+def _short(data: bytes) -> int:
+    return int.from_bytes(sha256(data).digest()[:_BYTES], "big")
 
 
-def _sha256_cbor(value: object) -> int:
-    return int.from_bytes(sha256(_cbor(value)).digest()[:_BYTES], "big")
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, protocol=5)
 
 
-def _cbor(value: Any) -> bytes:  # noqa: ANN401 - numbers, texts and tuples of them
-    """As RFC 8949 writes whole numbers, texts and arrays in its core deterministic form."""
-    if isinstance(value, int):
-        return _head(0, value)
-    if isinstance(value, str):
-        return _head(3, len(value.encode())) + value.encode()
-    return _head(4, len(value)) + b"".join(map(_cbor, value))
+def _triple(last: int, ids: bytes) -> tuple[int, tuple[int, ...], tuple[()]]:
+    return last, tuple(array("I", ids)), ()
 
 
-def _head(kind: int, number: int) -> bytes:
-    """Type and number, in as few bytes as can be."""
-    if number < 24:
-        return bytes([kind << 5 | number])
-    for place, width in enumerate((1, 2, 4, 8)):
-        if number < 1 << 8 * width:
-            return bytes([kind << 5 | 24 + place]) + number.to_bytes(width, "big")
-    raise ValueError("a number of more than 64 bits")
+def _cbor(last: int, ids: bytes) -> bytes:
+    triple, nothing = cbor.head(cbor.ARRAY, 3), cbor.head(cbor.ARRAY, 0)
+    return triple + cbor.head(cbor.NUMBER, last) + cbor.array(ids) + nothing
 
 
-_FUNCTIONS: dict[Hash, Callable[[Any], int]] = {
-    "builtin": hash,
-    "sha256": _sha256,
-    "sha256_cbor": _sha256_cbor,
+#: What comes after a hash, by the token ids of the chunk.
+_FOLLOW: dict[Hash, Callable[[int, bytes], int]] = {
+    "builtin": lambda last, ids: hash(_triple(last, ids)),
+    "sha256": lambda last, ids: _short(_pickled(_triple(last, ids))),
+    "sha256_cbor": lambda last, ids: _short(_cbor(last, ids)),
 }

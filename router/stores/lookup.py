@@ -21,6 +21,14 @@ class Lookup(Protocol):
         for, `salt` what keeps the cache apart from others.
         """
 
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """Whether the last full chunk of these tokens lies there, whatever lies before it; None if
+        it cannot be asked about. Raises StoreDown."""
+
+    def compare(self, model: str) -> str:
+        """Say by which names chunks are looked for and where, and what to compare them with: the
+        end of a sentence. `model` is the name that was asked for."""
+
     async def check(self) -> str:
         """Say what is wrong with what lies there, in a sentence; empty if nothing is seen to be.
 

@@ -1,9 +1,15 @@
 """From the settings to what asks a store, and the look at it before anything is served."""
 
+import logging
+
 from router.rebuild import CannotBuild
 from router.settings import Settings, TiersSettings
+from router.settings_strategy import StrategySettings
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.shared import SharedStore
+from strategies.registry import make
+
+log = logging.getLogger("warmroute.tiers")
 
 
 def lookup_of(tiers: TiersSettings) -> Lookup | None:
@@ -35,15 +41,27 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
 async def refuse_lost_stores(settings: Settings) -> None:
     """Raises CannotBuild, with a sentence, where a store cannot be asked at the start.
 
-    Later it may go and come: then it does not count meanwhile.
+    Later it may go and come: then it does not count meanwhile. One that nobody asks ends nothing.
     """
-    lookup = lookup_of(settings.tiers)
-    if lookup is None:
+    told = settings.tiers.l2.lmcache
+    if told is None or not settings.tiers.l2.enabled:
         return
+    field = f"tiers.l2.lmcache.{'redis' if told.redis else 'coordinator'}"
+    if not any(_asks(pool.strategy) for pool in settings.all_pools()):
+        log.warning("%s: no pool has a strategy that asks it, as kvaware does", field)
+        return
+    lookup = lookup_of(settings.tiers)
+    assert lookup is not None  # noqa: S101 - it is told
     store = SharedStore(lookup, 0.0)
     try:
         await store.look()
     except StoreDown as error:
-        raise CannotBuild(f"tiers.l2.lmcache: {error}") from None
+        raise CannotBuild(f"{field}: {error}") from None
     finally:
         await store.close()
+
+
+def _asks(strategy: StrategySettings) -> bool:
+    """Whether it has a memory, or the one below it has, beside which a store is asked."""
+    made = make(strategy.name, strategy.options)
+    return hasattr(getattr(made, "over", made), "memory_bytes")

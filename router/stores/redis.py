@@ -1,12 +1,13 @@
 """LMCache's chunks in a Redis: whether their keys are there. They are never read, nor written."""
 
-import re
-from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Collection
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from router.stores.chunks import ENGINES, SERVERS, Chunking
+from router.stores.chunks import Chunking
 from router.stores.engine_chunks import EngineChunking
+from router.stores.kinds import Kind, kind_of
 from router.stores.lookup import StoreDown
 
 if TYPE_CHECKING:
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 
 #: Keys in one question, and chunks of a prompt that are asked about: a million tokens.
 BATCH, MOST_CHUNKS = 256, 4096
+#: Chunks in the first question, as most prompts are not there at all; each further one is about
+#: twice as many. And tokens of one: naming them takes a millisecond, in which nobody is served.
+FIRST, TOKENS = 16, 16_384
 #: Connections to Redis.
 CONNECTIONS = 8
-#: Keys that are looked at to see what kind they are.
-SAMPLE = 1000
+#: Keys that are looked at to see what kind they are, and models that prompts were asked for.
+SAMPLE, MODELS = 1000, 64
 #: The part of a chunk that is not as large as the chunk.
 _APART = b"metadata"
 #: Seconds that looking may take: nobody waits for it.
@@ -25,7 +29,7 @@ PATIENCE_S = 5.0
 
 
 class RedisChunks:
-    """Asks in batches, and no further than the first batch with a gap."""
+    """Names chunks and asks about them in batches, no further than the first that has a gap."""
 
     def __init__(
         self,
@@ -42,10 +46,11 @@ class RedisChunks:
         self._errors = (RedisError, OSError, TimeoutError)
         self._chunking = chunking
         self._bytes = bytes_per_token
-        password = settings.password
+        self._most = max(1, min(BATCH // chunking.gpus, TOKENS // chunking.tokens))
+        self._password = settings.password
         pool = client.BlockingConnectionPool.from_url(
             str(settings.redis),
-            password=password.get_secret_value() if password else None,
+            password=self._password.get_secret_value() if self._password else None,
             max_connections=CONNECTIONS,
             timeout=PATIENCE_S,
             socket_timeout=PATIENCE_S,
@@ -53,38 +58,62 @@ class RedisChunks:
             retry=Retry(NoBackoff(), 0),  # whoever asks has a deadline
         )
         self._redis = client.Redis.from_pool(pool)
-        self._url = settings.redis
-        self._pattern = ENGINES if isinstance(chunking, EngineChunking) else SERVERS
+        self._url = str(settings.redis)
+        self._models: set[str] = set() if chunking.model is None else {chunking.model}
+        """Whose chunks are ours."""
+        self._seen: Kind | None = None
+        """Whose were there when it was looked at last, ours or not."""
+        # What the first name takes once, no prompt has to wait for: loading what it is made with,
+        # or even asking another process.
+        next(chunking.names(bytes(4 * chunking.tokens), ""), None)
 
     @property
     def chunk(self) -> int:
         """As the seam has it."""
         return self._chunking.tokens
 
+    def compare(self, model: str) -> str:
+        """As the seam has it."""
+        there = f", which holds chunks of {self._seen}" if self._seen else ""
+        return (
+            f"by the names that tiers.l2.lmcache says ({self._chunking.said(model)}): compare them"
+            f" with the engines' own, and see that they write to {self._url}{there}"
+        )
+
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """As the seam has it."""
-        names = self._chunking.names(model, ids, salt, MOST_CHUNKS)
-        found = 0
-        for start in range(0, len(names), BATCH):
-            some = names[start : start + BATCH]
-            here = await self._leading(some)
-            found += here
+        if self._chunking.model is None and len(self._models) < MODELS:
+            self._models.add(model)
+        names = islice(self._chunking.names(ids, salt), MOST_CHUNKS)
+        found, together = 0, FIRST
+        while some := list(islice(names, min(together, self._most))):
+            here = await self._leading(model, some)
+            found, together = found + here, 2 * together
             if here < len(some):
                 break
         return found * self._chunking.tokens
 
-    async def _leading(self, names: Sequence[str]) -> int:
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """As the seam has it."""
+        last = deque(self._chunking.names(ids, salt), 1)
+        return bool(await self._leading(model, last)) if last else None
+
+    async def _leading(self, model: str, names: Collection[str]) -> int:
+        asked = [self._chunking.keys(model, name) for name in names]
         try:
             async with self._redis.pipeline(transaction=False) as line:
-                for name in names:
-                    line.exists(*self._chunking.keys(name))
-                there = await line.execute()
+                for sets in asked:
+                    for keys in sets:
+                        line.exists(*keys)
+                counts = iter(await line.execute())
         except self._errors as error:
             raise StoreDown(self._down(error)) from None
-        return there.index(0) if 0 in there else len(there)
+        whole = [[next(counts) == len(keys) for keys in sets] for sets in asked]
+        there = [any(sets) for sets in whole]
+        return there.index(False) if False in there else len(there)
 
     async def check(self) -> str:
-        """As the seam has it: whether the keys are of the kind, model and size that is expected."""
+        """As the seam has it: whether the keys of our models are of the kind and size expected."""
         try:
             await cast("Awaitable[Any]", self._redis.ping())
             return await self._wrong()
@@ -92,42 +121,32 @@ class RedisChunks:
             raise StoreDown(self._down(error)) from None
 
     async def _wrong(self) -> str:
-        kinds: Counter[str] = Counter()
-        ours: bytes | None = None
-        looked, expected = 0, False
+        """What others keep there says nothing of ours, whatever it is."""
+        others: Counter[Kind] = Counter()
+        looked, expected, self._seen = 0, False, None
         async for key in self._redis.scan_iter(count=SAMPLE):
+            kind = kind_of(key)
+            self._seen = self._seen or kind
+            if kind is not None and kind.model in self._models:
+                expected |= kind == self._chunking.kind(kind.model)
+                if kind != self._chunking.kind(kind.model):
+                    others[kind] += 1
+                elif self._tells_size(key, kind.model):
+                    return self._size(await self._redis.strlen(key))
             looked += 1
-            kinds[_kind(key)] += 1
-            if ours is None and self._is_ours(key):
-                expected = True
-                ours = None if key.endswith(_APART) else key
             if looked >= SAMPLE:
                 break
-        if ours is not None:
-            return self._size(await self._redis.strlen(ours))
-        del kinds[""]
-        return self._other(kinds.most_common(1)[0][0]) if kinds and not expected else ""
+        return self._other(others.most_common(1)[0][0]) if others and not expected else ""
 
-    def _is_ours(self, key: bytes) -> bool:
-        """A chunk of ours, or a part of one."""
-        found = self._pattern.fullmatch(key)
-        if found is None:
-            return False
-        chunking, model = self._chunking, found["model"].decode(errors="replace")
-        if isinstance(chunking, EngineChunking) and found["dtype"] != chunking.dtype.encode():
-            return False
-        return key.startswith(chunking.prefix(model).encode())
+    def _tells_size(self, key: bytes, model: str) -> bool:
+        """Whether it is known of what size a chunk must be: of two models that is not."""
+        first = self._chunking.prefix(model).encode()
+        return len(self._models) == 1 and key.startswith(first) and not key.endswith(_APART)
 
-    def _other(self, kind: str) -> str:
-        chunking = self._chunking
-        model, dtype = chunking.model or "<model>", ""
-        if isinstance(chunking, EngineChunking):
-            dtype = f", {chunking.dtype}, named in the engine"
-        else:
-            dtype = ", named by the server"
+    def _other(self, kind: Kind) -> str:
         return (
-            f"{self._url} holds chunks of {kind}, and settings say {model} with {chunking.gpus}"
-            f" GPUs{dtype}: see tiers.l2.lmcache.names, model, gpus and dtype"
+            f"{self._url} holds chunks of {kind}, and settings say"
+            f" {self._chunking.kind(kind.model)}: see tiers.l2.lmcache.names, gpus and dtype"
         )
 
     def _size(self, stored: int) -> str:
@@ -144,26 +163,10 @@ class RedisChunks:
         )
 
     def _down(self, error: Exception) -> str:
-        return f"no Redis answers at {self._url}: {type(error).__name__}"
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+
+        return sentence(self._url, error, password=self._password is not None)
 
     async def close(self) -> None:
         """As the seam has it."""
         await self._redis.aclose()
-
-
-def _kind(key: bytes) -> str:
-    """Whose key it is, in words for people; empty where it is none of LMCache's."""
-    found = SERVERS.fullmatch(key)
-    if found is not None:
-        return (
-            f"{_told(found['model'])} with {int(found['rank'][:2], 16)} GPUs, named by the server"
-        )
-    found = ENGINES.fullmatch(key)
-    if found is None:
-        return ""
-    model, gpus, dtype = (_told(found[name]) for name in ("model", "gpus", "dtype"))
-    return f"{model} with {gpus} GPUs, {dtype}, named in the engine"
-
-
-def _told(name: bytes) -> str:
-    return re.sub(r"[^ -~]", "?", name.decode(errors="replace"))[:100]

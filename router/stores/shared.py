@@ -1,17 +1,19 @@
 """What a shared store has of prompts that are about to be decided on: asked in time, or not at all.
 
 The answer is kept until the decision is made. A store that is slow or away costs its deadline and
-then, for a second, nothing: it is left alone meanwhile. One in which nothing is ever found is
-looked at, and what is wrong with it is said.
+then, for a second, nothing: it is left alone meanwhile. One in which nothing is found is looked at,
+and so is whether what workers computed came to lie there; what is wrong with it is said.
 """
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 
 from router.stores.lookup import Lookup, StoreDown
+from router.stores.written import Written
 from strategies.base import Prompt
 
 log = logging.getLogger("warmroute.tiers")
@@ -22,9 +24,8 @@ KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
 PAUSE_S = 1.0
 #: Questions in a row that find nothing, after which it is looked at what lies there.
 SUSPECT = 50
-#: Prompts that were not there of late, and seconds in which their chunks must have come, as workers
-#: write what they compute.
-REMEMBERED, WRITTEN_S = 8, 5.0
+#: Seconds between two such looks at least, and between two warnings.
+LOOK_S, AGAIN_S = 10.0, 300.0
 
 
 class SharedStore:
@@ -44,10 +45,12 @@ class SharedStore:
         self._deadline_s = deadline_s
         self._clock = clock
         self._said: OrderedDict[int, tuple[Prompt, int]] = OrderedDict()
+        self.written = Written(lookup)
+        """Whether what workers compute comes to lie there."""
         self._bytes = self._flying = self._in_vain = 0
         self._again = 0.0
+        self._look_at = self._warn_at = -inf
         self._looking: asyncio.Task[None] | None = None
-        self._computed: deque[tuple[float, Prompt]] = deque(maxlen=REMEMBERED)
 
     async def ask(self, prompt: Prompt) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
@@ -73,12 +76,21 @@ class SharedStore:
         said = self._said.get(id(prompt))  # kept with it, so nobody else can have that number
         return said[1] if said is not None else 0
 
+    def computed(self, prompt: Prompt, cached: int) -> None:
+        """A worker has computed a prompt, but for its first `cached` tokens: if nothing of it lay
+        there, some of it must come to."""
+        said = self._said.get(id(prompt))
+        if said is not None and not said[1]:
+            self.written.computed(prompt, cached, self._clock())
+
     async def look(self) -> None:
         """See whether what lies there can be understood, and say so. Raises StoreDown."""
-        wrong = await self.lookup.check() or await self._unwritten()
-        if wrong and wrong != self.wrong:
-            log.warning("nothing will be found on L2: %s", wrong)
-        self.wrong = wrong
+        now = self._look_at = self._clock()
+        await self.written.look(now)
+        self.wrong = await self.lookup.check() or self.written.lacking
+        if self.wrong and now >= self._warn_at:
+            self._warn_at = now + AGAIN_S
+            log.warning("nothing will be found on L2: %s", self.wrong)
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -94,13 +106,16 @@ class SharedStore:
         self._keep(prompt, tokens)
         if tokens:
             self.found += 1
-            self._in_vain, self.wrong = 0, ""
+            self.written.found(prompt.model)
+            self._in_vain, self.wrong = 0, self.written.lacking
             return
         self.missed += 1
         self._in_vain += 1
-        self._remember(prompt)
-        if self._in_vain >= SUSPECT and (self._looking is None or self._looking.done()):
-            self._in_vain = 0
+        now = self._clock()
+        looks = self._looking is not None and not self._looking.done()
+        doubtful = self._in_vain >= SUSPECT or self.written.due(now)
+        if doubtful and not looks and now >= self._look_at + LOOK_S:
+            self._in_vain, self._look_at = 0, now
             self._looking = asyncio.create_task(self._doubt())
 
     def _keep(self, prompt: Prompt, tokens: int) -> None:
@@ -110,26 +125,6 @@ class SharedStore:
         while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
             _, (gone, _) = self._said.popitem(last=False)
             self._bytes -= len(gone.ids)
-
-    def _remember(self, prompt: Prompt) -> None:
-        """Of what a worker is about to compute, the first chunk."""
-        width = 4 * self.lookup.chunk
-        if len(prompt.ids) >= width:
-            first = Prompt(prompt.model, 0, ids=prompt.ids[:width], salt=prompt.salt)
-            self._computed.append((self._clock(), first))
-
-    async def _unwritten(self) -> str:
-        """Whether what was computed a while ago has not come either: then it never will."""
-        due = [one for at, one in self._computed if self._clock() - at >= WRITTEN_S]
-        if len(due) < REMEMBERED // 2:
-            return ""
-        for one in due:
-            if await self.lookup.held(one.ids, one.model, one.salt):
-                return ""
-        return (
-            "what workers computed did not come to lie there under the names that settings say:"
-            " another store, or another chunk size, model, hash or seed"
-        )
 
     async def _doubt(self) -> None:
         try:

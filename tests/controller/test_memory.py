@@ -1,6 +1,7 @@
 """The memory's answers: ranks, the last token, doubts, and a record that demotes and forgives."""
 
 from array import array
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,6 +54,24 @@ def test_ranks_are_averaged() -> None:
     push(memory.join("w", 1), stored(0, 4))
     assert memory.held(prompt(), ["w"]) == {"w": Held(96)}
     assert {rank: held.gpu for rank, held in memory.ranks(prompt(), "w").items()} == {0: 128, 1: 64}
+
+
+def test_a_host_that_does_not_count_hides_no_store() -> None:
+    """What lies on both lies on L2, if L1 is off; of the engine's own and of a shared one."""
+    own: dict[str, Any] = {"medium": "STORAGE"}
+    for store in (own, {**own, "locality": "REMOTE"}):
+        memory = Memory(1 << 24)
+        tiers = [
+            stored(0, 2),
+            stored(0, 6, medium="CPU"),
+            stored(0, 8, **store),
+        ]
+        push(memory.join("w"), *tiers)
+        assert memory.held(prompt(), ["w"]) == {"w": Held(32, 64, 32)}
+        assert memory.held(prompt(), ["w"], l1=False) == {"w": Held(32, 0, 96)}
+        memory.l1 = False
+        assert memory.held(prompt(), ["w"]) == {"w": Held(32, 0, 96)}
+        assert memory.held(prompt(), ["w"], l1=True) == {"w": Held(32, 64, 32)}
 
 
 def test_the_last_token_is_always_computed() -> None:

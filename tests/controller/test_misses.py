@@ -80,15 +80,61 @@ def test_a_removal_that_comes_late_takes_nothing_else() -> None:
 
 
 def test_nobody_knows_which_rank_it_was() -> None:
-    """So none is corrected; nor is a worker that nobody hears of."""
+    """So the host of none is corrected; nor is a worker that nobody hears of."""
     memory, source = told(stored(0, 8, **CPU))
     other = memory.join("w", 1)
     push(other, stored(0, 8, **CPU))
     assert missed(memory, Held(0, 128), Held()) == Held(0, 128)
     memory.leave(other)
     assert missed(memory, Held(0, 128), Held()) == Held()
+    push(memory.join("other"), stored(0, 8, **REMOTE))
     memory.leave(source)
-    assert missed(memory, Held(0, 128), Held()) == Held()
+    missed(memory, Held(0, 0, 128), Held())
+    assert memory.held(prompt(), ["other"])["other"] == Held(0, 0, 128)
+
+
+@pytest.mark.parametrize(("sure", "misses"), [(True, 2), (False, 4)])
+def test_a_store_forgets_whichever_rank_it_was(sure: bool, misses: int) -> None:
+    """All of them would have loaded it. What their GPUs have says nothing of it; a sum counts the
+    second time; and it counts once more if it was told again, however often."""
+    memory, source = told(stored(0, 8, **REMOTE))
+    other = memory.join("w", 1)
+    push(other, stored(0, 8))
+    for rank in (source, other, other):
+        push(rank, stored(0, 8, **REMOTE))
+    before = memory.held(prompt(), ["w"])["w"]
+    assert before == Held(64, 0, 64)
+    for number in range(misses):
+        assert memory.held(prompt(), ["w"])["w"] == before, number
+        missed(memory, before, Held(), sure=sure)
+    assert memory.held(prompt(), ["w"])["w"] == Held(64)
+
+
+def test_what_left_a_store_is_gone_whoever_wrote_it() -> None:
+    """Two that wrote the same block made one of it."""
+    memory, source = told(stored(0, 8, **REMOTE))
+    other = memory.join("w", 1)
+    push(other, stored(0, 8, **REMOTE))
+    names = [16000 + place for place in range(8)]
+    push(source, {"type": "BlockRemoved", "block_hashes": names, **REMOTE})
+    assert memory.held(prompt(), ["w"]) == {}
+    assert memory.index.holdings.copies == 0
+
+
+def test_ranks_own_disks_forget_where_all_must_have_lost_it() -> None:
+    """One of them did: each is doubted, and the second time it is gone. Where one never had it, it
+    may have been that one."""
+    memory, source = told(stored(0, 8, medium="STORAGE"))
+    other = memory.join("w", 1)
+    for _ in range(4):
+        assert missed(memory, Held(0, 0, 64), Held()) == Held(0, 0, 64)
+    push(other, stored(0, 8, medium="STORAGE"))
+    for left in (128, 0):
+        assert missed(memory, Held(0, 0, 128), Held()) == Held(0, 0, left)
+    for one in (source, other):
+        push(one, stored(0, 1, medium="STORAGE"))
+    assert memory.held(prompt(), ["w"])["w"] == Held(0, 0, 128)
+    assert missed(memory, Held(0, 0, 128), Held(0, 0, 128)) == Held(0, 0, 128)
 
 
 @pytest.mark.parametrize("number", [1, REMEMBERED + 1])

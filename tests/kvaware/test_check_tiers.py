@@ -64,8 +64,9 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
         told = engines[place.setdefault(id(engine), len(place)) % len(engines)]
         naming = LmcacheSettings(redis=url, **told).naming
         with Redis.from_url(url) as client:
-            for name in naming.names("toy", request.tokens.tobytes(), "", 100):
-                client.set(naming.keys(name)[-1], b"kv")
+            for name in naming.names(request.tokens.tobytes(), ""):
+                for key in naming.keys("toy", name)[-1]:
+                    client.set(key, b"kv")
 
     monkeypatch.setattr(Engine, "add", add)
 
@@ -134,27 +135,28 @@ def test_the_wrong_redis(
         writes(monkeypatch, other.url, [SERVER])
         lines, well = look(fleet(workers=1), tiers=tiers(redis, SERVER))
     assert not well
-    assert any(f"see that it writes to {redis.url}" in line for line in lines)
+    assert any(f"see that they write to {redis.url}" in line for line in lines)
 
 
-def test_cached_tokens_that_are_not_told(
-    fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("broken", "flag"),
+    [
+        ((Usage, "openai", lambda one: {"prompt_tokens": one.prompt}), "prompt-tokens-details"),
+        ((BlockCache, "match", lambda *_: []), "prefix-caching"),
+    ],
+)
+def test_a_flag_that_is_missing(
+    fleet: MakeFleet,
+    look: Look,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[type, str, Callable[..., Any]],
+    flag: str,
 ) -> None:
-    """The flag that would help is in the line."""
-    monkeypatch.setattr(Usage, "openai", lambda one: {"prompt_tokens": one.prompt})
+    """Cached tokens that are not told, or a prompt that is computed twice: what would help."""
+    monkeypatch.setattr(*broken)
     lines, well = look(fleet(workers=1))
     assert not well
-    assert any("start vLLM with --enable-prompt-tokens-details" in line for line in lines)
-
-
-def test_prefixes_that_are_not_cached(
-    fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same prompt is computed twice."""
-    monkeypatch.setattr(BlockCache, "match", lambda *_: [])
-    lines, well = look(fleet(workers=1))
-    assert not well
-    assert any("start vLLM with --enable-prefix-caching" in line for line in lines)
+    assert any(f"start vLLM with --enable-{flag}" in line for line in lines)
 
 
 def test_events_that_do_not_come(

@@ -6,10 +6,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from fastapi.testclient import TestClient
 
+from controller.memory import Memory
+from controller.server import serve
 from router import remote_memory
 from router.remote_memory import RemoteMemory
 from strategies.base import Outcome, Prompt
+from strategies.blocks import even_chain, even_root
+from strategies.loads import Held
 
 
 def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +89,34 @@ def test_an_older_controller_counts_no_events() -> None:
         remote.observe("a", None, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), 0)
     prompt = ask(remote)
     assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
+
+
+def test_a_controller_is_told_which_tiers_count() -> None:
+    """L1 that is off here may count for another router; one that is older asks without that."""
+    keys = even_chain(even_root("", ""), bytes(128), 16)
+    memory, prompt = Memory(1 << 24), Prompt("m", 33, blocks={16: keys})
+    source = memory.join("a")
+    for medium in ("CPU", "STORAGE"):
+        ids, size = [0] * 32, {"block_size": 16, "medium": medium}
+        block = {"type": "BlockStored", "block_hashes": [1, 2], "token_ids": ids, **size}
+        source.push(msgspec.msgpack.encode([0.0, [block], 0]), 0.0)
+    with TestClient(serve(memory, _nothing, _nothing, {})) as http:
+
+        async def post(question: bytes) -> bytes:
+            return http.post("/held", content=question).content
+
+        for l1, held in ((True, Held(0, 32)), (False, Held(0, 0, 32))):
+            remote = RemoteMemory("http://127.0.0.1:9", "", 5)
+            remote._post, remote.l1 = post, l1  # type: ignore[method-assign]
+            asyncio.run(remote.ask(prompt, ["a"]))
+            assert remote.held(prompt, ["a"]) == {"a": held}
+        older = {"tokens": 33, "keys": dict(prompt.blocks), "workers": ["a"]}
+        answer = http.post("/held", content=msgspec.msgpack.encode(older)).content
+        assert msgspec.msgpack.decode(answer)[0] == {"a": [0, 32, 0]}
+
+
+async def _nothing(*_: object) -> None:
+    """Nobody is to be listened to."""
 
 
 def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:

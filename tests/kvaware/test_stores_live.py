@@ -1,15 +1,19 @@
 """What LMCache keeps in a real Redis counts for all workers; without it everything goes on."""
 
 import asyncio
+import logging
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from router import check_tiers
 from router.check_live import check_live
+from router.rebuild import CannotBuild
 from router.settings import Settings
+from router.stores.made import refuse_lost_stores
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, predicted
@@ -85,19 +89,32 @@ def test_a_redis_that_dies_costs_nobody_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("url", "code", "said"),
+    ("strategy", "told", "code", "said"),
     [
-        ("redis://127.0.0.1:1", 1, "no Redis answers at redis://127.0.0.1:1"),
-        ("http://127.0.0.1:1", 2, "is not a Redis URL: write redis://host:port"),
+        (
+            "{name: session, over: kvaware}",
+            "redis: redis://127.0.0.1:1",
+            1,
+            "tiers.l2.lmcache.redis: no Redis answers at redis://127.0.0.1:1: Connection refused",
+        ),
+        (
+            "kvaware",
+            "coordinator: http://127.0.0.1:1",
+            1,
+            "tiers.l2.lmcache.coordinator: no coordinator answers at http://127.0.0.1:1",
+        ),
+        ("kvaware", "redis: http://127.0.0.1:1", 2, "is not a Redis URL: write redis://host:port"),
     ],
 )
-def test_k4_a_wrong_url_ends_the_start(tmp_path: Path, url: str, code: int, said: str) -> None:
-    """Row K4: with a sentence, whether it is none or nobody is there."""
+def test_k4_a_wrong_url_ends_the_start(
+    tmp_path: Path, strategy: str, told: str, code: int, said: str
+) -> None:
+    """Row K4: with a sentence that has the field, whether it is none or nobody is there."""
     file = tmp_path / "warmroute.yaml"
     file.write_text(
         f"""listen: 127.0.0.1:0
-strategy: kvaware
-tiers: {{l2: {{lmcache: {{redis: "{url}"}}}}}}
+strategy: {strategy}
+tiers: {{l2: {{lmcache: {{{told}}}}}}}
 workers: ["http://127.0.0.1:9"]
 """
     )
@@ -105,6 +122,52 @@ workers: ["http://127.0.0.1:9"]
     assert done.returncode == code
     assert said in " ".join(done.stderr.split())
     assert "listens on" not in done.stderr
+
+
+def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """That it is of no use with these strategies is said; where one of several asks, it counts."""
+    told: dict[str, Any] = {
+        "strategy": "roundrobin",
+        "workers": ["http://127.0.0.1:9"],
+        "tiers": {"l2": {"lmcache": {"redis": "redis://127.0.0.1:1"}}},
+    }
+    with caplog.at_level(logging.WARNING, "warmroute.tiers"):
+        asyncio.run(refuse_lost_stores(Settings.model_validate(told)))
+    (line,) = caplog.messages
+    assert line.startswith("tiers.l2.lmcache.redis: no pool has a strategy that asks it")
+    del told["workers"]
+    told["pools"] = [
+        {"name": name, "models": [f"{name}/*"], "workers": [f"http://{name}:9"], "strategy": name}
+        for name in ("roundrobin", "kvaware")
+    ]
+    with pytest.raises(CannotBuild, match="no Redis answers"):
+        asyncio.run(refuse_lost_stores(Settings.model_validate(told)))
+
+
+def test_chunks_that_do_not_come_are_said(
+    fleet: MakeFleet,
+    kvaware: MakeKvAware,
+    redis: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Workers compute and write to some other store: in the log, in readiness and in a metric."""
+    monkeypatch.setattr("router.stores.written.WRITTEN_S", 0.2)
+    monkeypatch.setattr("router.stores.shared.LOOK_S", 0.0)
+    router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
+    numbers = count()
+
+    def is_wrong() -> bool:
+        ask(router, f"{next(numbers)} {TEXT}")
+        return bool(router.http.get("/health/ready").json().get("stores") == {"default": "wrong"})
+
+    until(is_wrong)
+    assert router.metric("warmroute_kv_store_wrong", pool="default") == 1
+    missing = {"pool": "default", "outcome": "missing"}
+    assert router.metric("warmroute_kv_store_computed_total", **missing) >= 4
+    (line,) = [one for one in caplog.messages if "nothing will be found on L2" in one]
+    assert "(chunk 64, model toy, gpus 1): compare them with the engines' own" in line
+    assert f"and see that they write to {redis.url}" in line
 
 
 def test_hits_are_counted_by_tier(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
@@ -145,9 +208,9 @@ def test_check_live_looks_at_the_store(
     monkeypatch.setattr(check_tiers, "STORED_S", 0.1)  # nobody writes there
     lines, _ = asyncio.run(check_live(settings))
     assert "pool default: L2: it answers" in lines
-    write(range(64), 64, model="other")
+    write(range(64), 64, rank="02000200")
     lines, well = asyncio.run(check_live(settings))
-    assert any("holds chunks of other with 1 GPUs" in line for line in lines)
+    assert any("holds chunks of toy with 2 GPUs" in line for line in lines)
     assert not well
     redis.kill()
     lines, well = asyncio.run(check_live(settings))

@@ -180,6 +180,18 @@ def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     assert 'tier="l2"' not in told
 
 
+def test_k5_l1_that_is_off_hides_no_l2(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """Row K5: what lies on both lies on L2 then, and is found as foretold."""
+    simulated = fleet(workers=1, **L1, **L2)
+    router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l1": {"enabled": False}})
+    asked = asking(router, simulated)
+    assert asked(TEXT) == ("cold", 0)
+    forget_gpu(router, simulated)
+    until(lambda: level(router, simulated))
+    reason, found = asked(TEXT)
+    assert (reason, found > 300) == ("l2", True)
+
+
 def test_k6_what_the_store_has_goes_to_the_least_loaded(
     fleet: MakeFleet, kvaware: MakeKvAware
 ) -> None:

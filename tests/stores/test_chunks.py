@@ -4,7 +4,8 @@ from array import array
 
 import pytest
 
-from router.stores.chunks import ENGINES, SERVERS, Chunking, digests
+from router.stores.chunks import TOGETHER, Chunking, digests
+from router.stores.kinds import Kind, kind_of
 
 #: A prompt that was sent to vLLM 0.32 with LMCache 0.5.6, and what its first chunk of 64 was called
 #: in the event: the last eight bytes of the digest.
@@ -30,6 +31,15 @@ def test_a_name_hangs_on_all_before_it() -> None:
     assert set(one[2:]).isdisjoint(other[2:])
 
 
+@pytest.mark.parametrize("chunks", [0, 1, TOGETHER - 1, TOGETHER, 2 * TOGETHER + 1])
+def test_names_are_made_as_they_are_wanted(chunks: int) -> None:
+    """A few at a time, and the same as all at once."""
+    ids = array("I", range(16 * chunks + 15)).tobytes()
+    names = list(Chunking(16).names(ids, "salt"))
+    assert names == [f"{digest.hex()}@salt" for digest in digests(ids, 16, 1000)]
+    assert len(names) == chunks
+
+
 @pytest.mark.parametrize(("gpus", "rank"), [(1, "01000100"), (8, "08000800")])
 def test_a_key_begins_with_model_and_rank(gpus: int, rank: str) -> None:
     """As `ObjectKey.ComputeKVRank` packs them, of the first GPU."""
@@ -37,12 +47,20 @@ def test_a_key_begins_with_model_and_rank(gpus: int, rank: str) -> None:
     assert Chunking(256, gpus, "/models/x").prefix("asked") == f"/models/x@{rank}@0@"
 
 
+def test_each_gpu_has_a_key() -> None:
+    """As LMCache looks for them (`_lookup_kv_ranks`)."""
+    assert Chunking(256, 3).keys("m", "d") == (
+        ["m@03000300@0@d", "m@03010301@0@d", "m@03020302@0@d"],
+    )
+
+
 def test_kinds_of_keys_are_told_apart() -> None:
     """Those of the server, those of an engine's own process, and others."""
     server = b"/models/a@b@01000100@0@" + b"ab" * 32
     engine = b"meta-llama/x@8@3@-1f9a@bfloat16"
-    assert SERVERS.fullmatch(server)
-    assert SERVERS.fullmatch(server + b"@tenant")
-    assert not SERVERS.fullmatch(engine)
-    assert ENGINES.fullmatch(engine)
-    assert not ENGINES.fullmatch(b"warmroute:{pool}:used")
+    assert kind_of(server) == kind_of(server + b"@tenant") == Kind("/models/a@b", 1)
+    for part in (b"", b"metadata", b"kv_bytes"):
+        assert kind_of(engine + part) == Kind("meta-llama/x", 8, "bfloat16")
+    assert kind_of(b"warmroute:{pool}:used") is None
+    assert kind_of(b"m@8@3@-1f9a") is None
+    assert str(Kind("a\x1b", 2)) == "a? with 2 GPUs, named by the server"

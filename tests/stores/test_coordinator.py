@@ -151,6 +151,26 @@ def test_a_chunk_is_there_when_all_its_parts_are(directory: Directory) -> None:
     assert held(directory, PROMPT, gpus=2) == 64
 
 
+def test_what_was_written_is_found_whatever_lies_before_it(directory: Directory) -> None:
+    """The last full chunk alone, for all to load; what has none is not known."""
+    directory.places = [[HOST], [STORED], [HOST]]
+
+    def wrote(tokens: int) -> bool | None:
+        found: bool | None = run(
+            directory, lambda store: store.wrote(ids(*PROMPT[:tokens]), "toy", "")
+        )
+        return found
+
+    assert [wrote(tokens) for tokens in (63, 64, 128, 192)] == [None, False, True, False]
+    said = run(directory, _compared)
+    assert "(chunk 64, model toy, gpus 1): compare it with the engines' own" in said
+    assert directory.url in said
+
+
+async def _compared(store: Coordinator) -> str:
+    return store.compare("toy")
+
+
 def test_short_prompts_are_not_asked_about(directory: Directory) -> None:
     """They have no chunk."""
     assert held(directory, PROMPT[:63]) == 0

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from redis import Redis
 
 from router.settings_tiers import LmcacheSettings
+from router.stores import cbor
 from router.stores.engine_chunks import EngineChunking, first
 from tests.sessions.redis_server import RedisServer
 from tests.stores.test_redis_chunks import check, held
@@ -54,12 +55,47 @@ def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[s
     assert first(function, seed) == recorded[0]
     chunking = EngineChunking(64, 2, "org/model", function, seed)
     ids = array("I", TOKENS).tobytes()
-    names = [f"org/model@2@0@{name}@bfloat16" for name in recorded[1]]
-    assert chunking.names("asked", ids, "", 100) == names
-    assert chunking.names("asked", ids, "", 2) == names[:2]
-    assert chunking.names("asked", ids[: 4 * 63], "", 100) == []
-    other = chunking._replace(model=None, gpus=1, dtype="half").names("asked", ids, "", 1)
-    assert other == [f"asked@1@0@{recorded[1][0]}@half"]
+    names = [f"{name}@bfloat16" for name in recorded[1]]
+    assert list(chunking.names(ids, "")) == names
+    assert list(chunking.names(ids[: 4 * 63], "")) == []
+    assert list(chunking.names(ids, "salt")) == []
+    key = f"org/model@2@0@{names[0]}"
+    parts = [key, key.replace("@2@0@", "@2@1@")]
+    assert list(chunking.keys("asked", names[0])) == [[f"{part}metadata" for part in parts], parts]
+    other = chunking._replace(model=None, gpus=1, dtype="half")
+    (name, *_) = other.names(ids, "")
+    assert other.keys("asked", name)[1] == [f"asked@1@0@{recorded[1][0]}@half"]
+
+
+#: Appendix A of RFC 8949, and the ends of each width.
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "00"),
+        (23, "17"),
+        (24, "1818"),
+        (255, "18ff"),
+        (256, "190100"),
+        (65535, "19ffff"),
+        (65536, "1a00010000"),
+        (4294967295, "1affffffff"),
+        (18446744073709551615, "1bffffffffffffffff"),
+    ],
+)
+def test_numbers_in_cbor(number: int, written: str) -> None:
+    """In as few bytes as can be, one by one and many at once."""
+    assert cbor.head(cbor.NUMBER, number).hex() == written
+    if number < 1 << 32:
+        assert cbor.array(array("I", [number] * 3).tobytes()).hex() == "83" + 3 * written
+
+
+def test_many_numbers_in_cbor() -> None:
+    """Of all widths, in their order."""
+    numbers = [seed * 2654435761 % (1 << 32) >> seed % 32 for seed in range(1000)]
+    one_by_one = b"".join(cbor.head(cbor.NUMBER, number) for number in numbers)
+    assert cbor.array(array("I", numbers).tobytes()) == cbor.head(cbor.ARRAY, 1000) + one_by_one
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        cbor.head(cbor.NUMBER, 1 << 64)
 
 
 @pytest.mark.parametrize("part", ["metadata", ""])
@@ -69,6 +105,10 @@ def test_what_it_wrote_is_found(redis: RedisServer, part: str) -> None:
     with Redis(port=redis.port) as client:
         for name in recorded[:2]:
             client.set(f"toy@2@0@{name}@bfloat16{part}", b"x" * 64)
+    assert held(redis, TOKENS, **ENGINE) == 0, "the other GPU's part is missing"
+    with Redis(port=redis.port) as client:
+        for name in recorded:
+            client.set(f"toy@2@1@{name}@bfloat16{part}", b"x" * 64)
     assert held(redis, TOKENS, **ENGINE) == 128
     assert held(redis, [1, *TOKENS], **ENGINE) == 0
     assert held(redis, TOKENS, **{**ENGINE, "seed": "1"}) == 0
@@ -84,13 +124,15 @@ def test_other_names_are_said(redis: RedisServer) -> None:
     with Redis(port=redis.port) as client:
         client.delete("toy@2@0@1f9ab@bfloat16kv_bytes")
     assert check(redis, **ENGINE, model="toy") == "", "it is seen by either part"
+    assert check(redis, **{**ENGINE, "model": "other"}) == "", "it is somebody else's"
     for more, said in (
-        ({"model": "other"}, "settings say other with 2 GPUs, bfloat16, named in the engine"),
-        ({"gpus": 1}, "holds chunks of toy with 2 GPUs, bfloat16, named in the engine"),
-        ({"dtype": "half"}, "settings say <model> with 2 GPUs, half"),
+        ({"gpus": 1}, "of toy with 2 GPUs, bfloat16, named in the engine, and settings say toy"),
+        ({"dtype": "half"}, "settings say toy with 2 GPUs, half, named in the engine"),
     ):
-        assert said in check(redis, **{**ENGINE, **more})
-    assert "with 2 GPUs, bfloat16, named in the engine, and settings say" in check(redis)
+        assert said in check(redis, **{**ENGINE, "model": "toy", **more})
+    assert "with 2 GPUs, bfloat16, named in the engine, and settings say" in check(
+        redis, model="toy"
+    )
 
 
 def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
@@ -98,9 +140,9 @@ def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
     with Redis(port=redis.port) as client:
         client.set("toy@2@0@1f9ab@bfloat16metadata", b"1")
         client.set("toy@2@0@1f9ab@bfloat16kv_bytes", bytes(128 * 512 // 2))
-    said = check(redis, bytes_per_token=512, **ENGINE)
+    said = check(redis, bytes_per_token=512, model="toy", **ENGINE)
     assert "which are 128 tokens at 512 bytes; tiers.l2.lmcache.chunk is 64" in said
-    assert check(redis, bytes_per_token=512, **{**ENGINE, "chunk": 128}) == ""
+    assert check(redis, bytes_per_token=512, model="toy", **{**ENGINE, "chunk": 128}) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """LMCache's chunks in a real Redis: found, bounded, and loud where they cannot be understood."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from router.settings_tiers import LmcacheSettings
+from router.stores import chunks
 from router.stores.lookup import StoreDown
-from router.stores.redis import BATCH, RedisChunks
+from router.stores.redis import BATCH, FIRST, TOKENS, RedisChunks
 from tests.sessions.redis_server import RedisServer
 from tests.stores.conftest import Write, ids
 
@@ -41,9 +45,15 @@ def held(redis: RedisServer, tokens: list[int], salt: str = "", **more: Any) -> 
     return int(asked(redis, lambda store: store.held(ids(*tokens), "toy", salt), **more))
 
 
-def check(redis: RedisServer, **more: Any) -> str:
-    """What is wrong."""
-    return str(asked(redis, lambda store: store.check(), **more))
+def check(redis: RedisServer, asked_for: str = "", **more: Any) -> str:
+    """What is wrong, once a model was asked for."""
+
+    async def checked(store: RedisChunks) -> str:
+        if asked_for:
+            await store.held(ids(*PROMPT), asked_for, "")
+        return await store.check()
+
+    return str(asked(redis, checked, **more))
 
 
 def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
@@ -64,43 +74,150 @@ def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
 
 
 def test_long_prompts_are_asked_about_in_batches(redis: RedisServer, write: Write) -> None:
-    """No further than the first that has a gap."""
+    """No further than the first that has a gap, and of no more keys at once than that."""
     prompt = list(range(16 * (2 * BATCH + 10)))
     keys = write(prompt, 16)
     assert held(redis, prompt, chunk=16) == len(prompt)
+    for place, asked in ((BATCH - 1, 31 * FIRST), (0, FIRST)):
+        with Redis(port=redis.port) as client:
+            client.delete(keys[place])
+            client.config_resetstat()
+            assert held(redis, prompt, chunk=16) == 16 * place
+            assert client.info("commandstats")["cmdstat_exists"]["calls"] == asked
+
+
+def test_of_long_prompts_little_is_named_at_once(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop serves others in between; nothing is named that is not asked about."""
+    named: list[int] = []
+    questions: list[int] = []
+    digests, leading = chunks.digests, RedisChunks._leading
+
+    def counted(ids: bytes, *more: Any) -> list[bytes]:
+        named.append(len(ids) // 4)
+        return digests(ids, *more)
+
+    async def asked(store: RedisChunks, model: str, names: Any) -> int:
+        assert sum(named) - sum(questions) <= TOKENS
+        questions.append(sum(named) - sum(questions))
+        await leading(store, model, names)
+        return len(names)  # as if all were there
+
+    monkeypatch.setattr(chunks, "digests", counted)
+    monkeypatch.setattr(RedisChunks, "_leading", asked)
+    prompt = list(range(16 * TOKENS))
+    assert held(redis, prompt, chunk=256) == len(prompt)
+    assert len(questions) >= 16
+    monkeypatch.setattr(RedisChunks, "_leading", leading)
+    named.clear()
+    assert held(redis, prompt, chunk=256) == 0
+    assert sum(named) <= 2 * 256 * FIRST
+
+
+@pytest.mark.parametrize("gpus", [2, 8, 255])
+def test_a_chunk_is_there_when_all_gpus_parts_are(
+    redis: RedisServer, write: Write, gpus: int
+) -> None:
+    """LMCache loads none that lacks one; one key a GPU, each of its own rank."""
+    keys = [
+        write(PROMPT, CHUNK, rank=f"{gpus:02x}{gpu:02x}{gpus:02x}{gpu:02x}") for gpu in range(gpus)
+    ]
+    assert held(redis, PROMPT, gpus=gpus) == 768
     with Redis(port=redis.port) as client:
-        client.delete(keys[BATCH - 1])
-        client.config_resetstat()
-        assert held(redis, prompt, chunk=16) == 16 * (BATCH - 1)
-        assert client.info("commandstats")["cmdstat_exists"]["calls"] == BATCH
+        client.delete(keys[-1][5])
+        assert held(redis, PROMPT, gpus=gpus) == 5 * CHUNK
+        client.delete(*keys[1])
+    assert held(redis, PROMPT, gpus=gpus) == 0
 
 
-def test_other_models_and_gpus_are_not_ours(redis: RedisServer, write: Write) -> None:
-    """Nor are they taken for nothing: that is said."""
+def test_what_was_written_is_found_whatever_lies_before_it(
+    redis: RedisServer, write: Write
+) -> None:
+    """The last full chunk alone; what has no name is not known."""
+    keys = write(PROMPT, CHUNK)
+    with Redis(port=redis.port) as client:
+        client.delete(keys[0], keys[3])
+
+    def wrote(tokens: int, **more: str) -> bool | None:
+        salt = more.get("salt", "")
+        found: bool | None = asked(
+            redis, lambda store: store.wrote(ids(*PROMPT[:tokens]), "toy", salt)
+        )
+        return found
+
+    assert [wrote(CHUNK * number) for number in range(1, 6)] == [False, True, True, False, True]
+    assert wrote(CHUNK - 1) is None
+    assert wrote(CHUNK, salt="a@b") is None
+
+
+def test_other_gpus_of_our_model_are_said(redis: RedisServer, write: Write) -> None:
+    """Of that which is told, or of those that were asked for."""
+    write(PROMPT, CHUNK, rank="08000800")
+    for more in ({"model": "toy"}, {}):
+        said = check(redis, asked_for="toy", **more)
+        assert "holds chunks of toy with 8 GPUs, named by the server, and settings say toy" in said
+        assert "with 1 GPUs, named by the server" in said
+    assert held(redis, PROMPT, gpus=8) == 0
+    assert check(redis, model="toy", gpus=8) == ""
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_others_keep_there_says_nothing_of_ours(
+    redis: RedisServer, write: Write, ours: bool
+) -> None:
+    """Of another model in the same Redis: neither its GPUs, nor its sizes, nor who names it; it is
+    mentioned where ours do not come."""
     write(PROMPT, CHUNK, model="other", rank="08000800")
-    assert held(redis, PROMPT) == 0
-    said = check(redis, model="toy")
-    assert "holds chunks of other with 8 GPUs, named by the server, and settings say toy" in said
-    assert "with 1 GPUs, named by the server" in said
-    assert held(redis, PROMPT, model="other", gpus=8) == 768
-    assert check(redis, model="other", gpus=8) == ""
+    write(PROMPT, CHUNK, model="large", size=CHUNK * 4096)
+    with Redis(port=redis.port) as client:
+        client.set("old@1@0@1f9ab@bfloat16", b"kv")
+        if ours:
+            write(PROMPT, CHUNK, size=CHUNK * 512)
+    for more in ({"model": "toy"}, {}):
+        assert check(redis, bytes_per_token=512, asked_for="toy", **more) == ""
+
+    async def compared(store: RedisChunks) -> str:
+        await store.check()
+        return store.compare("toy")
+
+    said = asked(redis, compared)
+    assert f"see that they write to {redis.url}, which holds chunks of " in said
+    assert "(chunk 64, model toy, gpus 1): compare them with the engines' own" in said
+
+
+def test_of_two_models_sizes_are_not_compared(redis: RedisServer, write: Write) -> None:
+    """What a token takes was said of one."""
+    write(PROMPT, CHUNK, model="large", size=CHUNK * 4096)
+
+    async def both(store: RedisChunks) -> tuple[str, str]:
+        await store.held(ids(*PROMPT), "large", "")
+        before = await store.check()
+        await store.held(ids(*PROMPT), "toy", "")
+        return before, await store.check()
+
+    before, after = asked(redis, both, 512)
+    assert "which are 512 tokens at 512 bytes" in before
+    assert after == ""
 
 
 def test_chunks_of_another_size_are_said(redis: RedisServer, write: Write) -> None:
     """Where it is known what a token takes."""
     write(PROMPT, 128, size=128 * 512)
     assert held(redis, PROMPT) == 0
-    said = check(redis, bytes_per_token=512)
+    said = check(redis, bytes_per_token=512, model="toy")
     assert "which are 128 tokens at 512 bytes; tiers.l2.lmcache.chunk is 64" in said
-    assert check(redis, bytes_per_token=512, chunk=128) == ""
-    assert check(redis) == ""
+    assert check(redis, bytes_per_token=512, chunk=128, model="toy") == ""
+    assert check(redis, model="toy") == ""
 
 
 def test_another_version_is_said(redis: RedisServer) -> None:
     """LMCache in the engine's own process names chunks by the engine's hash."""
     with Redis(port=redis.port) as client:
         client.set("toy@1@0@1f9ab@bfloat16", b"kv")
-    assert "toy with 1 GPUs, bfloat16, named in the engine, and settings say" in check(redis)
+    assert "toy with 1 GPUs, bfloat16, named in the engine, and settings say" in check(
+        redis, model="toy"
+    )
 
 
 def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:
@@ -111,9 +228,76 @@ def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:
     assert check(redis) == ""
 
 
+def why(url: str, secret: str | None = None) -> str:
+    """Why it cannot be asked, with the password that is in the environment under that name."""
+    settings = LmcacheSettings.model_validate({"redis": url, "password": secret})
+
+    async def run() -> None:
+        store = RedisChunks(settings, settings.naming, None)
+        try:
+            await store.check()
+        finally:
+            await store.close()
+
+    with pytest.raises(StoreDown) as raised:
+        asyncio.run(run())
+    return str(raised.value)
+
+
 def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
     """With a sentence."""
     redis.kill()
     for work in (lambda s: s.check(), lambda s: s.held(ids(*PROMPT), "toy", "")):
-        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}"):
+        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}: Connection refused"):
             asked(redis, work)
+    assert why("redis://nobody.invalid") == (
+        "no Redis answers at redis://nobody.invalid: Error -2 connecting to nobody.invalid:6379."
+        " Name or service not known."
+    )
+
+
+def test_a_redis_that_does_not_let_us_in(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which field is to be looked at."""
+    with Redis(port=redis.port) as client:
+        client.config_set("requirepass", "right")
+        assert why(redis.url) == (
+            f"the Redis at {redis.url} wants a password: give tiers.l2.lmcache.password"
+        )
+        monkeypatch.setenv("STORE_PASSWORD", "wrong")
+        said = why(redis.url, "${STORE_PASSWORD}")
+        assert said == (
+            f"the Redis at {redis.url} does not take the password of tiers.l2.lmcache.password"
+        )
+        monkeypatch.setenv("STORE_PASSWORD", "right")
+        said = why(f"{redis.url}/99", "${STORE_PASSWORD}")
+        assert said == f"the Redis at {redis.url}/99 refuses to answer: DB index is out of range"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no Redis, or breaks off: Protocol Error"),
+        (b"", "is no Redis, or breaks off: Connection closed by server."),
+        (None, "no Redis answers in time at redis"),
+    ],
+)
+def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else listens there, or is never heard."""
+    monkeypatch.setattr("router.stores.redis.PATIENCE_S", 0.5)
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def speak() -> None:
+            client, _ = server.accept()
+            opened.callback(client.close)
+            client.recv(1000)
+            if answer is not None:
+                client.sendall(answer)
+                client.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        assert said in why(f"redis://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()

@@ -7,7 +7,8 @@ import pytest
 
 from router.stores import shared
 from router.stores.lookup import StoreDown
-from router.stores.shared import SUSPECT, SharedStore
+from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
+from router.stores.written import LONGEST, WAITING, WRITTEN_S
 from strategies.base import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
@@ -21,6 +22,9 @@ class Told:
         self.slow = self.down = False
         self.wrong = ""
         self.asked = self.looked = 0
+        self.writes: bool | None = True
+        """What is computed comes to lie there; None if that cannot be asked."""
+        self.wrote_ids: list[bytes] = []
 
     @property
     def chunk(self) -> int:
@@ -36,6 +40,16 @@ class Told:
         if self.down:
             raise StoreDown("it is away")
         return self.tokens
+
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """As it was told: of one model alone, if it has a name."""
+        del salt
+        self.wrote_ids.append(ids)
+        return None if self.writes is None else self.writes and model == "toy"
+
+    def compare(self, model: str) -> str:
+        """The model."""
+        return f"by the names of {model}"
 
     async def check(self) -> str:
         """As it was told."""
@@ -55,26 +69,98 @@ class Clock:
         return self.now
 
 
-def test_what_was_computed_and_did_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else lies there; where some of it came, or it had no time to, all is well."""
-    monkeypatch.setattr(shared, "SUSPECT", 8)
+def prompt_of(number: int, tokens: int = 400, model: str = "toy") -> Prompt:
+    """A prompt unlike the others."""
+    return Prompt(model, tokens, ids=number.to_bytes(4, "little") * tokens)
 
-    async def run(*, came: bool, waited: float) -> str:
+
+async def work(
+    store: SharedStore, clock: Clock, rate: float, seconds: float, model: str = "toy"
+) -> None:
+    """Prompts that nobody has seen come at a rate, and are computed."""
+    for number in range(int(seconds * rate)):
+        clock.now += 1 / rate
+        prompt = prompt_of(number, model=model)
+        await store.ask(prompt)
+        store.computed(prompt, 0)
+        assert len(store.written._waiting) <= WAITING
+        await asyncio.sleep(0)  # looking takes place meanwhile
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0, 20.0])
+def test_what_is_computed_and_does_not_come_is_said_under_any_load(
+    rate: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some times an hour, and counted each time; not where it comes, nor before it had time to."""
+
+    async def run(*, writes: bool | None) -> SharedStore:
+        clock, told = Clock(), Told(0)
+        store, told.writes = SharedStore(told, 5.0, clock), writes
+        await work(store, clock, rate, 4 / rate)
+        assert not told.wrote_ids or 4 / rate > WRITTEN_S
+        assert store.wrong == ""
+        await work(store, clock, rate, 1200)
+        await store.close()
+        return store
+
+    with caplog.at_level(logging.WARNING, "warmroute.tiers"):
+        store = asyncio.run(run(writes=False))
+    said = "what workers computed did not come to lie there by the names of toy"
+    assert store.wrong == said
+    assert set(caplog.messages) == {f"nothing will be found on L2: {said}"}
+    assert 1200 / AGAIN_S - 1 <= len(caplog.messages) <= 1200 / AGAIN_S + 1
+    assert store.written.missing >= 4 * len(caplog.messages)
+    assert store.written.came == 0
+    for writes in (True, None):
+        store = asyncio.run(run(writes=writes))
+        assert (store.wrong, store.written.missing) == ("", 0)
+        assert bool(store.written.came) is bool(writes)
+
+
+def test_one_model_that_comes_says_nothing_of_another() -> None:
+    """One that is asked for by a name that its workers do not know is named, and it alone."""
+
+    async def run() -> None:
         clock, told = Clock(), Told(0)
         store = SharedStore(told, 5.0, clock)
-        for number in range(7):
-            await store.ask(Prompt("toy", 400, ids=bytes([number]) * 1600))
-            await store.ask(Prompt("toy", 10, ids=bytes(40)))  # too short to be there
-            assert store.wrong == ""
-        clock.now += waited
-        told.tokens = 256 if came else 0
-        await store.look()
-        return store.wrong
+        for model in ("toy", "alias", "toy"):
+            await work(store, clock, 1.0, 40, model)
+            assert ("alias" in store.wrong) == (store.written.missing > 3)
+        told.tokens = 256
+        await store.ask(prompt_of(1000))
+        assert "alias" in store.wrong
+        await store.ask(prompt_of(1000, model="alias"))
+        assert store.wrong == ""
+        await store.close()
 
-    for came, waited, said in ((False, 6.0, "another chunk size"), (True, 6.0, ""), (False, 1, "")):
-        wrong = asyncio.run(run(came=came, waited=waited))
-        assert bool(wrong) == bool(said)
-        assert said in wrong
+    asyncio.run(run())
+
+
+def test_what_was_computed_is_looked_for() -> None:
+    """The first chunk after what was cached; nothing of prompts that lay there, were too short or
+    too long, or never asked about."""
+
+    async def run() -> list[int]:
+        clock, told = Clock(), Told(0)
+        store = SharedStore(told, 5.0, clock)
+        for cached, tokens in ((0, 256), (1, 800), (256, 800), (257, 800), (600, 800)):
+            prompt = prompt_of(cached, tokens)
+            await store.ask(prompt)
+            store.computed(prompt, cached)
+        long = prompt_of(9, LONGEST + 256)
+        await store.ask(long)
+        store.computed(long, LONGEST)
+        store.computed(prompt_of(7), 0)
+        told.tokens = 256
+        known = prompt_of(8)
+        await store.ask(known)
+        store.computed(known, 0)
+        clock.now += WRITTEN_S
+        await store.look()
+        return [len(ids) // 4 for ids in told.wrote_ids]
+
+    assert asyncio.run(run()) == [256, 512, 512, 768]
 
 
 def test_an_answer_is_kept_for_its_prompt() -> None:
@@ -140,11 +226,13 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
     told.wrong = "it holds chunks of another size"
 
     async def run() -> None:
-        store = SharedStore(told, 5.0)
-        for _ in range(2 * SUSPECT):
+        clock = Clock()
+        store = SharedStore(told, 5.0, clock)
+        for number in range(4 * SUSPECT):
+            clock.now += LOOK_S if number == 2 * SUSPECT else 0.0
             await store.ask(PROMPT)
             await asyncio.sleep(0)
-        assert told.looked == 2
+        assert told.looked == 2, "not more often, however many there are"
         assert store.wrong == told.wrong
         told.tokens = 64
         await store.ask(PROMPT)

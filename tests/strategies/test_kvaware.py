@@ -189,6 +189,58 @@ def test_tiers_that_are_off_do_not_count() -> None:
         assert best.held_tokens == tokens
 
 
+class Stored:
+    """A store by hand."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.told: list[int] = []
+
+    def held(self, _: Prompt) -> int:
+        """As it was told."""
+        return self.tokens
+
+    def computed(self, prompt: Prompt, cached: int) -> None:
+        """Write it down."""
+        assert prompt is PROMPT
+        self.told.append(cached)
+
+
+@pytest.mark.parametrize("doubt", ["", "gap"])
+def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
+    """Row K5: what lies on L1, which is off, and in the store too, lies in the store."""
+    memory = Told(a=Held(64, 4032))
+    memory.doubts["a"] = doubt
+    for l1, expected in ((None, Held(64, 0, 2496)), (200_000.0, Held(64, 4032))):
+        kvaware = strategy(memory, 0.0)
+        kvaware.loads, kvaware.store = Loads(l1), Stored(2560)
+        best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
+        if doubt:
+            kvaware.placed(PROMPT, View("a"), 0.0)
+            kvaware.settled(PROMPT, best, Outcome(True, cached_tokens=0), 1.0)
+            assert memory.observed[-1] == ("a", expected.total)
+        else:
+            found = best.held_tokens, best.loading.l1, best.loading.l2
+            assert found == (expected.total, expected.l1, expected.l2)
+
+
+def test_the_store_is_told_what_was_computed() -> None:
+    """All but what was cached, as the worker reported or else as was believed; nothing of what
+    failed."""
+    kvaware, worker = strategy(Told(a=Held(1024)), 0.0), View("a")
+    kvaware.store = store = Stored(0)
+    for outcome in (
+        Outcome(True, cached_tokens=512),
+        Outcome(True),
+        Outcome(False),
+        Outcome(False, began=False),
+    ):
+        best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
+        kvaware.placed(PROMPT, worker, 0.0)
+        kvaware.settled(PROMPT, best, outcome, 0.0)
+    assert store.told == [512, 1024]
+
+
 def test_what_was_sent_is_on_the_gpu_by_now() -> None:
     """It is not loaded once more."""
     memory = Told(a=Held(0, 0, 4096))

@@ -1,0 +1,38 @@
+"""What keeps a Redis from answering, in sentences that say what to look at."""
+
+import os
+from asyncio import IncompleteReadError
+
+from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+#: Letters of what a server says that are shown.
+LONGEST = 200
+
+
+def sentence(url: str, error: Exception, *, password: bool) -> str:
+    """Say why the Redis at `url` gave no answer; `password` if one was shown to it."""
+    if isinstance(error, AuthenticationError):
+        if password:
+            return f"the Redis at {url} does not take the password of tiers.l2.lmcache.password"
+        return f"the Redis at {url} wants a password: give tiers.l2.lmcache.password"
+    if isinstance(error, InvalidResponse | IncompleteReadError) or "closed by server" in str(error):
+        return f"what listens at {url} is no Redis, or breaks off: {_shown(error)}"
+    if isinstance(error, ResponseError):
+        return f"the Redis at {url} refuses to answer: {_shown(error)}"
+    if isinstance(error, RedisTimeoutError | TimeoutError):
+        tls = " (rediss:// needs a Redis with TLS)" if url.startswith("rediss:") else ""
+        return f"no Redis answers in time at {url}{tls}"
+    return f"no Redis answers at {url}: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """Without the address once more."""
+    cause = error.__cause__ or error.__context__
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number and number > 0 else _shown(error)
+
+
+def _shown(error: Exception) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in said)[:LONGEST]

@@ -1,0 +1,78 @@
+"""Whether what workers compute comes to lie in a shared store, under the names it is looked for by.
+
+If none of it ever does, nothing will be found: a seed, a hash, a size of chunks or a model is
+another one there, or the store is.
+"""
+
+from collections import Counter, deque
+from operator import itemgetter
+from typing import NamedTuple
+
+from router.stores.lookup import Lookup
+from strategies.base import Prompt
+
+#: Computed chunks that wait to be looked for; and tokens up to the last of them, or one chunk.
+WAITING, LONGEST = 8, 16_384
+#: Seconds in which a chunk must have come, once the answer has ended.
+WRITTEN_S = 5.0
+#: So many that did not, one after the other, mean that none will.
+ENOUGH = 4
+
+
+class _Computed(NamedTuple):
+    at: float
+    prompt: Prompt
+    """Up to the end of a chunk that was computed as a whole."""
+
+
+class Written:
+    """Of a few prompts at a time the chunk that should come: a full row is looked through before
+    another one begins, so that none is pushed out by those after it, however many there are."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.came = self.missing = 0
+        """Chunks that were looked for, and lay there, or did not."""
+        self._lookup = lookup
+        self._waiting: deque[_Computed] = deque()
+        self._in_vain: Counter[str] = Counter()
+        """By model, those since the last one that came."""
+
+    def computed(self, prompt: Prompt, cached: int, now: float) -> None:
+        """A worker has computed all but the first `cached` tokens, and its answer has ended."""
+        chunk = self._lookup.chunk
+        end = (-(-cached // chunk) + 1) * chunk
+        if (
+            len(self._waiting) < WAITING
+            and 4 * end <= len(prompt.ids)
+            and end <= max(chunk, LONGEST)
+        ):
+            upto = Prompt(prompt.model, 0, ids=prompt.ids[: 4 * end], salt=prompt.salt)
+            self._waiting.append(_Computed(now, upto))
+
+    def due(self, now: float) -> bool:
+        """Whether enough of them had time to come."""
+        return len(self._waiting) >= ENOUGH and now - self._waiting[ENOUGH - 1].at >= WRITTEN_S
+
+    def found(self, model: str) -> None:
+        """Something of that model was found there."""
+        self._in_vain.pop(model, None)
+
+    async def look(self, now: float) -> None:
+        """Look for those that had time to come. Raises StoreDown."""
+        while self._waiting and now - self._waiting[0].at >= WRITTEN_S:
+            prompt = self._waiting.popleft().prompt
+            wrote = await self._lookup.wrote(prompt.ids, prompt.model, prompt.salt)
+            if wrote:
+                self.came += 1
+                self.found(prompt.model)
+            elif wrote is not None:
+                self.missing += 1
+                self._in_vain[prompt.model] += 1
+
+    @property
+    def lacking(self) -> str:
+        """What is wrong, in a sentence; empty if some came of every model."""
+        model, number = max(self._in_vain.items(), key=itemgetter(1), default=("", 0))
+        if number < ENOUGH:
+            return ""
+        return f"what workers computed did not come to lie there {self._lookup.compare(model)}"
