@@ -32,6 +32,10 @@ from strategies.registry import make
 OURS = ("prefixaware", "kvaware")
 
 
+#: Seconds for which placements count as held where a peer has that option: as in llm-d.
+AHEAD_S = 2.0
+
+
 class Policy(NamedTuple):
     """One row of the tables."""
 
@@ -71,9 +75,22 @@ POLICIES = [
     Policy("vllm-router kv_aware", "peer", KvAware),
     Policy("Dynamo, weight 1", "peer", Dynamo),
     Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),
+    Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
+    Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
+    Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
     Policy("llm-d scorers 2:1:1", "peer", Scorers),
     Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
+    Policy(
+        "llm-d scorers 3:2:2, speculative",
+        "peer",
+        partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
+    ),
     Policy("llm-d affinity filter", "peer", Affinity),
+    Policy(
+        "llm-d affinity filter, in tokens, speculative",
+        "peer",
+        partial(Affinity, in_tokens=True, speculative_s=AHEAD_S),
+    ),
     Policy("Mooncake Conductor", "peer", Conductor),
     Policy("shared cache, first come", "bound", Shared),
     Policy("shared cache, shortest first", "bound", Shared, Shortest),

@@ -7,7 +7,7 @@ that; of the others it is known that they do not.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -45,24 +45,30 @@ class Search(NamedTuple):
 
 def sustainable(search: Search) -> list[Rate]:
     """Search ours, and the best of the others."""
-    column, best, near = search.column, None, 0
-    rates = []
+    best: int | None = None
+    near, rates = 0, list[Rate]()
     for policy in search.policies:
-
-        @cache
-        def bears(steps: int, policy: Policy = policy) -> bool:
-            return in_time(Task(column, policy, search.seed, column.rate * STEP**steps))
-
-        below = policy.name not in OURS and best is not None and not bears(best + 1)
-        if below:
-            steps = best + 1
-        else:
-            steps = highest(bears, near if best is None else best + 1)
-            near = near if steps is None else steps
-            best = best if policy.name in OURS else steps
-        borne = None if steps is None else column.rate * STEP**steps
-        rates.append(Rate(column.name, policy.name, borne, below))
+        bears = cache(partial(_bears, search, policy))
+        ours = policy.name in OURS
+        if not ours and best is not None and not bears(best + 1):
+            rates.append(_rate(search, policy, best + 1, below=True))
+            continue
+        steps = highest(bears, near if ours or best is None else best + 1)
+        rates.append(_rate(search, policy, steps))
+        near = near if steps is None else steps
+        best = best if ours else steps
     return rates
+
+
+def _bears(search: Search, policy: Policy, steps: int) -> bool:
+    column = search.column
+    return in_time(Task(column, policy, search.seed, column.rate * STEP**steps))
+
+
+def _rate(search: Search, policy: Policy, steps: int | None, *, below: bool = False) -> Rate:
+    column = search.column
+    rate = None if steps is None else column.rate * STEP**steps
+    return Rate(column.name, policy.name, rate, below)
 
 
 def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
@@ -71,8 +77,8 @@ def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
     Goes up, or down, by one step, two, four, and halves what is between.
     """
     up = bears(start)
-    near, stride = start, 1
-    while abs(far := near + (stride if up else -stride)) <= FARTHEST:
+    near, stride = start, 1 if up else -1
+    while (far := max(-FARTHEST, min(FARTHEST, near + stride))) != near:
         if bears(far) != up:
             break
         near, stride = far, 2 * stride
