@@ -132,7 +132,7 @@ def restart(size: float) -> Sequence[Check]:
     work = chats(1, _BEARABLE, users=max(200, round(600 * size)))
     at_s = 0.7 * max(talk.at_s for talk in work.talks)
     checks = []
-    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.02)):
+    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
         runs = drive()
         runs.at(at_s, partial(runs.restart, runs.seats[0], noticed=noticed))
         done = runs.run(work)

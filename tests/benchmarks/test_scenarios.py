@@ -78,9 +78,9 @@ def test_the_command_says_what_does_not_hold(
     """The exit code is 1, and the line is marked."""
     made = {"bad": lambda _: [Check("sunshine", 2.0, 1.0)], "good": lambda _: []}
     monkeypatch.setattr(scenarios, "SCENARIOS", made)
-    main(scenario=["good"])
+    main(scenario=["good"], jobs=1)
     with pytest.raises(Exit):
-        main(scenario=["bad"])
+        main(scenario=["bad"], jobs=1)
     assert "does not hold" in capsys.readouterr().out
     with pytest.raises(BadParameter, match="one of bad, good"):
-        main(scenario=["ugly"])
+        main(scenario=["ugly"], jobs=1)
