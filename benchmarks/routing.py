@@ -6,7 +6,7 @@ seeds: the same command gives the same numbers on any machine. Without traces on
 workloads run. docs/routing.md says what is simulated, and where the traces come from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +17,9 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeR
 
 from benchmarks.routing_cells import Cell, Task, computed, means
 from benchmarks.routing_columns import Column, chosen, columns
-from benchmarks.routing_goals import OURS, Found, decisions, goals
+from benchmarks.routing_goals import Found, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
-from benchmarks.routing_policies import POLICIES, Policy, policy_named
+from benchmarks.routing_policies import OURS, POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
 from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal, ideal
@@ -38,7 +38,9 @@ def main(
         list[str] | None, typer.Option(help="Only those whose names begin so; repeat for more.")
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Only these; repeat for more.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Their mean is shown.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Their mean is shown; of the hopeless the first.")
+    ] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     rates: Annotated[bool, typer.Option(help="Search sustainable rates too.")] = True,
     quick: Annotated[bool, typer.Option(help="One seed, no search.")] = False,
@@ -83,19 +85,8 @@ def _measured(
     picked: Sequence[Column], policies: Sequence[Policy], seeds: int, *, rates: bool, jobs: int
 ) -> tuple[list[Cell], list[Rate]]:
     """Compute all cells and rates, with a bar that shows how far it is."""
-    tasks = [
-        Task(one, policy, seed, one.rate)
-        for one in picked
-        for seed in range(1, seeds + 1)
-        for policy in policies
-    ]
-    searches = [
-        Search(one, policy)
-        for one in picked
-        if rates and one.searched
-        for policy in policies
-        if policy.name in OURS or policy.kind == "peer"
-    ]
+    compared = [one for one in policies if one.name in OURS or one.kind == "peer"]
+    searches = [Search(one, compared) for one in picked if rates and one.searched and compared]
     bar = Progress(
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
@@ -105,8 +96,21 @@ def _measured(
         transient=True,
     )
     with bar:
-        cell_bar = bar.add_task("Cells", total=len(tasks))
-        cells = computed(tasks, jobs, lambda: bar.advance(cell_bar))
+        cell_bar = bar.add_task("Cells", total=len(picked) * len(policies) * seeds)
+
+        def of(seeds: Sequence[int], without: Collection[tuple[str, str]] = ()) -> list[Cell]:
+            every = [
+                Task(one, policy, seed, one.rate)
+                for one in picked
+                for seed in seeds
+                for policy in policies
+            ]
+            tasks = [task for task in every if (task.column.name, task.policy.name) not in without]
+            bar.advance(cell_bar, len(every) - len(tasks))
+            return computed(tasks, jobs, lambda: bar.advance(cell_bar))
+
+        cells = of([1])
+        cells += of(range(2, seeds + 1), hopeless(means(cells)))
         rate_bar = bar.add_task("Rates", total=len(searches))
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
 

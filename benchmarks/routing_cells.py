@@ -57,14 +57,18 @@ class Task(NamedTuple):
 
 def cell(task: Task) -> Cell:
     """Compute it. The same task gives the same cell on any machine, but for `cpu_s`."""
-    column, policy, seed, rate = task
     began = process_time()
-    work = column.work(seed, rate)
-    hold = None if policy.hold is None else policy.hold()
-    drive = Drive(column.fleet, lambda seats: policy.make(seats, seed), hold)
-    done = drive.run(work)
-    busy = [seat.engine.busy_s for seat in drive.seats]
+    runs = drive(task)
+    done = runs.run(task.column.work(task.seed, task.rate))
+    busy = [seat.engine.busy_s for seat in runs.seats]
     return summed(task, done, busy, process_time() - began)
+
+
+def drive(task: Task) -> Drive:
+    """Make its fleet with its policy, ready to run."""
+    policy = task.policy
+    hold = None if policy.hold is None else policy.hold()
+    return Drive(task.column.fleet, lambda seats: policy.make(seats, task.seed), hold)
 
 
 def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: float = 0.0) -> Cell:

@@ -110,6 +110,7 @@ def _bailian(path: Path, seed: int, rate: float) -> Work:
     return faster(bailian(path, seed), rate)
 
 
+@lru_cache(maxsize=2)
 def _made(name: str, seed: int, rate: float) -> Work:
     return MADE[name](seed, rate)
 

@@ -162,6 +162,9 @@ class Drive:
         """Who may be sent requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """What a worker says it found cached."""
+        self.certain: Callable[[Placed], bool] | None = None
+        """Told of each first token; from its True on nothing is simulated any more."""
+        self._over = False
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
         self._turns = count(1)
@@ -200,7 +203,7 @@ class Drive:
         for talk in work.talks:
             self._ask(talk, 0, talk.at_s)
         events = self._events
-        while events:
+        while events and not self._over:
             self.now, _, what = heappop(events)
             if isinstance(what, Asked):
                 self._arrive(what)
@@ -291,6 +294,8 @@ class Drive:
             placed = self._placed[job.number]
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
+            if self.certain is not None and self.certain(placed):
+                self._over = True
             if self._computed is not None:
                 self._computed(placed.asked.prompt, seat)
         for job in ended:

@@ -7,14 +7,12 @@ from msgspec import Struct
 
 from benchmarks.decision import measured
 from benchmarks.routing_cells import Cell
-from benchmarks.routing_policies import POLICIES
+from benchmarks.routing_policies import OURS, POLICIES
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_work import Ideal
 
 Means = Mapping[tuple[str, str], Cell]
 
-#: The strategies that the goals are for; the second knows caches exactly, as from KV events.
-OURS = ("prefixaware", "kvaware")
 PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
 #: Mean seconds to the first token, at most.
 TTFT_S = {
@@ -34,6 +32,11 @@ TTFT_OVER, E2E_OVER = 1.02, 1.03
 #: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers.
 DECISION_BYTES = 35_000
 DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
+
+
+#: Who takes so many times as long as the best peer, to the first token and to the end, is no
+#: match for it: one seed tells.
+HOPELESS = 1.5
 
 
 class Goal(Struct, frozen=True):
@@ -94,7 +97,7 @@ def _targets(found: Found) -> Iterator[Goal]:
 def _never_worse(found: Found) -> Iterator[Goal]:
     for name, over, number in _NEVER_WORSE:
         for cell in _ours(found):
-            best = best_peer(found, cell.column, number)
+            best = best_peer(found.means, cell.column, number)
             if best is not None:
                 value, bound = number(cell), over * number(best)
                 against = f"{best.policy} x {over:g}"
@@ -131,17 +134,14 @@ def _hits(found: Found) -> Iterator[Goal]:
 
 
 def _sustained(found: Found) -> Iterator[Goal]:
-    rates = {(rate.column, rate.policy): rate.rate for rate in found.rates}
+    """Only where some peer bears a rate: nothing is won by bearing none, as they."""
     for rate in found.rates:
-        if rate.policy not in OURS:
-            continue
-        others = {peer: rates[key] for peer in PEERS if (key := (rate.column, peer)) in rates}
-        if others:
-            best = max(others, key=others.__getitem__)
-            yield Goal(
-                *("sustainable rate", rate.policy, rate.column, rate.rate, others[best], best),
-                least=True,
-            )
+        best = best_rate(found, rate.column)
+        if rate.policy in OURS and best is not None and best.rate:
+            mine = rate.rate or 0.0
+            against = f"{best.policy}, a tie" if mine == best.rate else best.policy
+            name = "sustainable rate"
+            yield Goal(name, rate.policy, rate.column, mine, best.rate, against, least=True)
 
 
 def _no_reuse(found: Found) -> Iterator[Goal]:
@@ -193,7 +193,31 @@ def _ours(found: Found) -> Iterator[Cell]:
     return (found.means[key] for key in found.means if key[1] in OURS)
 
 
-def best_peer(found: Found, column: str, number: Callable[[Cell], float]) -> Cell | None:
+def best_peer(means: Means, column: str, number: Callable[[Cell], float]) -> Cell | None:
     """Return the peer that is least by a number in a column; None where none was run."""
-    cells = [found.means[column, peer] for peer in PEERS if (column, peer) in found.means]
+    cells = [means[column, peer] for peer in PEERS if (column, peer) in means]
     return min(cells, key=number, default=None)
+
+
+def hopeless(means: Means) -> set[tuple[str, str]]:
+    """Return columns and policies, none of ours that goals are for, that are no match."""
+    return {
+        (column, policy)
+        for (column, policy), cell in means.items()
+        if policy not in OURS
+        and all(
+            (best := best_peer(means, column, number)) is not None
+            and number(cell) > HOPELESS * number(best)
+            for number in (_ttft_s, _e2e_s)
+        )
+    }
+
+
+def best_rate(found: Found, column: str) -> Rate | None:
+    """Return what the peer that bears most in a column does; None where none bears any."""
+    rates = [
+        rate
+        for rate in found.rates
+        if rate.column == column and rate.policy in PEERS and rate.rate and not rate.below
+    ]
+    return max(rates, key=lambda rate: rate.rate or 0.0, default=None)

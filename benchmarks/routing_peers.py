@@ -102,7 +102,7 @@ class BoundedLoad(Peer):
     """Consistent hashing with bounded loads, on the prompt's first blocks.
 
     After KubeAI `internal/loadbalancer/balance_chwbl.go`: the first on the ring with at most 1.25
-    times the mean load, the newcomer counted.
+    times the mean load, the newcomer counted; the owner where nobody is (so with few in flight).
     """
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0, *, blocks: int = 1) -> None:
@@ -118,7 +118,7 @@ class BoundedLoad(Peer):
         for place in ring:
             if self.seats[place].load.in_flight + 1 <= bound:
                 return self.seats[place]
-        return min(self.seats, key=lambda seat: seat.load.in_flight)
+        return self.seats[ring[0]]
 
 
 #: How a policy is made for a fleet, with a seed for what it draws.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_drive import Hold, Seat
-from benchmarks.routing_exact import Exact, served
+from benchmarks.routing_exact import served
 from benchmarks.routing_peers import (
     AtRandom,
     BoundedLoad,
@@ -27,6 +27,13 @@ from benchmarks.routing_rules import (
 from strategies.base import Strategy
 from strategies.latebinding import LateBinding
 from strategies.registry import make
+
+#: The strategies that the goals are for; the second knows caches exactly, as from KV events.
+OURS = ("prefixaware", "kvaware")
+
+
+#: Seconds for which placements count as held where a peer has that option: as in llm-d.
+AHEAD_S = 2.0
 
 
 class Policy(NamedTuple):
@@ -50,16 +57,10 @@ def _served(seats: Sequence[Seat], seed: int) -> Strategy:
     return served(seats)
 
 
-def _exact(seats: Sequence[Seat], seed: int) -> Strategy:
-    del seed
-    return Exact(seats)
-
-
 POLICIES = [
     Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
     Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
-    Policy("kvaware", "ours", _exact, LateBinding),
-    Policy("kvaware, as served", "ours", _served, LateBinding),
+    Policy("kvaware", "ours", _served, LateBinding),
     Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),
@@ -74,9 +75,22 @@ POLICIES = [
     Policy("vllm-router kv_aware", "peer", KvAware),
     Policy("Dynamo, weight 1", "peer", Dynamo),
     Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),
+    Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
+    Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
+    Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
     Policy("llm-d scorers 2:1:1", "peer", Scorers),
     Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
+    Policy(
+        "llm-d scorers 3:2:2, speculative",
+        "peer",
+        partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
+    ),
     Policy("llm-d affinity filter", "peer", Affinity),
+    Policy(
+        "llm-d affinity filter, in tokens, speculative",
+        "peer",
+        partial(Affinity, in_tokens=True, speculative_s=AHEAD_S),
+    ),
     Policy("Mooncake Conductor", "peer", Conductor),
     Policy("shared cache, first come", "bound", Shared),
     Policy("shared cache, shortest first", "bound", Shared, Shortest),

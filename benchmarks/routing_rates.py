@@ -1,69 +1,118 @@
-"""The sustainable rate: how often requests may come until one in ten waits two seconds."""
+"""The sustainable rate: how often requests may come until one in ten waits two seconds.
 
-from collections.abc import Callable, Iterator, Sequence
-from math import sqrt
-from multiprocessing import get_context
+Rates are steps of two percent from the column's own. Ours are searched as far as it takes. Of the
+peers only the best counts: each is tried one step above the best so far, and searched if it bears
+that; of the others it is known that they do not.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from benchmarks.routing_cells import Task, cell
+from benchmarks.routing_cells import IN_TIME_S, Task, drive, each
 from benchmarks.routing_columns import Column
-from benchmarks.routing_policies import Policy
+from benchmarks.routing_drive import Placed
+from benchmarks.routing_policies import OURS, Policy
 
 #: Share of the answers that must begin in time.
 ENOUGH = 0.9
-#: Rates searched, as multiples of the column's own; and how often the span is halved (to 5 %).
-LOWEST, HIGHEST, HALVINGS = 0.4, 1.8, 5
+#: From one rate to the next; and how far a search goes up or down from the column's own, in steps:
+#: to 12.6 times as often, and to that part.
+STEP, FARTHEST = 1.02, 128
 
 
 class Rate(Struct, frozen=True):
-    """Multiples of the workload's own rate; 0 where even the lowest searched is too much."""
+    """In the unit of the column."""
 
     column: str
     policy: str
-    rate: float
+    rate: float | None
+    """None where it bears no rate at all."""
+    below: bool = False
+    """It does not bear this rate, which is one step above the best peer's."""
 
 
 class Search(NamedTuple):
-    """A rate to be found, with one seed."""
+    """The policies that are compared on a column, with one seed."""
 
     column: Column
-    policy: Policy
+    policies: Sequence[Policy]
     seed: int = 1
 
 
-def sustainable(search: Search) -> Rate:
-    """Halve the span (in the logarithm) until it is narrow."""
-    column, policy, seed = search
+def sustainable(search: Search) -> list[Rate]:
+    """Search ours, and the best of the others."""
+    best: int | None = None
+    near, rates = 0, list[Rate]()
+    for policy in search.policies:
+        bears = cache(partial(_bears, search, policy))
+        ours = policy.name in OURS
+        if not ours and best is not None and not bears(best + 1):
+            rates.append(_rate(search, policy, best + 1, below=True))
+            continue
+        steps = highest(bears, near if ours or best is None else best + 1)
+        rates.append(_rate(search, policy, steps))
+        near = near if steps is None else steps
+        best = best if ours else steps
+    return rates
 
-    def bears(rate: float) -> bool:
-        return cell(Task(column, policy, seed, rate)).in_time >= ENOUGH
 
-    low, high = LOWEST * column.rate, HIGHEST * column.rate
-    if not bears(low):
-        return Rate(column.name, policy.name, 0.0)
-    for _ in range(HALVINGS):
-        middle = sqrt(low * high)
+def _bears(search: Search, policy: Policy, steps: int) -> bool:
+    column = search.column
+    return in_time(Task(column, policy, search.seed, column.rate * STEP**steps))
+
+
+def _rate(search: Search, policy: Policy, steps: int | None, *, below: bool = False) -> Rate:
+    column = search.column
+    rate = None if steps is None else column.rate * STEP**steps
+    return Rate(column.name, policy.name, rate, below)
+
+
+def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
+    """Return the highest step that is borne, beginning at `start`; None if there is none.
+
+    Goes up, or down, by one step, two, four, and halves what is between.
+    """
+    up = bears(start)
+    near, stride = start, 1 if up else -1
+    while (far := max(-FARTHEST, min(FARTHEST, near + stride))) != near:
+        if bears(far) != up:
+            break
+        near, stride = far, 2 * stride
+    else:
+        return near if up else None
+    low, high = (near, far) if up else (far, near)
+    while high - low > 1:
+        middle = (low + high) // 2
         if bears(middle):
             low = middle
         else:
             high = middle
-    return Rate(column.name, policy.name, low)
+    return low
+
+
+def in_time(task: Task) -> bool:
+    """Whether enough answers begin in time. What is simulated ends once that is certain."""
+    work, runs = task.column.work(task.seed, task.rate), drive(task)
+    wanted = ENOUGH * work.requests
+    begun: Counter[bool] = Counter()
+
+    def certain(placed: Placed) -> bool:
+        begun[placed.first_s <= IN_TIME_S] += 1
+        return begun[True] >= wanted or begun[False] > work.requests - wanted
+
+    runs.certain = certain
+    runs.run(work)
+    return begun[True] >= wanted
 
 
 def found(searches: Sequence[Search], jobs: int, told: Callable[[], None]) -> list[Rate]:
     """Search all of them, in `jobs` processes; `told` is called after each."""
     rates = []
-    for one in _found(searches, jobs):
-        rates.append(one)
+    for several in each(sustainable, searches, jobs):
+        rates += several
         told()
     return rates
-
-
-def _found(searches: Sequence[Search], jobs: int) -> Iterator[Rate]:
-    if jobs == 1:
-        yield from map(sustainable, searches)
-        return
-    with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(sustainable, searches)

@@ -16,23 +16,33 @@ from strategies.base import Candidate, Cost, Decision, Outcome, Prompt, WorkerVi
 class Knowing(Peer):
     """Has the exact contents of every cache, and counts what it sent itself."""
 
+    #: Seconds for which what was placed counts as held, ahead of its event; 0 where it does not.
+    ahead_s = 0.0
+
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         super().__init__(seats, seed)
+        self._ahead = {seat.name: dict[int, float]() for seat in seats}
         self.pending = dict.fromkeys((seat.name for seat in seats), 0)
         """Uncached tokens of prompts sent there whose first token was not seen."""
         self._own: dict[int, int] = {}
         self._held: list[int] = []
 
-    def held(self, prompt: Prompt) -> list[int]:
+    def held(self, prompt: Prompt, now: float) -> list[int]:
         """Tokens of the prompt that each seat has cached; the last block is always computed."""
         limit = (prompt.tokens - 1) // BLOCK_TOKENS
-        self._held = [
-            seat.engine.cache.held(prompt.keys, limit) * BLOCK_TOKENS for seat in self.seats
-        ]
+        keys = prompt.keys[:limit]
+        self._held = []
+        for seat in self.seats:
+            blocks, ahead = seat.engine.cache.held(keys), self._ahead[seat.name]
+            while blocks < len(keys) and ahead.get(keys[blocks], 0.0) > now:
+                blocks += 1
+            self._held.append(blocks * BLOCK_TOKENS)
         return self._held
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Charge what is to be computed."""
+        if self.ahead_s:
+            self._ahead[worker.name].update(dict.fromkeys(prompt.keys, now + self.ahead_s))
         place = next(n for n, seat in enumerate(self.seats) if seat is worker)
         own = prompt.tokens - self._held[place]  # as it was when the choice was made, just now
         self._own[id(prompt)] = own
@@ -67,25 +77,35 @@ class KvAware(Knowing):
         """Multiply (`policies/kv_aware.rs`)."""
         return [
             (prompt.tokens - held + self.pending[seat.name]) * (seat.load.in_flight + 1)
-            for seat, held in zip(self.seats, self.held(prompt), strict=True)
+            for seat, held in zip(self.seats, self.held(prompt, now), strict=True)
         ]
 
 
 class Dynamo(Knowing):
     """NVIDIA Dynamo's: weight x prefill blocks + decode blocks, shared active blocks once.
 
-    `lib/kv-router/src/scheduling/selector/default.rs`; no overlap decay, as by default.
+    `lib/kv-router/src/scheduling/selector/default.rs`; no overlap decay, as by default. With
+    `--router-predicted-ttl-secs` (`lib/kv-router`, off by default) placements of the last seconds
+    count as held, the larger of both indexes for each worker.
     """
 
-    def __init__(self, seats: Sequence[Seat], seed: int = 0, *, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        seats: Sequence[Seat],
+        seed: int = 0,
+        *,
+        weight: float = 1.0,
+        predicted_s: float = 0.0,
+    ) -> None:
         super().__init__(seats, seed)
         self._weight = weight
+        self.ahead_s = predicted_s
         self._active: dict[str, dict[int, int]] = {seat.name: {} for seat in seats}
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
         """Add both kinds of blocks, in tokens."""
         scores = []
-        for seat, held in zip(self.seats, self.held(prompt), strict=True):
+        for seat, held in zip(self.seats, self.held(prompt, now), strict=True):
             active = self._active[seat.name]
             prefill = self.pending[seat.name] + prompt.tokens - held
             new = len(prompt.keys) + 1 - _depth(prompt.keys, active)
@@ -112,14 +132,21 @@ class Scorers(Knowing):
     """llm-d's weighted scorers: prefix share, waiting requests, KV use.
 
     `deploy/config/epp-precise-prefix-cache-config.yaml`: 2:1:1; guides have 3:2:2. Each is between
-    0 and 1, the largest sum wins.
+    0 and 1, the largest sum wins. `speculativeIndexing` (off by default) counts placements of the
+    last two seconds as held (`pkg/kvcache`).
     """
 
     def __init__(
-        self, seats: Sequence[Seat], seed: int = 0, *, weights: tuple[float, ...] = (2, 1, 1)
+        self,
+        seats: Sequence[Seat],
+        seed: int = 0,
+        *,
+        weights: tuple[float, ...] = (2, 1, 1),
+        speculative_s: float = 0.0,
     ) -> None:
         super().__init__(seats, seed)
         self._weights = weights
+        self.ahead_s = speculative_s
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
         """Weigh and add; less is better here, so each sum is negated."""
@@ -132,7 +159,7 @@ class Scorers(Knowing):
                 + queue * ((most - waits) / spread if spread else 1.0)
                 + usage * (1.0 - seat.engine.usage)
             )
-            for seat, held, waits in zip(self.seats, self.held(prompt), waiting, strict=True)
+            for seat, held, waits in zip(self.seats, self.held(prompt, now), waiting, strict=True)
         ]
 
 
@@ -141,7 +168,21 @@ class Affinity(Knowing):
 
     Keep those that hold 0.8 of the prompt, unless the best of them is 18 s of prefill behind the
     best other (`scheduling/filter/prefixcacheaffinity`); `token-load-scorer` decides among them.
+    What it counts in is the engine's blocks, of 16 tokens as a rule, where ours have 512: where a
+    match is said to be `in_tokens` it may reach to the end of the block in which it ends.
     """
+
+    def __init__(
+        self,
+        seats: Sequence[Seat],
+        seed: int = 0,
+        *,
+        in_tokens: bool = False,
+        speculative_s: float = 0.0,
+    ) -> None:
+        super().__init__(seats, seed)
+        self._more = BLOCK_TOKENS - 1 if in_tokens else 0
+        self.ahead_s = speculative_s
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
         """Filter, then compare."""
@@ -149,7 +190,8 @@ class Affinity(Knowing):
             self.pending[seat.name] / seat.engine.profile.prefill_tokens_per_s
             for seat in self.seats
         ]
-        near = [held >= 0.8 * prompt.tokens for held in self.held(prompt)]
+        held = self.held(prompt, now)
+        near = [kept > 0 and kept + self._more >= 0.8 * prompt.tokens for kept in held]
         if any(near) and not all(near):
             best = min(wait for wait, kept in zip(waits, near, strict=True) if kept)
             if best - min(waits) <= 18.0:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from rich.table import Table
 
 from benchmarks.routing_cells import Cell
-from benchmarks.routing_goals import OURS, Found, Goal, best_peer
-from benchmarks.routing_policies import POLICIES
+from benchmarks.routing_goals import Found, Goal, best_peer
+from benchmarks.routing_policies import OURS, POLICIES
+from benchmarks.routing_rates import Rate
 
 #: Columns of one table, so that a wide terminal shows it.
 _WIDE = 8
@@ -75,7 +76,7 @@ def _beside_sheet(
     rows = []
     for column in columns:
         ours = [found.means.get((column, name)) for name in OURS]
-        best = best_peer(found, column, number)
+        best = best_peer(found.means, column, number)
         texts = ["" if cell is None else _short(number(cell)) for cell in (*ours, best)]
         last = ["", ""]
         if best is not None and ours[0] is not None:
@@ -103,14 +104,20 @@ def _number_sheet(
 
 def _rate_sheet(found: Found) -> Sheet:
     columns = list(dict.fromkeys(rate.column for rate in found.rates))
-    rates = {(rate.column, rate.policy): rate.rate for rate in found.rates}
+    rates = {(rate.column, rate.policy): _rate(rate) for rate in found.rates}
     rows = [
-        [policy.name, *(f"{rates.get((column, policy.name), 0.0):.2f}" for column in columns)]
+        [policy.name, *(rates.get((column, policy.name), "") for column in columns)]
         for policy in POLICIES
         if any((column, policy.name) in rates for column in columns)
     ]
-    title = "Sustainable rate (nine in ten begun within 2 s; 0 is below what was searched)"
+    title = "Sustainable rate (nine in ten begun within 2 s; of the peers the best is searched)"
     return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+
+
+def _rate(rate: Rate) -> str:
+    if rate.rate is None:
+        return "none"
+    return f"{'< ' if rate.below else ''}{rate.rate:.3g}"
 
 
 def _goal_sheet(goals: Sequence[Goal]) -> Sheet:

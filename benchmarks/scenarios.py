@@ -16,6 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import scenarios_cache, scenarios_crowd, scenarios_fleet
+from benchmarks.routing_cells import each
 from benchmarks.scenarios_check import Check, Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -36,6 +37,7 @@ def main(
     scenario: Annotated[
         list[str] | None, typer.Option(help=f"Of {', '.join(SCENARIOS)}; repeat for more.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     size: Annotated[float, typer.Option(min=0.05, help="Of the workloads; 1 is stated.")] = 1.0,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the numbers here.")
@@ -45,13 +47,25 @@ def main(
     names = scenario or list(SCENARIOS)
     if not set(names) <= SCENARIOS.keys():
         raise typer.BadParameter(f"a scenario is one of {', '.join(SCENARIOS)}")
-    bar = track(names, "Scenarios", console=Console(stderr=True), transient=True)
-    found = {name: SCENARIOS[name](size) for name in bar}
+    runs = [(name, size) for name in names]
+    bar = track(
+        each(_checks, runs, jobs),
+        "Scenarios",
+        total=len(runs),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    found = dict(zip(names, bar, strict=True))
     Console(width=120).print(_table(found))
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if not all(check.met for checks in found.values() for check in checks):
         raise typer.Exit(1)
+
+
+def _checks(run: tuple[str, float]) -> Sequence[Check]:
+    name, size = run
+    return SCENARIOS[name](size)
 
 
 def _table(found: Mapping[str, Sequence[Check]]) -> Table:

@@ -42,16 +42,16 @@ def _computed(done: Sequence[Placed]) -> int:
     )
 
 
-def all_at_once(size: float) -> Sequence[Check]:
+def all_at_once(_: float) -> Sequence[Check]:
     """A thousand different requests in one instant are spread like the work they are."""
-    count = max(100, round(1_000 * size))
+    count = 1_000
     whole = no_reuse(1, 1.0, number=count)
     work = Work("at once", [Talk(0.0, talk.session, talk.turns) for talk in whole.talks])
     ours, fewest = run(work), run(work, "least requests")
     return [
         Check("requests without an answer", count - len(ours), 0),
         Check("booked seconds, max over mean", imbalance(ours, 8), 1.15),
-        Check("mean TTFT over least requests'", ttft(ours) / ttft(fewest), 1.0),
+        Check("mean TTFT over least requests'", ttft(ours) / ttft(fewest), 0.8),
     ]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_made import bursts, chats
+from benchmarks.routing_made import bursts, chats, no_reuse
 from benchmarks.routing_work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, p99, run, ttft
 
@@ -14,70 +14,69 @@ def _chats(size: float) -> Work:
     return chats(1, 12.0, users=max(100, round(600 * size)), rounds=8)
 
 
+#: With so many chats beginning a second seven workers are busy half of the time, and not overloaded
+#: either while they compute anew what an eighth one held: a third more for half a minute.
+_BEARABLE = 3.0
+#: Seconds after a change that are looked at.
+_CHANGE_S = 60.0
+
+
 def scale_out(size: float) -> Sequence[Check]:
-    """A worker joins seven others, and leaves again: few prefixes move, nobody waits for it."""
-    work = _chats(size)
-    last = max(talk.at_s for talk in work.talks)
-    joins, leaves = 0.4 * last, 0.8 * last
-    changing, steady = drive(), drive()
-    newcomer = changing.seats[-1]
-    changing.eligible.remove(newcomer)
-    changing.at(joins, lambda: changing.eligible.append(newcomer))
-    changing.at(leaves, lambda: changing.leave(newcomer))
-    steady.eligible.pop()
-    done, seven = changing.run(work), steady.run(work)
-    during, usual = (
-        [
-            placed
-            for placed in several
-            if joins <= placed.at_s < joins + 60 or leaves <= placed.at_s < leaves + 60
+    """A worker joins seven others, or leaves them: few prefixes move, nobody waits for it.
+
+    Waiting is compared with the same fleet without a change; the worst of three seeds counts.
+    """
+    checks = []
+    works = [chats(seed, _BEARABLE, users=max(150, round(600 * size))) for seed in (1, 2, 3)]
+    for said, joins in (("joins", True), ("leaves", False)):
+        moved, slower, hits, got = zip(*(_change(work, joins=joins) for work in works), strict=True)
+        checks += [
+            Check(f"prefixes that move when one {said}", max(moved), 1 / 8 + 0.05),
+            Check(f"p99 TTFT when one {said}, over unchanged", max(slower), 2.0),
+            Check(f"hits when one {said}, over unchanged", min(hits), 0.85, least=True),
+            Check("its share of what comes then", min(got), 1 / 32, least=True)
+            if joins
+            else Check("its share of what comes then", max(got), 0.0),
         ]
-        for several in (done, seven)
-    )
-    after, before = (
-        [placed for placed in several if placed.at_s >= leaves] for several in (done, seven)
-    )
-    hits = hit_rate(_again(after)) / hit_rate(_again(before))
-    return [
-        Check("prefixes that move when one joins", _moved(done, joins, leaves), 1 / 8 + 0.05),
-        Check("prefixes that move when it leaves", _moved(done, leaves, 2 * last), 1 / 7 + 0.05),
-        Check(
-            "hits after it left over seven workers'",
-            hit_rate(after) / hit_rate(before),
-            0.9,
-            least=True,
-        ),
-        Check("the same, from each one's second turn on", hits, 0.98, least=True),
-        Check("p99 TTFT of the change over seven workers'", p99(during) / p99(usual), 2.0),
-        Check("requests that a worker which left gets", _count(after, newcomer.name), 0),
-        Check("requests that a newcomer gets", _count(done, newcomer.name), 1, least=True),
-    ]
+    return checks
 
 
-def _moved(done: Sequence[Placed], start: float, stop: float) -> float:
-    """Share of the sessions that are on another worker at first after `start` than last before."""
+def _change(work: Work, *, joins: bool) -> tuple[float, float, float, float]:
+    """Moved prefixes, p99 TTFT and hits over those without a change, share of the eighth."""
+    changing, steady = drive(), drive()
+    at_s = 0.7 * max(talk.at_s for talk in work.talks)
+    eighth = changing.seats[-1]
+    if joins:
+        changing.eligible.remove(eighth)
+        steady.eligible.pop()
+        changing.at(at_s, lambda: changing.eligible.append(eighth))
+    else:
+        changing.at(at_s, lambda: changing.leave(eighth))
+    done, usual = (
+        [placed for placed in runs.run(work) if placed.at_s < at_s + _CHANGE_S]
+        for runs in (changing, steady)
+    )
+    now, then = ([one for one in several if one.at_s >= at_s] for several in (done, usual))
+    return (
+        _moved(done, at_s),
+        p99(now) / p99(then),
+        hit_rate(now) / hit_rate(then),
+        _count(now, eighth.name) / len(now),
+    )
+
+
+def _moved(done: Sequence[Placed], at_s: float) -> float:
+    """Share of the sessions that are on another worker at first after `at_s` than last before."""
     before: dict[int, str] = {}
     after: dict[int, str] = {}
     for placed in sorted(done, key=lambda placed: placed.at_s):
         session = placed.asked.talk.session
-        if placed.at_s < start:
+        if placed.at_s < at_s:
             before[session] = placed.seat.name
-        elif placed.at_s < stop:
+        else:
             after.setdefault(session, placed.seat.name)
     both = before.keys() & after.keys()
     return sum(before[session] != after[session] for session in both) / max(1, len(both))
-
-
-def _again(done: Sequence[Placed]) -> Sequence[Placed]:
-    """All but each session's first."""
-    seen: set[int] = set()
-    again = []
-    for placed in sorted(done, key=lambda placed: placed.at_s):
-        session = placed.asked.talk.session
-        if session in seen:
-            again.append(placed)
-        seen.add(session)
-    return again
 
 
 def _count(done: Sequence[Placed], worker: str) -> int:
@@ -87,12 +86,15 @@ def _count(done: Sequence[Placed], worker: str) -> int:
 def slow_worker(size: float) -> Sequence[Check]:
     """One worker is four times slower than the others, and nobody says so."""
     work = _chats(size)
+    few = no_reuse(1, 6.0, number=max(300, round(1_000 * size)))
     totals = {}
     for policy in ("prefixaware", "round robin", "least requests", "llm-d scorers 2:1:1"):
         totals[policy] = _one_slow(policy).run(work)
     ours, turns = totals["prefixaware"], totals["round robin"]
+    idle = _one_slow("prefixaware").run(few)
     return [
         Check("share of the slow worker", _count(ours, "w0") / len(ours), 1 / 8),
+        Check("the same where nobody waits", _count(idle, "w0") / len(idle), 0.03),
         *(
             Check(f"mean TTFT over {policy}'s", ttft(ours) / ttft(done), 1.0)
             for policy, done in totals.items()
@@ -107,8 +109,8 @@ def slow_in_bursts(size: float) -> Sequence[Check]:
     work = bursts(1, 12.0, number=max(4, round(24 * size)))
     ours, turns = (_one_slow(policy).run(work) for policy in ("prefixaware", "round robin"))
     return [
-        Check("mean TTFT over round robin's", ttft(ours) / ttft(turns), 0.5),
-        Check("p99 TTFT over round robin's", p99(ours) / p99(turns), 0.2),
+        Check("mean TTFT over round robin's", ttft(ours) / ttft(turns), 0.4),
+        Check("p99 TTFT over round robin's", p99(ours) / p99(turns), 0.15),
     ]
 
 
@@ -127,20 +129,20 @@ def _one_slow(policy: str) -> Drive:
 
 def restart(size: float) -> Sequence[Check]:
     """A worker restarts empty; once the router notices, once it does not."""
-    work = _chats(size)
-    at_s = 0.5 * max(talk.at_s for talk in work.talks)
+    work = chats(1, _BEARABLE, users=max(200, round(600 * size)))
+    at_s = 0.7 * max(talk.at_s for talk in work.talks)
     checks = []
-    for noticed in (True, False):
+    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
         runs = drive()
         runs.at(at_s, partial(runs.restart, runs.seats[0], noticed=noticed))
         done = runs.run(work)
-        late = [placed for placed in done if placed.at_s > at_s + 60]
-        said = "noticed" if noticed else "unnoticed"
-        plain = [placed for placed in run(work) if placed.at_s > at_s + 60]
+        soon = [placed for placed in done if at_s <= placed.at_s < at_s + _CHANGE_S]
+        late = [placed for placed in done if placed.at_s > at_s + _CHANGE_S]
+        plain = [placed for placed in run(work) if placed.at_s > at_s + _CHANGE_S]
         answered = len(done) + sum(_left(placed) for placed in runs.cut)
         checks += [
             Check(f"requests without an answer, {said}", work.requests - answered, 0),
-            Check(f"tokens wrongly believed a minute later, {said}", _wrong(late), 0.02),
+            Check(f"tokens wrongly believed in the minute after, {said}", _wrong(soon), wrong),
             Check(
                 f"hits a minute later, {said}", hit_rate(late) / hit_rate(plain), 0.9, least=True
             ),

@@ -24,12 +24,21 @@ from benchmarks.routing_made import (
 )
 from benchmarks.routing_work import Talk, Work
 from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
-from strategies import cost
-from strategies.base import Candidate, Outcome, Prompt, WorkerView
-from strategies.load import Booking, Load
-from strategies.pace import Pace
-from strategies.prefixaware import PrefixAware
-from strategies.prefixtree import PrefixTree
+from strategies.base import Prompt, WorkerView
+from strategies.load import Load
+from tests.benchmarks.parts import (
+    without_booking,
+    without_correction,
+    without_decode,
+    without_forgetting,
+    without_home,
+    without_pace,
+    without_placements,
+    without_prefixes,
+    without_price,
+    without_turns,
+    without_wait,
+)
 
 
 def largest_share(done: Sequence[Placed]) -> float:
@@ -42,22 +51,6 @@ def computed(done: Sequence[Placed]) -> int:
     return sum(
         placed.asked.prompt.tokens - (placed.asked.job.cached_tokens or 0) for placed in done
     )
-
-
-def without_wait(patch: pytest.MonkeyPatch) -> None:
-    """Nobody sees what is queued."""
-    patch.setattr(Load, "wait", lambda *_: 0.0)
-
-
-def without_decode(patch: pytest.MonkeyPatch) -> None:
-    """Nobody sees who answers."""
-    patch.setattr(cost, "DECODE_S", 0.0)
-    patch.setattr(cost, "CROWD", 0.0)
-
-
-def without_turns(patch: pytest.MonkeyPatch) -> None:
-    """Equals are taken in the order of the list."""
-    patch.setattr(Load, "turn", property(lambda _: 0, lambda *_: None))
 
 
 HOT = one_prefix(1, 40.0, number=600)
@@ -103,7 +96,7 @@ def test_one_busy_worker_does_not_cost_the_others_their_hits(
         loaded.seats[0].load.book(0.0, 0.001)
     usual = hit_rate(run(work))
     assert hit_rate(loaded.run(work)) > 0.97 * usual
-    monkeypatch.setattr(PrefixTree, "held", lambda *_: {})
+    without_prefixes(monkeypatch)
     assert hit_rate(run(work)) < 0.6 * usual
 
 
@@ -121,7 +114,7 @@ def test_a_newcomer_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> None:
     without_wait(monkeypatch)
     without_decode(monkeypatch)
     without_turns(monkeypatch)
-    monkeypatch.setattr(Pace, "observe", lambda *_: None)
+    without_pace(monkeypatch)
     assert share() > 0.9
 
 
@@ -129,13 +122,8 @@ def test_a_burst_does_not_herd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load is counted too late, and a burst goes to one worker (sglang #27547)."""
     whole = no_reuse(1, 1.0, number=160)
     work = Work("burst", [Talk(0.0, talk.session, talk.turns) for talk in whole.talks])
-    booked = Load.book
-
-    def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: bool) -> Booking:
-        return booked(self, now, 0.0, 0, **more)
-
     good = ttft(run(work))
-    monkeypatch.setattr(Load, "book", late)
+    without_booking(monkeypatch)
     without_turns(monkeypatch)
     assert ttft(run(work)) > 1.3 * good
 
@@ -143,20 +131,8 @@ def test_a_burst_does_not_herd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_siblings_find_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal cold prompts scatter until an event tells of the first (vllm-router, kv_aware)."""
     work = bursts(1, 12.0, number=6)
-    placed, settled = PrefixAware.placed, PrefixAware.settled
     good = computed(run(work))
-
-    def later(
-        self: PrefixAware, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float
-    ) -> None:
-        placed(self, prompt, candidate.worker, now)
-        settled(self, prompt, candidate, outcome, now)
-
-    def not_yet(self: PrefixAware, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        pass
-
-    monkeypatch.setattr(PrefixAware, "placed", not_yet)
-    monkeypatch.setattr(PrefixAware, "settled", later)
+    without_placements(monkeypatch)
     assert computed(run(work)) > 1.1 * good
 
 
@@ -175,7 +151,7 @@ def test_a_restarted_worker_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     good = wrong()
-    monkeypatch.setattr(PrefixAware, "forget", lambda *_: None)
+    without_forgetting(monkeypatch)
     assert wrong() > good + 10_000
 
 
@@ -200,8 +176,7 @@ def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> No
     """Queues drown the cache term, hits fall and queues grow (Conductor, Dynamo at x2.2)."""
     work = documents(1, 3.0, number=60)
     good = run(work)
-    monkeypatch.setattr(cost, "PRICE", 0.0)
-    monkeypatch.setattr(cost, "LEAST_PRICE", 0.0)
+    without_price(monkeypatch)
     bad = run(work)
     assert hit_rate(good) > hit_rate(bad) + 0.02
     assert ttft(bad) > 1.2 * ttft(good)
@@ -218,7 +193,7 @@ def test_sessions_do_not_pile_up_where_their_tools_lie(monkeypatch: pytest.Monke
         return fmean(ttft(run(work)) for work in works)
 
     good = mean()
-    monkeypatch.setattr(cost, "HOME", 0.0)
+    without_home(monkeypatch)
     assert mean() > 1.1 * good
 
 
@@ -235,7 +210,7 @@ def test_a_slow_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     good = share()
     assert good < 0.08
-    monkeypatch.setattr(Pace, "observe", lambda *_: None)
+    without_pace(monkeypatch)
     assert share() > 1.3 * good
 
 
@@ -255,5 +230,5 @@ def test_a_mirror_forgets_as_its_worker_does(monkeypatch: pytest.MonkeyPatch) ->
         )
 
     good = wrong(known=True)
-    monkeypatch.setattr(PrefixTree, "correct", lambda *_: None)
+    without_correction(monkeypatch)
     assert wrong(known=False) > 2 * good + 100_000

@@ -8,7 +8,7 @@ from typer import BadParameter
 
 from benchmarks.routing import main
 from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_goals import Found, Goal, decisions, goals
+from benchmarks.routing_goals import Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
@@ -69,6 +69,42 @@ def test_hits_and_rates_are_to_be_large() -> None:
     assert hits.met
     assert hits.bound == pytest.approx(0.32)
     assert (rate.bound, rate.met) == (0.41, False)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "below", "said"),
+    [
+        (0.42, 0.41, False, ("session sticky", True)),
+        (0.41, 0.41, False, ("session sticky, a tie", True)),
+        (None, 0.41, False, ("session sticky", False)),
+        (0.41, None, False, None),
+        (None, None, False, None),
+        (0.41, 0.42, True, None),
+    ],
+)
+def test_rates_are_compared_where_a_peer_bears_any(
+    mine: float | None, theirs: float | None, below: bool, said: tuple[str, bool] | None
+) -> None:
+    """Ties are said to be ties; against nobody nothing is won."""
+    rates = (
+        Rate("sessions x0.3", "prefixaware", mine),
+        Rate("sessions x0.3", "session sticky", theirs, below),
+    )
+    reached = goals(found(cell("sessions x0.3", "random"), rates=rates))
+    assert [(goal.against, goal.met) for goal in reached] == ([said] if said else [])
+
+
+def test_who_is_no_match_is_hopeless() -> None:
+    """Slower than half again the best peer, to the first token and to the end; never ours."""
+    cells = means(
+        [
+            cell("mixed", "random", 1.0, e2e_s=10.0),
+            cell("mixed", "power of two", 1.6, e2e_s=14.0),
+            cell("mixed", "round robin", 1.6, e2e_s=16.0),
+            cell("mixed", "prefixaware", 9.0, e2e_s=90.0),
+        ]
+    )
+    assert hopeless(cells) == {("mixed", "round robin")}
 
 
 def test_near_the_floor_where_load_is_moderate() -> None:

@@ -1,7 +1,8 @@
 """Each peer's rule, where it can be told apart from the others'."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.routing_rules import (
     CacheAware,
     Conductor,
     Dynamo,
+    Knowing,
     KvAware,
     PrefixStack,
     Scorers,
@@ -168,6 +170,36 @@ def test_the_affinity_filter_gives_way_after_18_seconds() -> None:
     assert peer.choose(prompt(), 0.0) is fleet[1]
 
 
+def test_the_affinity_filter_may_count_in_tokens() -> None:
+    """Three of four blocks and a part of the fourth: 1,536 known tokens, and 1,656 wanted."""
+    fleet = seats(2)
+    warm(fleet[0], KEYS[:3])
+    asked = prompt(KEYS[:4], 2_070)
+    for in_tokens, taken in ((False, fleet[1]), (True, fleet[0])):
+        peer = Affinity(fleet, in_tokens=in_tokens)
+        peer.pending["w0"] = 10_000
+        assert peer.choose(asked, 0.0) is taken
+    peer.pending["w0"], peer.pending["w1"] = 0, 10_000
+    assert peer.choose(prompt((1,), 600), 0.0) is fleet[0], "what nobody holds is near nobody"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        partial(Scorers, speculative_s=2.0),
+        partial(Affinity, speculative_s=2.0),
+        partial(Dynamo, weight=8.0, predicted_s=2.0),
+    ],
+)
+def test_placements_may_count_before_their_events(rule: Callable[..., Knowing]) -> None:
+    """For two seconds what was sent is held, whatever the cache says."""
+    fleet, asked = seats(2), prompt()
+    peer = rule(fleet)
+    sent(peer, fleet[1], asked)
+    assert peer.held(asked, 1.9) == [0, 20 * 512]
+    assert peer.held(asked, 2.1) == [0, 0]
+
+
 def test_sessions_stick() -> None:
     """Whatever is asked, and however busy it is there."""
     fleet = seats()
@@ -186,7 +218,9 @@ def test_bounded_load_walks_on() -> None:
     peer = BoundedLoad(fleet)
     owner = peer.choose(prompt(), 0.0)
     assert peer.choose(prompt((KEYS[0], 1)), 0.0) is owner, "the first block decides"
-    busy(owner, 4)
+    busy(owner, 1)
+    assert peer.choose(prompt(), 0.0) is owner, "2 is above 1.25 x 2/3, but so is 1 elsewhere"
+    busy(owner, 3)
     assert peer.choose(prompt(), 0.0) is not owner
 
 
