@@ -103,8 +103,9 @@ class Costs:
                 rest = BACK_S - given
                 home = turn_s * (given / rest if given < MOST_HOME * rest else MOST_HOME)
             total = wait + prefill + price + decode + room + home
-            order, seconds = (total, wait, load.turn, place, worker), (prefill, price, decode)
-            rows.append((*order, *seconds, room, home, has, loads))
+            turn = load.turn
+            row = total, wait, turn, place, worker, prefill, price, decode, room, home, has, loads
+            rows.append(row)
         return Ranking(rows)
 
     def _look(self, share: float, reuse: float, now: float) -> None:

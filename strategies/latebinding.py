@@ -21,9 +21,10 @@ READY_S = 0.3
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
 #: Who lacks room in the KV cache after so many seconds is before all others, and what it takes
-#: counts as taken for whoever comes. At once would be first come, first served: a large prompt then
-#: waits no longer than the small ones that it keeps waiting.
-LACKING_S = 10.0
+#: counts as taken for whoever comes. At once would be first come, first served: room then lies idle
+#: until there is enough for a large prompt, which waits no longer than the small ones that it keeps
+#: waiting. Late, that is seldom needed; it leaves a third of the longest hold to find room.
+LACKING_S = 20.0
 #: Nobody is held longer.
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;

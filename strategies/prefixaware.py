@@ -38,7 +38,8 @@ class PrefixAware:
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
         depths = self._tree.held(prompt.keys)
-        held = {name: held_tokens(prompt, blocks) for name, blocks in depths.items()}
+        tokens = {blocks: held_tokens(prompt, blocks) for blocks in set(depths.values())}
+        held = {name: tokens[blocks] for name, blocks in depths.items()}
         candidates = self._costs.rank(prompt, workers, now, held, self._tree.shared)
         if not held:
             return Decision(candidates, "cold")

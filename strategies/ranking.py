@@ -20,17 +20,25 @@ _new = tuple.__new__  # twice as fast as `Cost(...)`
 class Ranking(Sequence[Candidate]):
     """Candidates, cheapest first."""
 
-    __slots__ = ("_first", "_rows")
+    __slots__ = ("_first", "_rows", "_sorted")
 
     def __init__(self, rows: list[Row]) -> None:
-        """Takes the rows, and sorts them."""
-        rows.sort()
+        """Takes the rows, and puts the cheapest first; the others are sorted when looked at."""
+        if rows:
+            place = rows.index(min(rows))
+            rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
-        self._first: Candidate | None = None
-        # (Most are asked for their first, several times over.)
+        self._sorted = False
+        self._first: Candidate | None = None  # most are asked for it, several times over
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def _in_order(self) -> list[Row]:
+        if not self._sorted:
+            self._rows.sort()
+            self._sorted = True
+        return self._rows
 
     @overload
     def __getitem__(self, place: int) -> Candidate: ...
@@ -38,20 +46,20 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, place: slice) -> list[Candidate]: ...
     def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
         if isinstance(place, slice):
-            return [_candidate(row) for row in self._rows[place]]
+            return [_candidate(row) for row in self._in_order()[place]]
         if place:
-            return _candidate(self._rows[place])
+            return _candidate(self._in_order()[place])
         if self._first is None:
             self._first = _candidate(self._rows[0])
         return self._first
 
     def led_by(self, worker: str) -> "Ranking | None":
         """As the function of that name."""
-        rows = self._rows
+        rows = self._in_order()
         for place, row in enumerate(rows):
             if row[4].name == worker:
                 led = Ranking([])
-                led._rows = [row, *rows[:place], *rows[place + 1 :]]
+                led._rows, led._sorted = [row, *rows[:place], *rows[place + 1 :]], True
                 return led
         return None
 

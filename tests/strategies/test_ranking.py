@@ -1,0 +1,46 @@
+"""Candidates come in the order of their costs, in whatever order they are looked at."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.base import NO_LOADING
+from strategies.load import Load
+from strategies.pace import Pace
+from strategies.ranking import Ranking, Row
+
+
+@dataclass(eq=False)
+class _Worker:
+    name: str
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = None
+    room_tokens: int | None = None
+
+
+def _row(place: int, cost: float) -> Row:
+    worker = _Worker(f"w{place}")
+    return cost, 0.0, 0, place, worker, cost, 0.0, 0.0, 0.0, 0.0, 0, NO_LOADING
+
+
+@given(
+    costs=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    looks=st.lists(st.integers(-8, 7), max_size=4),
+)
+def test_the_order_is_that_of_the_costs(costs: list[int], looks: list[int]) -> None:
+    ranking = Ranking([_row(place, float(cost)) for place, cost in enumerate(costs)])
+    places = sorted(range(len(costs)), key=lambda place: (costs[place], place))
+    names = [f"w{place}" for place in places]
+    for look in looks:
+        if -len(names) <= look < len(names):
+            assert ranking[look].worker.name == names[look]
+    assert ranking[0].worker.name == names[0]
+    for worker in names:
+        led = ranking.led_by(worker)
+        assert led is not None
+        rest = [name for name in names if name != worker]
+        assert [one.worker.name for one in led] == [worker, *rest]
+        assert [one.worker.name for one in led[1:]] == rest
+    assert [one.worker.name for one in ranking] == names
