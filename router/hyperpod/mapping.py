@@ -48,9 +48,9 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     workers = place_workers(reading, told, own.count_workers(reading, ours))
     chosen = choose_strategy(reading)
     strategy = own.name_strategy(ours) or chosen
+    check_cache(reading, strategy, own.asks(ours))  # what it needs of variables, it notes
     read_environment(reading, strategy)
     limit(reading, workers)
-    check_cache(reading, strategy)
     open_door(reading, paths.requests, paths.probes)
     note_the_rest(reading)
     if ours is not None:

@@ -5,6 +5,7 @@ from typing import cast
 
 from router import settings_yaml
 from router.hyperpod.documents import Manifest
+from router.hyperpod.lmcache import LMCACHE
 from router.hyperpod.notes import Fate
 from router.hyperpod.reading import EACH, Reading
 from router.settings_errors import KeyPath, Problem, SettingsError, dotted
@@ -13,7 +14,7 @@ ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _WORKERS = frozenset(("workers", "pools"))
 #: Settings that are replaced as a whole: another one has other options.
-_WHOLE: tuple[KeyPath, ...] = (("strategy",), ("tiers", "l2", "lmcache"))
+_WHOLE: tuple[KeyPath, ...] = (("strategy",), LMCACHE)
 
 
 def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | None:
@@ -47,6 +48,11 @@ def name_strategy(own: settings_yaml.Document | None) -> str | None:
     while isinstance(said, Mapping):
         said = said.get("over", said.get("name"))
     return said if isinstance(said, str) else None
+
+
+def asks(own: settings_yaml.Document | None) -> str | None:
+    """Say where it is given what a store is asked for; None if it is not."""
+    return f"{dotted(LMCACHE)} in {ANNOTATION}" if own and _has(own.data, LMCACHE) else None
 
 
 def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> None:

@@ -90,7 +90,7 @@ def _note(reading: Reading, told: str | None, count: int, replicas: int | None) 
     else:
         reading.mapped(_AT, f"workers: {workers}")
     if replicas not in {None, count}:
-        reading.lost(_REPLICAS, f"{workers} are given, and these are used")
+        reading.lost(_REPLICAS, f"{workers} given, and used")
     else:
         reading.mapped(_REPLICAS, f"workers: {workers}")
     reading.mapped((*_PORT, "name"), "workers are spoken to by HTTP")

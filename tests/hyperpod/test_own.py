@@ -51,7 +51,7 @@ def test_workers_there_are_the_manifests(tmp_path: Path, own: str) -> None:
     for number in range(2):
         assert note(found, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED
     said = note(found, "spec.replicas")
-    assert (said.became, said.fate) == ("2 workers are given, and these are used", Fate.LOST)
+    assert (said.became, said.fate) == ("2 workers given, and used", Fate.LOST)
     assert note(found, "spec.worker.modelInvocationPort.containerPort").fate is Fate.ELSEWHERE
 
 
