@@ -47,7 +47,8 @@ class Hearing:
 @contextmanager
 def hearing(one: Tiered) -> Iterator[Hearing]:
     """Listen, from when it is heard."""
-    with zmq.Context.instance().socket(zmq.SUB, linger=0) as socket:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    with context.socket(zmq.SUB, linger=0) as socket:
         socket.connect(one.events)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         heard = Hearing(one, socket)
