@@ -48,7 +48,8 @@ class Hearing:
 def hearing(one: Tiered) -> Iterator[Hearing]:
     """Listen, from when it is heard."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    with context.socket(zmq.SUB, linger=0) as socket:
+    with context.socket(zmq.SUB) as socket:
+        socket.linger = 0
         socket.connect(one.events)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         heard = Hearing(one, socket)
