@@ -16,6 +16,7 @@ _LEAST = frozenset(("warmroute_worker_up", "warmroute_session_store_up", "warmro
 _MOST = frozenset(
     (
         "warmroute_worker_ejected",
+        "warmroute_worker_size_unknown",
         "warmroute_tokenizer_workers",
         "warmroute_open_sessions",
         "warmroute_sessions_ended",

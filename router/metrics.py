@@ -256,6 +256,11 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
     out = GaugeMetricFamily(
         "warmroute_worker_ejected", "1 while left out for its failures, else 0.", labels=labels
     )
+    unsized = GaugeMetricFamily(
+        "warmroute_worker_size_unknown",
+        "1 while neither it nor the settings tell how much its KV cache holds, else 0.",
+        labels=labels,
+    )
     ejections = CounterMetricFamily(
         "warmroute_ejections",
         "How often a worker was left out, by the kind of its last failure.",
@@ -270,6 +275,7 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
             booked.add_metric(where, worker.load.kv_tokens)
             pace.add_metric(where, worker.pace.factor)
             out.add_metric(where, float(not worker.breaker.closed))
+            unsized.add_metric(where, float(worker.kv_tokens is None))
             for kind, count in worker.breaker.ejections.items():
                 ejections.add_metric((*where, kind), count)
         for name, value in _sizes(pool).items():
@@ -278,7 +284,7 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
                     f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
                 )
             sizes[name].add_metric((pool.name,), value)
-    yield from (up, flying, booked, pace, out, ejections, *sizes.values())
+    yield from (up, flying, booked, pace, out, unsized, ejections, *sizes.values())
 
 
 def _prompts(pools: Iterable[Pool]) -> Iterator[Metric]:

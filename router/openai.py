@@ -79,6 +79,8 @@ class _Fields(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: Any = None
     cache_salt: Any = None
+    prompt_cache_key: Any = None
+    """Prompts of different ones are routed as if they had nothing in common."""
     n: Any = None
     best_of: Any = None
     max_tokens: Any = None

@@ -181,7 +181,7 @@ class Prompts:
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
         salt = _salt(request)
-        keys = chain(root_key("tokens", identity, salt), ids)
+        keys = chain(root_key("tokens", identity, salt, *_named(request)), ids)
         keeps = self.keeps_ids and not identity.partition("\0")[2]  # an adapter's are named apart
         return Prompt(
             model=request.model or "",
@@ -206,7 +206,7 @@ class Prompts:
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
-        roots = [endpoint.prompted.name, identity, _salt(request)]
+        roots = [endpoint.prompted.name, identity, _salt(request), *_named(request)]
         if more := apart(endpoint, request):
             roots.append(more)
         root = root_key(*roots)
@@ -265,3 +265,10 @@ def _several(endpoint: Endpoint, request: Request) -> bool:
 
 def _salt(request: Request) -> str:
     return request.cache_salt if isinstance(request.cache_salt, str) else ""
+
+
+def _named(request: Request) -> tuple[str, ...]:
+    """What the client keeps its routing apart by. Engines do not look at it, so it is no part of
+    the blocks that they tell of."""
+    named = request.prompt_cache_key
+    return ("prompt_cache_key", named) if isinstance(named, str) and named else ()

@@ -33,6 +33,8 @@ from router.tokenizing import Tokenizing
 from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 
+#: What SageMaker's clients call `prompt_cache_key`.
+PREFIX_AWARE_ID = b"x-amzn-sagemaker-prefix-aware-id"
 STOPPING = "The router is being stopped."
 
 
@@ -202,6 +204,8 @@ class Proxy:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind)
         self._limits.check(endpoint, request)
+        if named := header(exchange.headers, PREFIX_AWARE_ID):
+            request.prompt_cache_key = named.decode("latin-1")
         pool, request.model, workers = self._fleet.route(request.model, in_session=True)
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)

@@ -2,8 +2,10 @@
 
 import re
 
+from router.hyperpod.lmcache import LMCACHE, Naming
 from router.hyperpod.reading import SPEC, Reading
 from router.settings_errors import KeyPath, nearest
+from router.settings_session import REDIS_PATTERN
 from router.units import shown
 
 BACKENDS = ("redis", "tieredstorage")
@@ -16,13 +18,16 @@ _BACKEND: KeyPath = (*_STORE, "l2CacheBackend")
 _URL: KeyPath = (*_STORE, "l2CacheLocalUrl")
 _ENGINE = "the engine's to do; the router does not count this tier"
 _TOLD = "the engine's to do; kvaware counts what workers' events tell of it"
+_ASKED = "the engine's to do; kvaware asks that Redis what lies there"
 _UNTOLD = "the engine's to do; tiers.l2.lmcache in the annotation says how LMCache names its chunks"
 
 
-def check_cache(reading: Reading, strategy: str) -> None:
+def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
     """Check what is said of tiers, and tell that engines have to be told themselves.
 
-    LMCache puts what lies in the host's memory among its engine's events, and nothing of a store.
+    LMCache puts what lies in the host's memory among its engine's events, and nothing of a store:
+    a Redis is asked, where the manifest says how chunks in it are named. `ours`: where settings of
+    our own say it instead.
     """
     reading.mapping(_CACHE)
     if reading.text(_FILE):
@@ -36,16 +41,47 @@ def check_cache(reading: Reading, strategy: str) -> None:
     if listens and reading.get(_CACHE) is not None:
         reading.set(("tiers", "l1", "enabled"), first, _L1)
         reading.set(("tiers", "l2", "enabled"), second, _L2)
-    away = _UNTOLD if listens else _ENGINE
     if first and listens:
         reading.mapped(_L1, _TOLD)
     else:
         _tell(reading, _L1, _ENGINE, on=first)
-    _tell(reading, _L2, away, on=second)
     if reading.mapping(_STORE):
-        _check_store(reading, away, on=second)
+        url = _check_store(reading)
+        if ours and second and listens:
+            for path in (_L2, _BACKEND, _URL):
+                value = _hidden(url) if path == _URL else None
+                reading.elsewhere(path, f"{ours} says what is asked", value)
+        elif url and second and listens:
+            _ask(reading, url)
     elif second:
         reading.refuse(_L2, "needs l2CacheSpec, with l2CacheBackend redis or tieredstorage")
+    away = _UNTOLD if listens else _ENGINE
+    _tell(reading, _L2, away, on=second)
+    (reading.lost if second else reading.elsewhere)(
+        _BACKEND, away if second else "enableL2Cache is not on"
+    )
+    reading.elsewhere(_URL, "for the engine alone", _hidden(reading.text(_URL)))
+
+
+def _ask(reading: Reading, url: str) -> None:
+    """Have the router ask that Redis, where it is known how its keys are made."""
+    naming, shown_url = Naming(reading), _hidden(url)
+    if not re.fullmatch(REDIS_PATTERN, url):
+        naming.lacking.append("a URL of host and port alone, tiers.l2.lmcache.password if need be")
+    if naming.lacking:
+        lacks = "; ".join(naming.lacking)
+        reading.lost(_URL, f"the router cannot ask it without {lacks}", shown_url)
+        return
+    reading.set(LMCACHE, {"redis": url, **naming.settings}, _URL)
+    naming.note()
+    reading.mapped(_URL, "tiers.l2.lmcache.redis, names as in the engine", shown_url)
+    reading.mapped(_L2, _ASKED)
+    reading.mapped(_BACKEND, "tiers.l2.lmcache")
+
+
+def _hidden(url: str | None) -> str | None:
+    """Show a URL without what may be a password."""
+    return shown(re.sub(r"//[^@]*@", "//***@", url)) if url else None
 
 
 def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:
@@ -56,21 +92,20 @@ def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:
         reading.mapped(path, f"tiers.{tier}.enabled: false, and nothing counts it")
 
 
-def _check_store(reading: Reading, lacking: str, *, on: bool) -> None:
+def _check_store(reading: Reading) -> str | None:
+    """Refuse what is wrong with it; return the URL of a Redis."""
     backend, url = reading.text(_BACKEND), reading.text(_URL)
     if backend is None:
         reading.refuse(_BACKEND, f"is needed: {' or '.join(BACKENDS)}")
-        return
+        return None
     word = backend.lower()  # HyperPod takes any case
     if word not in BACKENDS:
         message = f"{shown(backend)} is not one of {', '.join(BACKENDS)}"
         reading.refuse(_BACKEND, message, nearest(word, BACKENDS))
-    elif word == "redis" and url is None:
+    if word != "redis":
+        return None
+    if url is None:
         reading.refuse(_URL, "is needed with redis: redis://host:port")
-    elif word == "redis" and url and not re.match(r"rediss?://[^/\s]+", url):
+    elif not re.match(r"rediss?://[^/\s]+", url):
         reading.refuse(_URL, "is not the URL of a Redis: write redis://host:port")
-    why = lacking if on else "enableL2Cache is not on"
-    (reading.lost if on else reading.elsewhere)(_BACKEND, why)
-    if url:
-        value = re.sub(r"//[^@]*@", "//***@", url)  # a password may stand in it
-        reading.elsewhere(_URL, "for the engine alone", shown(value))
+    return url

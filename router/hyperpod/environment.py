@@ -27,9 +27,8 @@ _EVENTS = "--kv-events-config"
 _STATEFUL = "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"
 
 
-def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
-    """Look at every variable; return what each worker's settings get of them."""
-    extra: dict[str, object] = {}
+def read_environment(reading: Reading, strategy: str) -> None:
+    """Look at every variable, and at the arguments."""
     stateful = _keeps_sessions(reading)
     for number, item in enumerate(reading.items(_ENVIRONMENT)):
         path = (*_ENVIRONMENT, number)
@@ -44,13 +43,12 @@ def read_environment(reading: Reading, strategy: str) -> dict[str, object]:
         elif name in _LASTING:
             _lasting(reading, path, name, text)
         elif name == _STATEFUL:
-            _stateful(reading, path, stateful, extra)
+            _stateful(reading, path, stateful)
         elif name == "VLLM_API_KEY":
-            _key(reading, path, extra)
+            _key(reading, path)
         else:
             reading.elsewhere(path, _ENGINE, f"{shown(name)[1:-1]}=***")
     _read_args(reading, strategy)
-    return extra
 
 
 def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> None:
@@ -74,10 +72,10 @@ def _keeps_sessions(reading: Reading) -> bool:
     return bool(said) and str(said[-1]).lower() in {"true", "1"}
 
 
-def _stateful(reading: Reading, path: KeyPath, wanted: bool, extra: dict[str, object]) -> None:
+def _stateful(reading: Reading, path: KeyPath, wanted: bool) -> None:
     said = f"{_STATEFUL}={str(wanted).lower()}"
     if wanted and "stateful" in reading.able.worker:
-        extra["stateful"] = True
+        reading.set_each("stateful", True, path)
         reading.mapped(path, "workers[].stateful: true", said)
     elif wanted:
         reading.lost(path, "workers' own sessions are not known here", said)
@@ -85,11 +83,11 @@ def _stateful(reading: Reading, path: KeyPath, wanted: bool, extra: dict[str, ob
         reading.mapped(path, "workers keep no sessions", said)
 
 
-def _key(reading: Reading, path: KeyPath, extra: dict[str, object]) -> None:
+def _key(reading: Reading, path: KeyPath) -> None:
     """Give the workers their key where the router has it too; it never stands in settings."""
     said = "VLLM_API_KEY=***"
     if "VLLM_API_KEY" in reading.able.environment:
-        extra["api_key"] = "${VLLM_API_KEY}"
+        reading.set_each("api_key", "${VLLM_API_KEY}", path)
         reading.mapped(path, "workers[].api_key: ${VLLM_API_KEY}", said)
     else:
         reading.lost(path, "set VLLM_API_KEY for the router too, or clients have to send it", said)

@@ -45,16 +45,17 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     manifest, others = find(text, file)
     reading = Reading(manifest, able)
     ours = own.parse_own(reading, manifest)
-    workers = place_workers(reading, told, elsewhere=own.has_workers(reading, ours))
-    strategy = choose_strategy(reading)
-    extra = read_environment(reading, strategy)
-    _extend(reading, extra)
+    workers = place_workers(reading, told, own.count_workers(reading, ours))
+    chosen = choose_strategy(reading)
+    strategy = own.name_strategy(ours) or chosen
+    check_cache(reading, strategy, own.asks(ours))  # what it needs of variables, it notes
+    read_environment(reading, strategy)
     limit(reading, workers)
-    check_cache(reading, strategy)
     open_door(reading, paths.requests, paths.probes)
     note_the_rest(reading)
     if ours is not None:
         own.overlay(reading, ours, told)
+    own.spread(reading)
     notes = [*reading.notes, *(_passed_over(kind) for kind in others)]
     if manifest.data.get("status") is not None:
         notes.append(Note("status", "***", "written by Kubernetes", Fate.ELSEWHERE))
@@ -62,13 +63,6 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     empty = ours.empty if ours else set()
     document = Document(file, reading.data, places, [], empty)
     return Mapped(reading.data, document, reading.problems, notes)
-
-
-def _extend(reading: Reading, extra: dict[str, object]) -> None:
-    """Give every worker what the manifest says of all of them."""
-    urls = reading.data.get("workers")
-    if extra and isinstance(urls, list):
-        reading.data["workers"] = [{"url": url, **extra} for url in urls]
 
 
 def _passed_over(kind: str) -> Note:

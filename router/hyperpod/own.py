@@ -1,16 +1,20 @@
 """Settings of our own within a manifest: what it has no field for, such as who may come in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from router import settings_yaml
 from router.hyperpod.documents import Manifest
-from router.hyperpod.reading import Reading
-from router.settings_errors import KeyPath, Problem, SettingsError
+from router.hyperpod.lmcache import LMCACHE
+from router.hyperpod.notes import Fate
+from router.hyperpod.reading import EACH, Reading
+from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 
 ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _WORKERS = frozenset(("workers", "pools"))
+#: Settings that are replaced as a whole: another one has other options.
+_WHOLE: tuple[KeyPath, ...] = (("strategy",), LMCACHE)
 
 
 def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | None:
@@ -28,11 +32,27 @@ def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | 
     return document
 
 
-def has_workers(reading: Reading, own: settings_yaml.Document | None) -> bool:
-    """Whether workers are given there; what cannot be read may hold some."""
+def count_workers(reading: Reading, own: settings_yaml.Document | None) -> int | None:
+    """Count those that are given there, 0 where they cannot be read; None where none are."""
     if own is None:
-        return reading.get(_AT) is not None
-    return not _WORKERS.isdisjoint(cast("dict[str, object]", own.data))
+        return None if reading.get(_AT) is None else 0
+    data = cast("dict[str, object]", own.data)
+    if _WORKERS.isdisjoint(data):
+        return None
+    return sum(len(cast("list[object]", owner["workers"])) for owner in _owners(data))
+
+
+def name_strategy(own: settings_yaml.Document | None) -> str | None:
+    """Return the strategy that is given there; of `session`, the one that it stands over."""
+    said = cast("dict[str, object]", own.data).get("strategy") if own else None
+    while isinstance(said, Mapping):
+        said = said.get("over", said.get("name"))
+    return said if isinstance(said, str) else None
+
+
+def asks(own: settings_yaml.Document | None) -> str | None:
+    """Say where it is given what a store is asked for; None if it is not."""
+    return f"{dotted(LMCACHE)} in {ANNOTATION}" if own and _has(own.data, LMCACHE) else None
 
 
 def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> None:
@@ -43,16 +63,86 @@ def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> 
     data = dict(cast("dict[str, object]", own.data))
     for key in _WORKERS if told else ():
         data.pop(key, None)
+    _tell(reading, data)
     if "pools" in data:  # of workers, which may be given either way
         reading.data.pop("workers", None)
-    if "strategy" in data:  # another one has other options
-        reading.data.pop("strategy", None)
+    for whole in _WHOLE:
+        if _has(data, whole):
+            _drop(reading.data, whole)
     _merge(reading.data, data)
     line, column = reading.place(_AT)
     for path, (below, _) in own.places.items():
         if path and path[0] in data:
             reading.places[path] = (line + below, column)
     reading.mapped(_AT, f"as they stand there: {', '.join(data)}", "YAML")
+
+
+def spread(reading: Reading) -> None:
+    """Give every worker what the manifest says of all of them, unless it says so itself."""
+    if reading.each:
+        for owner in _owners(reading.data):
+            workers = cast("list[object]", owner["workers"])
+            owner["workers"] = [_with(worker, reading.each) for worker in workers]
+
+
+def _with(worker: object, each: Mapping[str, object]) -> object:
+    if isinstance(worker, str):
+        return {"url": worker, **each}
+    return {**each, **worker} if isinstance(worker, Mapping) else worker
+
+
+def _owners(data: dict[str, object]) -> Iterator[dict[str, object]]:
+    """Yield what holds a list of workers: the settings, or pools."""
+    pools = data.get("pools")
+    for one in [data, *(pools if isinstance(pools, list) else ())]:
+        if isinstance(one, dict) and isinstance(one.get("workers"), list):
+            yield one
+
+
+def _tell(reading: Reading, data: dict[str, object]) -> None:
+    """Say of the fields whose settings are given there that these take their place."""
+    settings: dict[str, list[KeyPath]] = {}
+    for setting, source in reading.sources:
+        settings.setdefault(dotted(source), []).append(setting)
+    for number, note in enumerate(reading.notes):
+        mine = settings.get(note.field, [])
+        gone = [dotted(one) for one in mine if _replaces(data, one)]
+        if note.fate is not Fate.MAPPED or not gone:
+            continue
+        became, fate = f"{ANNOTATION} takes its place", Fate.ELSEWHERE
+        if len(gone) < len(mine):
+            became, fate = f"{note.became}; but {', '.join(gone)} as in {ANNOTATION}", note.fate
+        reading.notes[number] = note._replace(became=became, fate=fate)
+
+
+def _replaces(data: dict[str, object], setting: KeyPath) -> bool:
+    if setting == ("workers",):
+        return not _WORKERS.isdisjoint(data)
+    if setting[0] == EACH:
+        workers = [one for owner in _owners(data) for one in cast("list[object]", owner["workers"])]
+        told = [isinstance(one, Mapping) and setting[1] in one for one in workers]
+        return bool(told) and all(told)
+    return _has(data, setting)
+
+
+def _has(data: object, setting: KeyPath) -> bool:
+    """Whether a setting is given, or something else where a mapping with it would be."""
+    for part in setting:
+        if not isinstance(data, Mapping):
+            return True
+        if part not in data:
+            return False
+        data = data[part]
+    return True
+
+
+def _drop(data: dict[str, object], setting: KeyPath) -> None:
+    """Remove a setting, if it is there."""
+    where: object = data
+    for part in setting[:-1]:
+        where = where.get(part) if isinstance(where, dict) else None
+    if isinstance(where, dict):
+        where.pop(setting[-1], None)
 
 
 def _moved(problem: Problem, reading: Reading) -> Problem:

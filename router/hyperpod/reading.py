@@ -9,6 +9,8 @@ from router.settings_errors import KeyPath, Problem, dotted, nearest
 from router.units import shown
 
 SPEC: KeyPath = ("spec",)
+#: Where settings of every worker stand.
+EACH = "workers[]"
 
 
 class Able(NamedTuple):
@@ -33,6 +35,10 @@ class Reading:
         """The settings, as a file of ours would hold them."""
         self.places: dict[KeyPath, tuple[int, int]] = {}
         """Line and column in the manifest of each of them."""
+        self.each: dict[str, object] = {}
+        """What every worker's settings get."""
+        self.sources: list[tuple[KeyPath, KeyPath]] = []
+        """Settings, and the field that each came from; those of `each` begin with `EACH`."""
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
         self._noted: set[KeyPath] = set()
@@ -115,6 +121,12 @@ class Reading:
             where = cast("dict[str, object]", where.setdefault(str(part), {}))
         where[str(setting[-1])] = value
         self.places[setting] = self.place(source)
+        self.sources.append((setting, source))
+
+    def set_each(self, setting: str, value: object, source: KeyPath) -> None:
+        """Give a setting of every worker its value."""
+        self.each[setting] = value
+        self.sources.append(((EACH, setting), source))
 
     def place(self, path: KeyPath) -> tuple[int, int]:
         """Return line and column of a field, or of what holds it."""

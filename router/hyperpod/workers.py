@@ -16,36 +16,48 @@ MOST = 4096
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _REPLICAS: KeyPath = (*SPEC, "replicas")
 _PORT: KeyPath = (*SPEC, "worker", "modelInvocationPort")
+_NUMBER: KeyPath = (*_PORT, "containerPort")
 
 
-def place_workers(reading: Reading, told: str | None, elsewhere: bool) -> int:
+def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
     """Set `workers` from what the operator `told`, or else from the annotation; count them.
 
-    `elsewhere`: they are given in settings of our own, within the manifest.
+    `own`: so many are given in settings of our own, within the manifest; 0 where that is not known.
     """
     reading.mapping((*SPEC, "worker"))
     replicas = reading.whole(_REPLICAS, 0, MOST, None)
-    port = reading.whole((*_PORT, "containerPort"), 1, 65535, None)
+    port = reading.whole(_NUMBER, 1, 65535, None)
     if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":
         reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
     text = told or reading.text(_AT)
-    if not text:
-        if not elsewhere:
-            message = (
-                f"does not say where the workers are: give {OPTION} (WARMROUTE_WORKERS), or the"
-                f" annotation {ANNOTATION}, such as http://llama-{REPLICA}.llama:8000"
-            )
-            reading.refuse(("metadata",), message)
-        return replicas or 1
+    urls = _read(reading, told, text, replicas or 1, port) if text else []
+    if text:
+        reading.set(("workers",), urls, _AT)
+    elif own is None:
+        message = (
+            f"does not say where the workers are: give {OPTION} (WARMROUTE_WORKERS), or the"
+            f" annotation {ANNOTATION}, such as http://llama-{REPLICA}.llama:8000"
+        )
+        reading.refuse(("metadata",), message)
+    count = len(urls) if told else own or len(urls)
+    if count:
+        _note(reading, told, count, replicas)
+        if told or not own:
+            reading.mapped(_NUMBER, "port of workers that are given without one")
+        reading.elsewhere(_NUMBER, "the URLs of workers have their own")
+    return count or replicas or 1
+
+
+def _read(
+    reading: Reading, told: str | None, text: str, replicas: int, port: int | None
+) -> list[str]:
     urls = []
-    for url in addresses(text, replicas or 1, port):
+    for url in addresses(text, replicas, port):
         try:
             urls.append(parse_url(url))
         except ValueError as error:
             _refuse(reading, told, str(error))
-    reading.set(("workers",), urls, _AT)
-    _note(reading, told, len(urls), replicas)
-    return len(urls)
+    return urls
 
 
 def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
@@ -78,8 +90,7 @@ def _note(reading: Reading, told: str | None, count: int, replicas: int | None) 
     else:
         reading.mapped(_AT, f"workers: {workers}")
     if replicas not in {None, count}:
-        reading.lost(_REPLICAS, f"{workers} are given, and these are used")
+        reading.lost(_REPLICAS, f"{workers} given, and used")
     else:
         reading.mapped(_REPLICAS, f"workers: {workers}")
-    reading.mapped((*_PORT, "containerPort"), "port of workers that are given without one")
     reading.mapped((*_PORT, "name"), "workers are spoken to by HTTP")

@@ -185,10 +185,11 @@ def test_the_manifest_of_hyperpod() -> None:
     assert (settings.limits.in_flight, settings.limits.queue) == (64, 64)
     assert settings.strategy.written()["over"] == "kvaware"
     assert settings.session.field == "user_id"
-    lost = [note.field for note in notes if note.fate is Fate.LOST]
-    assert lost == ["spec.kvCacheSpec.enableL2Cache", "spec.kvCacheSpec.l2CacheSpec.l2CacheBackend"]
-    assert not [note for note in notes if "nobody knows" in note.became]
-    assert {note.fate for note in notes} == set(Fate)
+    asked = settings.tiers.l2.lmcache
+    assert asked is not None
+    assert (asked.redis, asked.names) == ("redis://redis.team-a.svc:6379", "engine")
+    assert (asked.model, asked.seed) == ("/opt/ml/model", "0")
+    assert {note.fate for note in notes} == {Fate.MAPPED, Fate.ELSEWHERE}
 
 
 def test_readme_names_every_folder() -> None:

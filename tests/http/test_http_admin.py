@@ -43,6 +43,7 @@ FAMILIES = {
     "warmroute_retries_denied": "counter",
     "warmroute_tasks": "gauge",
     "warmroute_worker_ejected": "gauge",
+    "warmroute_worker_size_unknown": "gauge",
     "warmroute_ejections": "counter",
     "warmroute_prompts": "counter",
     "warmroute_prompts_by_text": "counter",

@@ -64,13 +64,37 @@ def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
                 assert read_all(connection).startswith(b"GET /health HTTP/1.1\r\n")
 
 
-def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter) -> None:
-    """How large its cache is, is good to know and not needed."""
-    worker = stub()
-    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf"
-    router = route(worker.url, health={"timeout": "200ms"})
-    (status,) = router.http.get("/workers").json()
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf",
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["half", "404"],
+)
+def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: bytes) -> None:
+    """How large its cache is, is good to know and not needed: it gets its requests, and a metric
+    says that it is not known."""
+    worker, other = stub(), stub()
+    worker._fixed[b"/metrics"] = told
+    router = route(
+        worker.url,
+        {"url": other.url, "kv_tokens": 1000},
+        strategy="roundrobin",
+        health={"timeout": "200ms", "interval": "10ms"},
+    )
+    status = {one["url"]: one for one in router.http.get("/workers").json()}[worker.url]
     assert (status["state"], status["kv_tokens"]) == ("ready", None)
+    passed = len(worker.probes)
+    until(lambda: len(worker.probes) > passed + 5)
+    chat = {"model": "m", "messages": []}
+    for _ in range(4):
+        assert router.http.post("/v1/chat/completions", json=chat).status_code == 200
+    assert (len(worker.requests), len(other.requests)) == (2, 2)
+    for url, unknown in ((worker.url, 1), (other.url, 0)):
+        name = url.removeprefix("http://")
+        found = router.metric("warmroute_worker_size_unknown", pool="default", worker=name)
+        assert found == unknown
 
 
 def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:

@@ -93,6 +93,19 @@ def test_r4_a_shared_system_prompt_pins_nobody() -> None:
     assert held >= 0.9 * 199 * 2000
 
 
+def test_r4_the_longest_match_alone_pins_everybody() -> None:
+    """What the row before is about: whoever has the system prompt first would get all."""
+    run, counts = Run("prefixaware", 4), Counter[str]()
+    system = words("s", 2000)
+    for user in range(200):
+        asked = prompt(system + words(f"u{user}", 200))
+        ranked = run.strategy.rank(asked, run.workers, 0.0).candidates
+        longest = max(ranked, key=lambda one: one.held_tokens).worker
+        run.strategy.placed(asked, longest, 0.0)
+        counts[longest.name] += 1
+    assert max(counts.values()) >= 199
+
+
 def test_r12_round_robin_is_even() -> None:
     """Seven workers, 700 requests: 100 each."""
     run = Run("roundrobin", 7)

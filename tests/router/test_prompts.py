@@ -108,12 +108,16 @@ def test_where_one_message_ends_matters() -> None:
 
 
 def test_salt_model_and_kind_separate() -> None:
-    """Whatever an engine keeps apart shares no key: cache_salt, model, endpoint."""
+    """Whatever an engine or a client keeps apart shares no key: cache_salt, model, endpoint,
+    prompt_cache_key."""
     text = {"messages": says(LONG), "prompt": LONG, "input": LONG}
     prompts = [
         prompt(CHAT, text),
         prompt(CHAT, {**text, "cache_salt": "a"}),
         prompt(CHAT, {**text, "cache_salt": "b"}),
+        prompt(CHAT, {**text, "prompt_cache_key": "a"}),
+        prompt(CHAT, {**text, "prompt_cache_key": "b"}),
+        prompt(CHAT, {**text, "prompt_cache_key": "b", "cache_salt": "b"}),
         prompt(CHAT, {**text, "model": "n"}),
         prompt(CHAT, {**text, "model": "ma"}),
         prompt(COMPLETION, text),
@@ -129,6 +133,7 @@ def test_settings_of_the_answer_do_not_separate() -> None:
     """Temperature and the like change no prompt."""
     base = prompt(CHAT, {"messages": TALK})
     more = {"temperature": 0.5, "max_tokens": 5, "stream": True, "user": "u", "cache_salt": ""}
+    more |= {"prompt_cache_key": None}
     assert prompt(CHAT, {"messages": TALK, **more}).keys == base.keys
 
 

@@ -85,6 +85,9 @@ def test_keys_are_of_tokens_alone() -> None:
         ({"model": "m"}, {"model": "m", "cache_salt": "a"}, False),
         ({"model": "m", "cache_salt": "b"}, {"model": "m", "cache_salt": "a"}, False),
         ({"model": "m", "cache_salt": "a"}, {"model": "alias", "cache_salt": "a"}, True),
+        ({"model": "m"}, {"model": "m", "prompt_cache_key": "a"}, False),
+        ({"model": "m", "prompt_cache_key": "b"}, {"model": "m", "prompt_cache_key": "a"}, False),
+        ({"model": "m", "cache_salt": "a"}, {"model": "m", "prompt_cache_key": "a"}, False),
     ],
 )
 @pytest.mark.parametrize("text", ["x" * 2000, "x?" * 1000], ids=["tokens", "text"])

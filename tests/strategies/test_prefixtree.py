@@ -1,9 +1,15 @@
 """The prefix tree against pygtrie, its bounds, and the order in which it forgets."""
 
+import tracemalloc
+from bisect import bisect_right
+from random import Random
+
 import pygtrie
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies.blocks import TEXT_ENDS
 from strategies.prefixtree import AT_ONCE, LONGEST_ANSWER, Placement, PrefixTree
 
 Prompt = tuple[int, ...]
@@ -91,6 +97,24 @@ def test_bound_holds_and_never_invents(
             assert all(shadow.size <= capacity for shadow in tree._shadows.values())
     truth = reference.held(asked)
     assert all(depth <= truth.get(worker, 0) for worker, depth in tree.held(keys(asked)).items())
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_memory_stays_where_it_is(bounded: bool) -> None:
+    """Row L1: distinct prompts of 8,000 tokens, as many as come; all that is allocated counts."""
+    limit, blocks = 1 << 18, bisect_right(TEXT_ENDS, 4 * 8000) - 1
+    tree = PrefixTree(limit if bounded else 64 * limit)
+    sizes: list[int] = []
+    tracemalloc.start()
+    try:
+        for number in range(600):
+            prompt = [Random(number).getrandbits(64) for _ in range(blocks)]
+            tree.close(tree.insert(prompt, f"w{number % 4}"))
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert (max(sizes) <= 1.1 * limit) is bounded
+    assert (max(sizes[300:]) <= 1.1 * max(sizes[:300])) is bounded
 
 
 @given(_steps, st.integers(1, 12), st.data())

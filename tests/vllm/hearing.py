@@ -1,8 +1,8 @@
 """What engines publish, word by word, beside what a router makes of it."""
 
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import msgspec
 import zmq
@@ -20,34 +20,16 @@ class Event(NamedTuple):
     fields: dict[str, Any]
 
 
-class Hearing(AbstractContextManager["Hearing"]):
+class Hearing:
     """A subscriber of its own to one engine."""
 
-    def __init__(self, one: Tiered) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
-        self._socket.connect(one.events)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._one = one
+    def __init__(self, one: Tiered, socket: "zmq.Socket[bytes]") -> None:
+        self._one, self._socket = one, socket
 
-    def __enter__(self) -> Self:
-        """Wait until it is heard."""
-
-        def heard() -> bool:
-            step(self._one)
-            return bool(self._socket.poll(500))
-
-        until(heard, 60)
-        self.all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Listen no more."""
-        self._socket.close(linger=0)
+    def is_heard(self) -> bool:
+        """Whether it tells anything with a step."""
+        step(self._one)
+        return bool(self._socket.poll(500))
 
     def all(self) -> list[Event]:
         """Everything since it was last asked, in the order in which it was told; what the engine
@@ -60,3 +42,17 @@ class Hearing(AbstractContextManager["Hearing"]):
                 hashes = one.get("block_hashes", [])
                 events.append(Event(one["type"], one.get("medium", ""), hashes, one))
         return events
+
+
+@contextmanager
+def hearing(one: Tiered) -> Iterator[Hearing]:
+    """Listen, from when it is heard."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    with context.socket(zmq.SUB) as socket:
+        socket.linger = 0
+        socket.connect(one.events)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        heard = Hearing(one, socket)
+        until(heard.is_heard, 60)
+        heard.all()
+        yield heard

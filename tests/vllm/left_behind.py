@@ -7,19 +7,19 @@ from pathlib import Path
 _SHARED = "/dev/shm/"  # noqa: S108 - that is its name
 
 
-def shared_memory(group: int) -> set[Path]:
-    """Segments that processes of a group have open now."""
+def shared_memory(group: int, *, others: bool = False) -> set[Path]:
+    """Segments that processes of a group have open now, or all `others`."""
     found: set[Path] = set()
     for process in Path("/proc").iterdir():
-        if process.name.isdecimal() and _group(process) == group:
+        if process.name.isdecimal() and (_group(process) == group) is not others:
             with suppress(OSError):  # it is gone, or not ours
                 found |= _mapped((process / "maps").read_text())
     return found
 
 
-def remove(segments: Iterable[Path]) -> None:
-    """Remove them, where they are still there."""
-    for one in segments:
+def remove(segments: Iterable[Path], group: int) -> None:
+    """Remove what a group had open, where it is still there and nobody else has it open."""
+    for one in set(segments) - shared_memory(group, others=True):
         one.unlink(missing_ok=True)
 
 

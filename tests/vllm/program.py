@@ -14,7 +14,7 @@ import httpx
 from tests.vllm.left_behind import remove, shared_memory
 
 #: Seconds that one may take to start, and to stop.
-START_S, STOP_S = 180.0, 20.0
+START_S, STOP_S = 400.0, 20.0
 
 
 class Program:
@@ -46,18 +46,26 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """End it, and all that it started; remove what is left of it in shared memory."""
+        """End it, and all that it started; remove what is left of it alone in shared memory."""
+        self._end(STOP_S)
+
+    def kill(self) -> None:
+        """The same, at once."""
+        self._end(None)
+
+    def _end(self, patience: float | None) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         segments = shared_memory(process.pid)
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
+        if patience is not None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
         with suppress(ProcessLookupError):  # its group is gone with its last process
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        remove(segments)
+        remove(segments, process.pid)
 
     def _wait(self, well: str) -> None:
         assert self._process is not None

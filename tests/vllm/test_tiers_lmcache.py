@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
 import httpx
@@ -23,8 +23,8 @@ from strategies.loads import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.chains import vllm_pickle
-from tests.vllm.engine import BLOCK, command, make_model
-from tests.vllm.hearing import Hearing
+from tests.vllm.engine import BLOCK
+from tests.vllm.hearing import hearing
 from tests.vllm.lmcache import CHUNK, NOT_INSTALLED, Server, engine, hits, installed, stats
 from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
 from tests.vllm.tiered import (
@@ -62,16 +62,8 @@ class Fleet(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny model."""
-    return make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Their engines name blocks by hashes with seeds of their own; LMCache does not care."""
-    if command() is None:
-        pytest.skip("no vLLM")
     if not installed():
         pytest.skip(NOT_INSTALLED)
     logs = tmp_path_factory.mktemp("logs")
@@ -197,7 +189,7 @@ def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
 def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model: Path) -> None:
     """Other sizes, other hashes, and all of them computed from tokens: engines' and LMCache's."""
     one, text = fleet.one, words(Random(304), 200)
-    with Hearing(one.engine) as heard:
+    with hearing(one.engine) as heard:
         answer = one.engine.direct(text, return_token_ids=True)
         ids = answer.json()["prompt_token_ids"]
         place = memory(router).index.place
@@ -228,7 +220,7 @@ def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
     text = words(Random(305), 200)
     told: list[set[int]] = []
     for host in (fleet.one, fleet.cold):
-        with Hearing(host.engine) as heard:
+        with hearing(host.engine) as heard:
             answer = host.engine.direct(text)
             until(lambda: believed(router, host.engine, text).gpu == whole(answer), PATIENCE)  # noqa: B023
             events = heard.all()
@@ -307,7 +299,7 @@ def test_what_lies_in_the_store_can_be_judged(fleet: Fleet, model: Path) -> None
 
     assert wrong() == ""
     assert "64 tokens at 256 bytes; tiers.l2.lmcache.chunk is 256" in wrong(chunk=256)
-    assert f"holds chunks of {model} with 1 GPUs" in wrong(model="other")
+    assert wrong(model="other") == ""  # others' chunks say nothing of ours
     said = wrong(gpus=2)
     assert "with 1 GPUs" in said
     assert f"settings say {model} with 2 GPUs" in said
@@ -338,3 +330,56 @@ def test_a_prompt_of_whole_chunks(fleet: Fleet, router: Router) -> None:
         assert (predicted(answer), cached(answer)) == (len(ids), len(ids) - 1)
         other_work(one.engine, lambda: told() == 0)
         step(one.engine)
+
+
+def on_l1(router: Router, host: Host, text: str) -> int:
+    """Have an engine compute a prompt, and keep it on L1 and L2 alone; return its tokens there."""
+    chunked = computed(router, host, text)
+    left_gpu(router, host, text)
+    lies(router, host, text, Held(0, chunked))
+    return chunked
+
+
+def resumed(fleet: Fleet, host: Host) -> None:
+    """Wait until an engine asks its new server, and stores there: it looks for it now and then."""
+    with Redis.from_url(fleet.redis.url) as client:
+        before = client.dbsize()
+
+        def works() -> bool:
+            host.engine.direct(words(Random(SystemRandom().random()), 60))
+            asked = host.server.counted().get(("lmcache_mp_lookup_requested_tokens_total", ""), 0)
+            return asked > 0 and client.dbsize() > before
+
+        until(works, PATIENCE)
+
+
+def test_a_server_that_is_lost(fleet: Fleet, router: Router) -> None:
+    """The engine computes what it had, and no request fails; when it is back its memory is empty,
+    which is known: what it had is promised from the store, and what is new from its memory."""
+    one, text, new = fleet.one, words(Random(310), 200), words(Random(311), 200)
+    chunked = on_l1(router, one, text)
+    one.server.kill()
+    try:
+        with only(router, one.engine):
+            answer = sent(router, text)
+            assert (predicted(answer), cached(answer)) == (chunked, 0)
+            assert cached(sent(router, words(Random(312), 50))) == 0
+    finally:
+        one.server.start()
+    resumed(fleet, one)
+    left_gpu(router, one, text)
+    lies(router, one, text, Held(0, 0, chunked))
+    assert reason(found(router, one, text, Held(0, 0, chunked))) == "l2"
+    chunked = on_l1(router, one, new)
+    assert reason(found(router, one, new, Held(0, chunked))) == "l1"
+
+
+def test_a_server_that_starts_again(fleet: Fleet, router: Router) -> None:
+    """The store behind it has all that it had, which is promised from there."""
+    one, text = fleet.one, words(Random(313), 200)
+    chunked = on_l1(router, one, text)
+    one.server.stop()
+    one.server.start()
+    resumed(fleet, one)
+    lies(router, one, text, Held(0, 0, chunked))
+    assert reason(found(router, one, text, Held(0, 0, chunked))) == "l2"

@@ -19,8 +19,8 @@ from strategies.loads import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.chains import vllm_cbor
-from tests.vllm.engine import BLOCK, command, make_model
-from tests.vllm.hearing import Event, Hearing
+from tests.vllm.engine import BLOCK
+from tests.vllm.hearing import Event, hearing
 from tests.vllm.native import engine, hits
 from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
 from tests.vllm.tiered import (
@@ -55,16 +55,8 @@ class Fleet(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny model."""
-    return make_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """They name blocks by hashes of CBOR, as the recipes have it."""
-    if command() is None:
-        pytest.skip("no vLLM")
     if not has("redis"):
         pytest.skip("Redis's client is not installed in the environment that vLLM is in (redis)")
     logs = tmp_path_factory.mktemp("logs")
@@ -210,7 +202,7 @@ def test_salts_keep_apart_on_every_tier(fleet: Fleet, router: Router) -> None:
     """What engines tell of slower tiers has no salt in it; their names have."""
     one, text = fleet.pair[0], words(Random(104), 120)
     cold, salt = fleet.other(one), {"cache_salt": "tenant"}
-    with Hearing(one) as heard:
+    with hearing(one) as heard:
         full = computed(router, one, text, **salt)
         events = heard.all()
     salted = [event for event in events if event.fields.get("extra_keys") not in (None, [None])]
@@ -229,7 +221,7 @@ def test_what_engines_tell_of_their_tiers(fleet: Fleet, router: Router) -> None:
     told of a GPU."""
     one, text = fleet.pair[0], words(Random(105), 230)
     cold = fleet.other(one)
-    with Hearing(one) as heard, Hearing(cold) as other:
+    with hearing(one) as heard, hearing(cold) as other:
         full = computed(router, one, text)
         events = heard.all()
         on_gpu = [one for one in events if (one.kind, one.medium) == ("BlockStored", "GPU")]
@@ -276,7 +268,7 @@ def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
     """L1 and L2 stay, and are found."""
     one, text = fleet.pair[0], words(Random(106), 200)
     full = computed(router, one, text)
-    with Hearing(one) as heard:
+    with hearing(one) as heard:
         assert httpx.post(one.url + RESET, timeout=30).status_code == 200
         lies_after = partial(believed, router, one, text)
         step(one)
@@ -289,7 +281,7 @@ def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
     """With `reset_external`. It is found out by what is told again, and counted once."""
     one, text = fleet.pair[0], words(Random(107), 200)
     full = computed(router, one, text)
-    with Hearing(one) as heard:
+    with hearing(one) as heard:
         answer = httpx.post(one.url + RESET, params={"reset_external": "true"}, timeout=30)
         assert answer.status_code == 200
         step(one)

@@ -1,0 +1,132 @@
+"""How LMCache in the workers' engines names what it keeps in Redis, as far as a manifest says.
+
+Its variables: `lmcache/v1/config.py`; what the names are made of: `router/stores/engine_chunks.py`.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import get_args
+
+from router.hyperpod.reading import SPEC, Reading
+from router.settings_errors import KeyPath
+from router.stores.engine_chunks import Hash
+
+#: The settings that it becomes.
+LMCACHE: KeyPath = ("tiers", "l2", "lmcache")
+_ENVIRONMENT: KeyPath = (*SPEC, "worker", "environmentVariables")
+_ARGS: KeyPath = (*SPEC, "worker", "args")
+_SEED = "PYTHONHASHSEED"
+_CHUNK = "LMCACHE_CHUNK_SIZE"
+_HASH = "LMCACHE_PRE_CACHING_HASH_ALGORITHM"
+_FILE = "LMCACHE_CONFIG_FILE"
+_SIZES = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
+#: What vLLM's flags say, and what LMCache calls it (`lmcache/utils.py`).
+_TYPES = {
+    "bfloat16": "bfloat16",
+    "half": "half",
+    "float16": "half",
+    "float": "float",
+    "float32": "float",
+}
+_AUTO = "auto"
+
+
+class Naming:
+    """What there is to know of names, and what is not said."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._variables = _variables(reading)
+        self._flags = _flags(reading)
+        self.settings: dict[str, object] = {"names": "engine"}
+        """Of `tiers.l2.lmcache`."""
+        self.lacking: list[str] = []
+        """What would have to be said; empty if all of it is."""
+        self._used: dict[str, KeyPath] = {}
+        if _FILE in self._variables:
+            self.lacking.append(f"what stands in the file {_FILE}")
+        self._hash()
+        self._chunk()
+        self._model()
+        self._gpus()
+        self._dtype()
+
+    def note(self) -> None:
+        """Note the variables that it was taken from; values are not shown."""
+        for setting, path in self._used.items():
+            name = next(name for name, (place, _) in self._variables.items() if place == path)
+            self._reading.sources.append((LMCACHE, path))
+            self._reading.mapped(path, f"tiers.l2.lmcache.{setting}", f"{name}=***")
+
+    def _take(self, setting: str, variable: str, value: object) -> None:
+        self.settings[setting] = value
+        self._used[setting] = self._variables[variable][0]
+
+    def _hash(self) -> None:
+        function, seed = self._value(_HASH), self._value(_SEED)
+        if function in get_args(Hash):
+            self._take("hash", _HASH, function)
+        elif _HASH in self._variables:
+            self.lacking.append(f"{_HASH}, {' or '.join(get_args(Hash))}")
+        if seed is not None and seed.isdecimal():
+            self._take("seed", _SEED, seed)
+        elif _SEED in self._variables or function in {None, "builtin"}:
+            self.lacking.append(f"{_SEED}, a number")
+
+    def _chunk(self) -> None:
+        value = self._value(_CHUNK)
+        if value is not None and value.isdecimal():
+            self._take("chunk", _CHUNK, int(value))
+        elif _CHUNK in self._variables:
+            self.lacking.append(f"{_CHUNK}, a number")
+
+    def _model(self) -> None:
+        model = self._flags.get("--model") or self._flags.get("")
+        if model:
+            self.settings["model"] = model
+        else:
+            self.lacking.append("the model in worker.args")
+
+    def _gpus(self) -> None:
+        said = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
+        sizes = [int(one) for one in said if one is not None and one.isdecimal()]
+        if sizes:
+            self.settings["gpus"] = prod(sizes)
+        if len(sizes) < len(said) - said.count(None):
+            self.lacking.append("numbers of GPUs in worker.args")
+
+    def _dtype(self) -> None:
+        kept, computed = (self._flags.get(one, _AUTO) for one in ("--kv-cache-dtype", "--dtype"))
+        said = computed if kept == _AUTO else kept
+        if said in _TYPES:
+            self.settings["dtype"] = _TYPES[said]
+        elif said != _AUTO:
+            self.lacking.append("LMCache's word for the KV cache's type")
+
+    def _value(self, name: str) -> str | None:
+        return self._variables[name][1] if name in self._variables else None
+
+
+def _variables(reading: Reading) -> dict[str, tuple[KeyPath, str | None]]:
+    """Where each stands, and its value if that is written there; of several the last counts."""
+    found: dict[str, tuple[KeyPath, str | None]] = {}
+    for number, one in enumerate(reading.items(_ENVIRONMENT)):
+        if isinstance(one, Mapping):
+            value = one.get("value")
+            text = value if isinstance(value, str) else None
+            found[str(one.get("name"))] = (*_ENVIRONMENT, number), text
+    return found
+
+
+def _flags(reading: Reading) -> dict[str, str]:
+    """What each says, the last of several; under an empty name what comes before all flags."""
+    found: dict[str, str] = {}
+    name = ""
+    for one in map(str, reading.items(_ARGS)):
+        if one.startswith("-"):
+            name, _, value = one.partition("=")
+            name = name.replace("_", "-")
+            found[name] = value
+        elif one != "serve" and not found.get(name):  # `vllm serve MODEL`
+            found[name] = one
+    return found
