@@ -122,6 +122,8 @@ class Attempt:
                 raise Elsewhere
         except BaseException:
             self._began = False
+            if job.exchange.left:
+                self.status = CLIENT_LEFT
             self.settle(Usage())
             raise
         return visit.stripped(job.exchange)

@@ -39,11 +39,12 @@ class Failover:
         self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
 
-    async def answer(self, job: Job) -> None:
+    async def answer(self, job: Job, *, others: bool = False) -> bool:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
         Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
-        many are, and every one after the first comes out of the retry budget.
+        many are, and every one after the first comes out of the retry budget. False if nobody was
+        asked, and there are `others` who had no room when it was decided.
         """
         asked = 0
         retrying = vanished = False
@@ -52,6 +53,7 @@ class Failover:
         left = list(range(len(candidates)))
         try:
             while left:
+                job.exchange.asked = False
                 if asked and not retrying:
                     if not await self._budget.turn(self._admission.in_flight, self._patience):
                         break
@@ -64,9 +66,10 @@ class Failover:
                 stays = first and job.decision.stays
                 last = asked + 1 >= self._attempts or not left or stays
                 attempt = Attempt(job, worker, ranked)  # before others could take the place
+                job.exchange.asked = True
                 try:
                     if await self._attempt(attempt, is_last=last):
-                        return
+                        return True
                     asked += 1
                     error = NoWorker("Every worker that was asked is full; please try again.")
                 except WorkerError as failure:
@@ -80,6 +83,8 @@ class Failover:
                     attempt.release()
                     self._admission.freed(worker)
                     self._holding.freed()
+            if others and not asked:
+                return False
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
             error = None  # its traceback leads to this frame, and so to itself
@@ -99,12 +104,12 @@ class Failover:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
-        body = _body(job, worker)
-        path, key = job.endpoint.path.encode(), worker.api_key
         asks = exchange if job.visit is None else await attempt.bound(job.visit)
-        head = upstream_head(path, asks, worker.host, key, len(body))
         usage, relay = Usage(), Relay(job.endpoint, exchange)
         try:
+            body = _body(job, worker)
+            path, key = job.endpoint.path.encode(), worker.api_key
+            head = upstream_head(path, asks, worker.host, key, len(body))
             connection = await upstream.ask(head, body)
             try:
                 status = connection.head.status

@@ -125,18 +125,18 @@ class Proxy:
             else:
                 decision = self._among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
-                    break
-                held = True
-                until = until or self._admission.until()
-                await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
+                    others = len(decision.candidates) < len(workers)
+                    if await self._failover.answer(self._decided(plea, decision), others=others):
+                        return
+                else:
+                    held = True
+                    until = until or self._admission.until()
+                    await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
             called = pool
             plea, workers = await self._again(plea)
             if plea.visit is not None:
                 await self._ask(plea)
                 return
-        job = self._decided(plea, decision)
-        exchange.asked = True
-        await self._failover.answer(job)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """The same for a session, which waits for its own worker if it must stay there."""
@@ -179,10 +179,10 @@ class Proxy:
         bound = replace(plea.prompt, bound=visit.bound)
         decision = visit.named(self._among(plea.pool, bound, workers), workers)
         job = self._decided(plea._replace(prompt=bound, visit=visit), decision)
-        plea.exchange.asked = True
         try:
             await self._failover.answer(job)
         except Elsewhere:
+            plea.exchange.asked = False
             return False
         except BaseException:
             if not visit.told:

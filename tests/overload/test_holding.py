@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from router.admission import Admission
 from strategies.load import Booking, Load
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
 
@@ -178,9 +179,21 @@ def test_no_worker_gets_more_than_its_cap_from_those_held(
 
 
 def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    most: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who was held and has no room when its time is over is told so, not sent beyond the cap."""
+    ends: list[float] = []
+    until_when = Admission.until
+
+    def once(self: Admission) -> float:
+        ends.append(until_when(self))
+        return ends[-1]
+
+    monkeypatch.setattr(Admission, "until", once)
     begun, ended = Gate(), Gate()
     worker = stub([begun.opened.is_set, ANSWER[:-1], ended.opened.is_set, ANSWER[-1:]])
     router = route(
@@ -200,6 +213,7 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     ended.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 2
     assert max(most) == 2
+    assert len(ends) == 2, "one end each for the two that waited, however often they did"
     until(router.idle)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import httpx
 import pytest
 
-from router import rests
+from router import admission, rests
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
 
@@ -302,3 +302,35 @@ def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
     gate.opened.set()
     assert reply.result().status_code == 200
     assert len(full.requests) == 1
+
+
+def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """It alone seemed to have room: who found it gone waits for the other."""
+    gate = Gate()
+    good, gone = stub(gate.script()), stub()
+    router = route(good.url, gone.url, strategy="leastload", limits={"in_flight": 1}, health=QUIET)
+    first = ask(router, crowd)
+    while not good.requests:
+        if first[-1].done():
+            first += ask(router, crowd)
+    gone.stop()
+    second = ask(router, crowd)
+    until(lambda: waiting(router) == 1)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in (*first, *second)] == [200] * (len(first) + 1)
+    until(router.idle)
+
+
+def test_a_place_is_handed_on_at_once(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when the line is looked at next."""
+    monkeypatch.setattr(admission, "TICK_S", 3600.0)
+    gate = Gate()
+    router = route(stub(gate.script()).url, limits={"in_flight": 1}, health=QUIET)
+    replies = ask(router, crowd, 3)
+    until(lambda: waiting(router) == 2)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 3

@@ -104,3 +104,18 @@ def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
     router = route(*urls, strategy="roundrobin", limits={"attempts": 10}, health=QUIET)
     assert ask(router) == [200]
     assert denied(router) == 0
+
+
+def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: MakeRouter) -> None:
+    """Nobody works on it while it waits for its turn: it is the router that was left."""
+    refuses, answers = threading.Event(), threading.Event()
+    bad, good = stub([refuses.is_set, *FULL]), stub([answers.is_set, *OK])
+    router = route(bad.url, good.url, strategy="roundrobin", limits={"retries": 0.01}, health=QUIET)
+    clients = [start(router) for _ in range(12)]
+    until(lambda: len(bad.requests) == len(good.requests) == 6)
+    refuses.set()
+    until(lambda: len(router.door._proxy._budget._waiting) == 3)
+    for client in clients:
+        client.close()
+    until(router.idle)
+    assert router.metric("warmroute_refused_requests_total", status="499") == 3
