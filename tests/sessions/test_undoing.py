@@ -44,6 +44,19 @@ def test_somebody_else_s_session_of_the_same_id_stays(stub: MakeStub, route: Mak
     assert invoke(router, CHAT, "mine").status_code == 200
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_session_that_its_worker_refuses_has_not_begun(
+    stub: MakeStub, route: MakeRouter, status: int
+) -> None:
+    """Its id is free, and unknown."""
+    worker = stub([b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status])
+    router = route(worker.url, strategy="session")
+    assert invoke(router, OPENS).headers["x-amzn-errortype"] == "ModelError"
+    worker.script = OK
+    assert invoke(router, CHAT, "mine").status_code == 400
+    assert invoke(router, OPENS).status_code == 200
+
+
 def test_the_same_is_told_to_a_store_that_was_away() -> None:
     """What has ended is only what began then."""
     now = [1.0]
