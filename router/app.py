@@ -24,6 +24,7 @@ from router.sagemaker.surface import SageMaker
 from router.sessions.keeping import let_go, look_after
 from router.sessions.paths import add_session_paths
 from router.settings import Settings
+from router.stores.made import refuse_lacking_stores
 from router.tls import Contexts
 from router.view import View
 
@@ -104,6 +105,7 @@ class Door:
         have left. Raises CannotBuild; then nothing has changed.
         """
         plan = Plan(self.fleet, self._settings, settings, self._contexts)
+        await refuse_lacking_stores(settings)
         try:
             await self._health.meet(plan.joining)
             before = {pool.sessions for pool in self.fleet.pools if pool.sessions is not None}

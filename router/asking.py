@@ -12,6 +12,7 @@ import msgspec
 
 from controller.memory import Memory
 from router.fleet import Pool, Worker
+from router.identity.sources import is_adapter
 from router.inquiry import Inquiries, NoAnswer
 from router.usage import Usage, UsageTail
 
@@ -36,6 +37,13 @@ def prompt_of() -> list[int]:
     """A prompt that nobody has seen, of tokens that every vocabulary has."""
     random = SystemRandom()
     return [random.randrange(33, 96) for _ in range(LENGTH)]
+
+
+def model_of(worker: Worker) -> str:
+    """The model to ask a worker for: none that is an adapter, if it has another one. What adapters
+    compute is theirs alone, and stores keep it under other names."""
+    bases = [name for name in worker.models if not is_adapter(name, worker.models)]
+    return min(bases or worker.models)
 
 
 async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> dict[str, Asked]:
@@ -65,7 +73,7 @@ async def computed(
     """Have a prompt of these tokens computed; return what the worker says of it. Raises
     NoAnswer."""
     body = msgspec.json.encode(
-        {"model": min(worker.models), "prompt": prompt, "max_tokens": 1, "temperature": 0}
+        {"model": model_of(worker), "prompt": prompt, "max_tokens": 1, "temperature": 0}
     )
     answer = await inquiries.ask(worker, PATH, patience=patience, body=body)
     if not answer.good:

@@ -1,19 +1,23 @@
 """Part of `warmroute check --live`: each worker computes two small prompts of ours, alike.
 
 What a mistake in its flags hides is seen then: cached tokens that are not told, events that do not
-come, chunks that do not come to lie on L2 under the names that the settings say.
+come, of the GPU or of L1, chunks that do not come to lie on L2 under the names that the settings
+say. Where a controller listens to the events, it is the one to ask about them.
 """
 
 import asyncio
 from array import array
+from collections.abc import Callable
 from random import Random
 
 from controller.memory import Memory
 from router.app import Door
-from router.asking import computed
-from router.fleet import Worker
+from router.asking import computed, model_of
+from router.fleet import Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.memories import FLAG
+from router.memory_status import held_by_tier
+from router.settings_tiers import TiersSettings
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.shared import SharedStore
 from router.usage import Usage
@@ -28,32 +32,39 @@ LOOK_S = 0.05
 _IDS = range(100, 250)
 
 
-async def tier_mistakes(door: Door) -> list[str]:
+async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
     """Ask every ready worker of every pool that follows KV events; return what is wrong."""
+    memories = door.memories
+    followed: list[tuple[Pool, Memory | None]] = [
+        *memories.pools(),
+        *((pool, None) for pool, _ in memories.remotes()),
+    ]
     return [
         f"pool {pool.name}: worker {worker.name}: {line}"
-        for pool, memory in door.memories.pools()
+        for pool, memory in followed
         for worker in pool.workers
         if worker.ready and worker.models
-        for line in await _mistakes(memory, worker, door.memories.stores.get(pool.name))
+        for line in await _mistakes(memory, worker, memories.stores.get(pool.name), tiers)
     ]
 
 
-async def _mistakes(memory: Memory, worker: Worker, store: SharedStore | None) -> list[str]:
+async def _mistakes(
+    memory: Memory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
+) -> list[str]:
     """What is wrong with one worker, in sentences."""
-    model = min(worker.models)
     chunk = store.lookup.chunk if store is not None else 0
     length = TOKENS + (chunk if chunk <= LONGEST else 0)
     ids, asking = Random().choices(_IDS, k=length), Inquiries()
-    before = memory.heard(worker.name)
+    before = memory.heard(worker.name) if memory is not None else 0
     try:
         first, again = [await computed(worker, ids, asking, patience=PATIENCE_S) for _ in range(2)]
     except NoAnswer as error:
         return [f"tiers were not looked at: {error}"]
     lines = [*_usage_mistakes(first, again)]
-    if memory.sources.get(worker.name) and not await _heard(memory, worker, before):
-        lines.append(f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}")
+    if memory is not None and memory.sources.get(worker.name):
+        lines += await _event_mistakes(memory, worker, before, l1=tiers.l1_told)
     if store is not None and 0 < chunk <= LONGEST:
+        model = model_of(worker)
         lines += await _store_mistakes(store.lookup, model, array("I", ids).tobytes())
     return lines
 
@@ -70,10 +81,22 @@ def _usage_mistakes(first: Usage, again: Usage) -> list[str]:
     return []
 
 
-async def _heard(memory: Memory, worker: Worker, before: int) -> bool:
-    """Whether it has told something since."""
+async def _event_mistakes(memory: Memory, worker: Worker, before: int, *, l1: bool) -> list[str]:
+    """See that it has told something since, and, with `l1`, that it ever told of L1."""
+    if not await _comes(lambda: memory.heard(worker.name) > before):
+        return [f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}"]
+    if l1 and not await _comes(lambda: bool(held_by_tier(memory, worker).get("l1"))):
+        return [
+            "it announces no block on L1, which tiers say that it has: set LMCACHE_ENABLE_KV_EVENTS"
+            " to True beside LMCache; where there is no L1, give tiers.l1.enabled: false"
+        ]
+    return []
+
+
+async def _comes(true: Callable[[], bool]) -> bool:
+    """Wait for something until it had time to be."""
     for _ in range(int(EVENTS_S / LOOK_S)):
-        if memory.heard(worker.name) > before:
+        if true():
             return True
         await asyncio.sleep(LOOK_S)
     return False

@@ -219,10 +219,10 @@ class Memories:
         return store
 
     async def _let_go_of_stores(self) -> None:
-        """Those of other settings, and of pools that are no more."""
+        """Those of other settings, of pools that are no more, and of those that ask none now."""
         self._asked = self._tiers
-        named = {pool.name for pool in self._fleet.pools}
-        self._gone += [self.stores.pop(name) for name in set(self.stores) - named]
+        asking = {pool.name for pool in self._fleet.pools if hasattr(pool.chooser, "memory_bytes")}
+        self._gone += [self.stores.pop(name) for name in set(self.stores) - asking]
         while self._gone:
             await self._gone.pop().close()
 

@@ -79,10 +79,11 @@ class KvStatus(BaseModel):
             why = self.missing or "it was not asked yet"
             return f"worker {self.worker}: no KV events: {why}"
         streams = "; ".join(self._stream(one) for one in self.streams)
-        blocks = sum(self.blocks.values())
+        tiers = ", ".join(f"{tier} {blocks}" for tier, blocks in sorted(self.blocks.items()))
+        blocks = f"{sum(self.blocks.values())} blocks" + (f" ({tiers})" if tiers else "")
         right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else self._compares()
         doubt = f"; not trusted: {self.doubt}{_HELP.get(self.doubt, '')}" if self.doubt else ""
-        return f"worker {self.worker}: KV events: {streams}; {blocks} blocks, {right}{doubt}"
+        return f"worker {self.worker}: KV events: {streams}; {blocks}, {right}{doubt}"
 
     def _compares(self) -> str:
         """Why no prediction was compared yet."""
@@ -138,19 +139,24 @@ def remote_statuses(memories: Memories) -> list[KvStatus]:
     ]
 
 
-def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
+def held_by_tier(memory: Memory, worker: Worker) -> dict[str, int]:
+    """Blocks that a worker holds, by tier: `gpu`, `l1`, `l2`."""
     blocks: dict[str, int] = {}
     for place in memory.index.places():
         if place.worker.partition("\0")[0] == worker.name:
             tier = place.tier.name.lower()
             blocks[tier] = blocks.get(tier, 0) + place.blocks
+    return blocks
+
+
+def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
     return _judged(
         pool,
         worker,
         memory,
         missing=memory.missing.get(worker.name, ""),
         streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
-        blocks=blocks,
+        blocks=held_by_tier(memory, worker),
     )
 
 

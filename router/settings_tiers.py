@@ -99,6 +99,12 @@ class TiersSettings(Model):
     l2: SharedSettings = SharedSettings()
     """L2: blocks on a disk, or in a store that all workers share."""
 
+    @property
+    def l1_told(self) -> bool:
+        """Whether the settings say that workers have an L1: LMCache always has one."""
+        lmcache = self.l2.enabled and self.l2.lmcache is not None
+        return self.l1.enabled and (lmcache or "l1" in self.model_fields_set)
+
     def loads(self) -> Loads:
         """How fast they load, before anything was learned."""
         size = self.bytes_per_token

@@ -38,6 +38,14 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
         ) from None
 
 
+async def refuse_lacking_stores(settings: Settings) -> None:
+    """Raises CannotBuild where what is to ask a store cannot be made. Nothing is asked."""
+    if any(_asks(pool.strategy) for pool in settings.all_pools()):
+        lookup = lookup_of(settings.tiers)
+        if lookup is not None:
+            await lookup.close()
+
+
 async def refuse_lost_stores(settings: Settings) -> None:
     """Raises CannotBuild, with a sentence, where a store cannot be asked at the start.
 

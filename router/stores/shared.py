@@ -44,7 +44,8 @@ class SharedStore:
         """What is wrong with what lies there, in a sentence."""
         self._deadline_s = deadline_s
         self._clock = clock
-        self._said: OrderedDict[int, tuple[Prompt, int]] = OrderedDict()
+        self._said: OrderedDict[int, tuple[Prompt, int, float]] = OrderedDict()
+        """Of each prompt the tokens that lie there, and when that was said."""
         self.written = Written(lookup)
         """Whether what workers compute comes to lie there."""
         self._bytes = self._flying = self._in_vain = 0
@@ -81,7 +82,7 @@ class SharedStore:
         there, some of it must come to."""
         said = self._said.get(id(prompt))
         if said is not None and not said[1]:
-            self.written.computed(prompt, cached, self._clock())
+            self.written.computed(prompt, cached, said[2], self._clock())
 
     async def look(self) -> None:
         """See whether what lies there can be understood, and say so. Raises StoreDown."""
@@ -119,11 +120,11 @@ class SharedStore:
             self._looking = asyncio.create_task(self._doubt())
 
     def _keep(self, prompt: Prompt, tokens: int) -> None:
-        before, _ = self._said.pop(id(prompt), (None, 0))
+        before = self._said.pop(id(prompt), None)
         self._bytes += len(prompt.ids) if before is None else 0
-        self._said[id(prompt)] = (prompt, tokens)
+        self._said[id(prompt)] = (prompt, tokens, self._clock())
         while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
-            _, (gone, _) = self._said.popitem(last=False)
+            _, (gone, *_) = self._said.popitem(last=False)
             self._bytes -= len(gone.ids)
 
     async def _doubt(self) -> None:

@@ -1,6 +1,7 @@
 """`warmroute check --live` finds what a fleet with tiers is often started without."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from router.settings_tiers import LmcacheSettings
 from simulator.cache import BlockCache
 from simulator.engine import Engine
 from simulator.generation import Usage
+from simulator.offloading import Offloading
 from simulator.request import Request
 from simulator.thread import FleetThread
 from simulator.worker import Worker
@@ -65,7 +67,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
         naming = LmcacheSettings(redis=url, **told).naming
         with Redis.from_url(url) as client:
             for name in naming.names(request.tokens.tobytes(), ""):
-                for key in naming.keys("toy", name)[-1]:
+                for key in naming.keys(request.lora_name or "toy", name)[-1]:
                     client.set(key, b"kv")
 
     monkeypatch.setattr(Engine, "add", add)
@@ -86,7 +88,7 @@ def test_all_is_well(
 ) -> None:
     """Nothing is said of those that are as they should be."""
     writes(monkeypatch, redis.url, [told])
-    lines, well = look(fleet(workers=2), tiers=tiers(redis, told))
+    lines, well = look(fleet(workers=2, host_tokens=8192), tiers=tiers(redis, told))
     assert well, lines
     usual = (": KV events: ", ": block names: ", ": a repeated prompt: ")
     assert all(any(words in line for words in usual) for line in lines)
@@ -112,6 +114,17 @@ def test_one_worker_names_chunks_otherwise(
     assert redis.url in line
 
 
+def test_workers_are_asked_whoever_listens_to_them(
+    fleet: MakeFleet, look: Look, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a controller too, which asks no store."""
+    writes(monkeypatch, redis.url, [ENGINE, {**ENGINE, "seed": "123"}])
+    elsewhere = {"url": "http://127.0.0.1:1"}
+    lines, _ = look(fleet(workers=2), tiers=tiers(redis, ENGINE), controller=elsewhere)
+    assert len([line for line in lines if "not on L2" in line]) == 1
+    assert not any("announce" in line for line in lines)
+
+
 @pytest.mark.parametrize("mistake", [{"chunk": 256}, {"gpus": 2}, {"model": "other"}, ENGINE])
 def test_the_router_expects_other_names(
     fleet: MakeFleet,
@@ -125,6 +138,39 @@ def test_the_router_expects_other_names(
     lines, well = look(fleet(workers=2), tiers=tiers(redis, {**SERVER, **mistake}))
     assert not well
     assert len([line for line in lines if "not on L2" in line]) == 2
+
+
+def test_no_adapter_is_asked(
+    fleet: MakeFleet, look: Look, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks have other names than the base's, under which it is looked for."""
+    writes(monkeypatch, redis.url, [SERVER])
+    simulated = fleet(workers=1, host_tokens=8192, adapters=("a-lora",))
+    lines, well = look(simulated, tiers=tiers(redis, {**SERVER, "model": "toy"}))
+    assert well, lines
+
+
+@pytest.mark.parametrize("told", [{"l1": {}}, {"l1": {"enabled": False}}, {}, SERVER])
+def test_an_l1_that_does_not_announce(
+    fleet: MakeFleet,
+    look: Look,
+    redis: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    told: dict[str, Any],
+) -> None:
+    """Is a mistake where there is to be one, as always with LMCache; one that does is shown."""
+    writes(monkeypatch, redis.url, [SERVER])
+    asked = tiers(redis, told) if told is SERVER else told
+    simulated = fleet(workers=1, host_tokens=8192)
+    lines, well = look(simulated, tiers=asked)
+    assert well, lines
+    assert any(re.search(r"; \d+ blocks \(gpu \d+, l1 \d+\), ", line) for line in lines)
+    monkeypatch.setattr(Offloading, "_tell", lambda *_: None)
+    lines, well = look(fleet(workers=1, host_tokens=8192), tiers=asked)
+    silent = [line for line in lines if "no block on L1" in line]
+    expected = told not in ({}, {"l1": {"enabled": False}})
+    assert (len(silent), well) == (expected, not expected)
+    assert all("LMCACHE_ENABLE_KV_EVENTS" in line for line in silent)
 
 
 def test_the_wrong_redis(

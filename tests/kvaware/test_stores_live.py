@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.settings import Settings
 from router.stores.made import refuse_lost_stores
+from strategies.base import Prompt
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, predicted
 from tests.kvaware.test_tiers_live import EXACT, level
 from tests.kvaware.test_tiers_rows import TEXT
+from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
 from tests.stores.conftest import Write, redis, write
 from tests.support import Router, until
@@ -142,6 +145,44 @@ def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture)
     ]
     with pytest.raises(CannotBuild, match="no Redis answers"):
         asyncio.run(refuse_lost_stores(Settings.model_validate(told)))
+
+
+@pytest.mark.parametrize("after", ["prefixaware", "kvaware"])
+def test_a_store_that_nobody_asks_any_more_is_let_go(
+    fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, after: str
+) -> None:
+    """Another strategy, without a restart: it is not down, and not asked; kvaware keeps its own."""
+    (url,) = fleet(workers=1).urls
+    router = kvaware(url, tiers=stored(redis))
+    redis.kill()
+    loop, store = router._server._loop, router.door.memories.stores["default"]
+    assert loop is not None
+    asked = store.ask(Prompt("toy", 400, ids=bytes(1600)))
+    asyncio.run_coroutine_threadsafe(asked, loop).result(10)
+    assert router.http.get("/health/ready").json()["stores"] == {"default": "down"}
+    change(router, url, strategy=after, tiers=stored(redis))
+    stays = after == "kvaware"
+    assert ("stores" in router.http.get("/health/ready").json()) is stays
+    assert ("warmroute_kv_store_up{" in router.http.get("/metrics").text) is stays
+
+
+def test_a_store_that_cannot_be_asked_changes_nothing(
+    fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What names chunks is not installed: the change is refused as a whole, and comes as a whole
+    where the strategy asks no store."""
+    old, new = fleet(workers=2).urls
+    router = kvaware(old)
+    pools = router.door.fleet.pools
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    asked: dict[str, Any] = {"tiers": stored(redis), "limits": {"queue": 77}}
+    with pytest.raises(CannotBuild, match=r"blake3 is not installed.*warmroute\[lmcache\]"):
+        change(router, old, new, strategy="kvaware", **asked)
+    assert router.door.fleet.pools == pools
+    assert [worker.url for worker in router.door.fleet.workers] == [old]
+    assert router.door._settings.limits.queue != 77
+    change(router, old, new, strategy="prefixaware", **asked)
+    assert len(list(router.door.fleet.workers)) == 2
 
 
 def test_chunks_that_do_not_come_are_said(

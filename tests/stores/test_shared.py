@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+from collections import deque
 
 import pytest
 
 from router.stores import shared
 from router.stores.lookup import StoreDown
 from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
-from router.stores.written import LONGEST, WAITING, WRITTEN_S
+from router.stores.written import LONGEST, STAYS_S, WAITING, WRITTEN_S
 from strategies.base import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
@@ -58,6 +59,24 @@ class Told:
 
     async def close(self) -> None:
         """Nothing."""
+
+
+class Losing(Told):
+    """A store in which what is asked about comes to lie, until it is emptied."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.kept: set[bytes] = set()
+
+    async def held(self, ids: bytes, model: str, salt: str) -> int:
+        """The first chunk is written at once."""
+        self.kept.add(ids[: 4 * self.chunk])
+        return await super().held(ids, model, salt)
+
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """What was not lost since."""
+        await super().wrote(ids, model, salt)
+        return ids in self.kept
 
 
 class Clock:
@@ -116,6 +135,33 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
         store = asyncio.run(run(writes=writes))
         assert (store.wrong, store.written.missing) == ("", 0)
         assert bool(store.written.came) is bool(writes)
+
+
+@pytest.mark.parametrize("lasts", [0, 30])
+@pytest.mark.parametrize("rate", [1 / 3600, 0.1, 1.0, 20.0])
+def test_a_store_that_lost_all_is_not_wrong(rate: float, lasts: int) -> None:
+    """It began anew, or was emptied, now and then: what it had is counted as missing, unless that
+    was long ago, and not held against it, however long answers take and however quiet it is."""
+
+    async def run() -> SharedStore:
+        clock, told = Clock(), Losing()
+        store, asked = SharedStore(told, 5.0, clock), deque[Prompt]()
+        for number in range(max(40, int(600 * rate))):
+            clock.now += 1 / rate
+            if number % max(1, int(170 * rate)) == 0:
+                told.kept.clear()
+            asked.append(prompt_of(number))
+            await store.ask(asked[-1])
+            if len(asked) > lasts * rate:
+                store.computed(asked.popleft(), 0)
+            for _ in range(2):  # looking takes place meanwhile
+                await asyncio.sleep(0)
+            assert store.wrong == ""
+        await store.close()
+        return store
+
+    written = asyncio.run(run()).written
+    assert bool(written.missing) is bool(written.came) is (rate > 1 / STAYS_S)
 
 
 def test_one_model_that_comes_says_nothing_of_another() -> None:
