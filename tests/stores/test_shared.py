@@ -196,7 +196,7 @@ def test_answers_that_are_kept_are_few(
 
     async def run() -> None:
         store = SharedStore(Told(), 5.0)
-        prompts = [Prompt("toy", number, ids=bytes(4)) for number in range(3)]
+        prompts = [Prompt("toy", 300 + number, ids=bytes(4)) for number in range(3)]
         for prompt in (*prompts, prompts[2], prompts[2]):
             await store.ask(prompt)
         assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]
