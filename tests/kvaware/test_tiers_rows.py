@@ -85,6 +85,23 @@ def _tell(worker: Worker) -> None:
     worker._publish(worker.engine.step().changes)
 
 
+def test_r8_a_short_match_falls_back(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """Row R8: the least loaded takes it, and a whole match goes home; both are counted."""
+    simulated = fleet(workers=2)
+    router = kvaware(*simulated.urls, strategy={**EXACT, "threshold": 100})
+    asked, longer = asking(router, simulated), TEXT + "something else entirely " * 90
+    home = ask(router, TEXT).headers["x-warmroute-worker"]
+    until(lambda: level(router, simulated))
+    with busy(router, home):
+        answer = post(router, longer)
+    assert (answer.headers["x-warmroute-worker"] == home, cached(answer)) == (False, 0)
+    until(lambda: router.idle() and level(router, simulated))
+    reason, found = asked(longer)
+    assert (reason, found > 800) == ("prefix", True)
+    told = router.http.get("/metrics").text
+    assert 'warmroute_decisions_total{pool="default",reason="below_threshold"} 2.0' in told
+
+
 def test_k1_l1_l2_compute_and_promotion(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
 ) -> None:
