@@ -45,12 +45,12 @@ class Seen:
     events: int = 0
     delays: "array[float]" = field(default_factory=lambda: array("d"))
     """Seconds: of events."""
-    answers: "dict[str, array[float]]" = field(default_factory=dict)
-    """Seconds until an answer, by path."""
     cpu: float = 0.0
     wall: float = 0.0
     broken: int = 0
     """Streams that ended, or were refused."""
+    answers: "dict[str, array[float]]" = field(default_factory=dict)
+    """Seconds until an answer, by path."""
 
 
 class _Stream(asyncio.Protocol):
