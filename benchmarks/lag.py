@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,6 +36,8 @@ from benchmarks.stub import StubSettings
 _SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
 #: Milliseconds; Python's own first.
 INTERVALS = (5.0, 1.0, 0.5)
+#: Where it is asked whether the router lives.
+PATHS = ("/health/live", "/ping", "/health")
 #: Until the tokenizer is loaded, at most; and so long prompts come before anybody looks.
 _LOAD_S, _WARM_S = 60.0, 2.0
 
@@ -53,9 +55,8 @@ class Row:
     delay_p50_ms: float
     delay_p99_ms: float
     delay_worst_ms: float
-    probe_p50_ms: float
-    probe_p99_ms: float
-    probe_worst_ms: float
+    alive_ms: Mapping[str, tuple[float, float, float]]
+    """Until an answer, by path: p50, p99, worst."""
     long_p50_ms: float
     long_p99_ms: float
     failed: int
@@ -111,7 +112,7 @@ def main(
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
     title = f"{streams} streams of {events:g} events a second; long prompts of {size:,} bytes"
-    Console(width=140).print(_table(title, rows))
+    Console(width=200).print(_table(title, rows))
     cores = len(os.sched_getaffinity(0))
     if any(row.machine_share > BUSY * cores for row in rows):
         print("WARNING: nothing was left of the machine; the longest times may be other programs'")
@@ -154,7 +155,7 @@ class _Look:
         tokenized = _tokenized(standing.port)
         # A moment longer than anybody looks.
         self._sender.send(Long(standing.port, rate, self._seconds + 1))
-        self._watchers.look(proxy, standing.port, self._seconds)
+        self._watchers.look(PATHS, standing.port, self._seconds)
         began, machine = time.perf_counter(), machine_seconds()
         # What tried the tokenizer when the router began has ended.
         pids = [pid for pid in standing.pids if Path(f"/proc/{pid}").exists()]
@@ -165,16 +166,15 @@ class _Look:
         probe, seen = self._watchers.seen()
         sent: Sent = self._sender.recv()
         delays = sorted(delay for one in seen for delay in one.delays)
-        alive, took = sorted(probe.delays), sorted(sent.took)
+        took = sorted(sent.took)
+        alive = {path: sorted(waited) for path, waited in probe.answers.items()}
         return Row(
             mode=proxy.mode,
             rate=rate,
             delay_p50_ms=quantile(delays, 0.5),
             delay_p99_ms=quantile(delays, 0.99),
             delay_worst_ms=quantile(delays, 1.0),
-            probe_p50_ms=quantile(alive, 0.5),
-            probe_p99_ms=quantile(alive, 0.99),
-            probe_worst_ms=quantile(alive, 1.0),
+            alive_ms={path: _quantiles(waited) for path, waited in alive.items()},
             long_p50_ms=quantile(took, 0.5),
             long_p99_ms=quantile(took, 0.99),
             failed=sent.failed,
@@ -205,10 +205,16 @@ def _sum(port: int, name: str, label: str = "") -> int:
     return sum(int(float(one)) for one in found)
 
 
+def _quantiles(ordered: Sequence[float]) -> tuple[float, float, float]:
+    return quantile(ordered, 0.5), quantile(ordered, 0.99), quantile(ordered, 1.0)
+
+
 def _table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=f"{title}; times in ms, CPU in cores", title_justify="left")
+    table = Table(
+        title=f"{title}; times in ms, paths p50 / p99 / worst, CPU in cores", title_justify="left"
+    )
     for heading in (
-        *("", "long/s", "delay p50", "p99", "worst", "alive p50", "p99", "worst"),
+        *("", "long/s", "delay p50", "p99", "worst", *PATHS),
         *("long p50", "p99", "failed", "by tokens", "router", "machine"),
     ):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
@@ -216,7 +222,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         table.add_row(
             *(row.mode, f"{row.rate:g}"),
             *(f"{row.delay_p50_ms:.1f}", f"{row.delay_p99_ms:.1f}", f"{row.delay_worst_ms:.1f}"),
-            *(f"{row.probe_p50_ms:.1f}", f"{row.probe_p99_ms:.1f}", f"{row.probe_worst_ms:.1f}"),
+            *(" / ".join(f"{ms:.1f}" for ms in row.alive_ms[path]) for path in PATHS),
             *(f"{row.long_p50_ms:.0f}", f"{row.long_p99_ms:.0f}", f"{row.failed}"),
             f"{row.tokenized}",
             *(f"{row.router_share:.2f}", f"{row.machine_share:.2f}"),

@@ -91,7 +91,7 @@ class Watchers:
 
     def idle(self, proxy: Proxy, port: int) -> Seen:
         """Ask a proxy that has nothing else to do."""
-        self._probe.send(Watch(port, path=proxy.alive))
+        self._probe.send(Watch(port, paths=(proxy.alive,)))
         self._probe.recv()
         self._probe.send(IDLE_S)
         seen: Seen = self._probe.recv()
@@ -107,9 +107,9 @@ class Watchers:
             pipe.send(Watch(port, streams=share))
         return sum(pipe.recv() for pipe in self._streams)
 
-    def look(self, proxy: Proxy, port: int, seconds: float) -> None:
-        """Have the probe and all clients look for so long, from now on."""
-        self._probe.send(Watch(port, path=proxy.alive))
+    def look(self, paths: Sequence[str], port: int, seconds: float) -> None:
+        """Have the probe, which asks for these paths, and all clients look for so long."""
+        self._probe.send(Watch(port, paths=paths))
         self._probe.recv()
         for pipe in (*self._streams, self._probe):
             pipe.send(seconds)
@@ -192,7 +192,7 @@ def _levels(
         with _err.status(f"{proxy.name}: {count} streams"):
             begun = watchers.hold(standing.port, count)
             memory = memory_bytes(standing.pids) - standing.rest_bytes
-            watchers.look(proxy, standing.port, plan.seconds)
+            watchers.look((proxy.alive,), standing.port, plan.seconds)
             machine, used = _shares(pids, plan.seconds)
             probe, seen = watchers.seen()
         own, workers = used[: len(standing.pids)], used[len(standing.pids) :]
@@ -209,9 +209,9 @@ def _levels(
                 delivered=delivered,
                 delay_p50_ms=quantile(delays, 0.5),
                 delay_p99_ms=quantile(delays, 0.99),
-                idle_p99_ms=quantile(sorted(idle.delays), 0.99),
-                probe_p50_ms=quantile(sorted(probe.delays), 0.5),
-                probe_p99_ms=quantile(sorted(probe.delays), 0.99),
+                idle_p99_ms=quantile(sorted(idle.answers[proxy.alive]), 0.99),
+                probe_p50_ms=quantile(sorted(probe.answers[proxy.alive]), 0.5),
+                probe_p99_ms=quantile(sorted(probe.answers[proxy.alive]), 0.99),
                 proxy_share=sum(own),
                 event_us=sum(own) / max(delivered, 1.0) * 1e6,
                 stream_kb=memory / max(begun, 1) / 1e3,

@@ -9,8 +9,9 @@ import re
 import signal
 import time
 from array import array
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -30,11 +31,11 @@ _BYTES = 400
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How many streams to hold at which port; or, without any, what to ask for."""
+    """How many streams to hold at which port; or, without any, what to ask for, by turns."""
 
     port: int
     streams: int = 0
-    path: str = ""
+    paths: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -43,11 +44,13 @@ class Seen:
 
     events: int = 0
     delays: "array[float]" = field(default_factory=lambda: array("d"))
-    """Seconds: of events, or until an answer."""
+    """Seconds: of events."""
     cpu: float = 0.0
     wall: float = 0.0
     broken: int = 0
     """Streams that ended, or were refused."""
+    answers: "dict[str, array[float]]" = field(default_factory=dict)
+    """Seconds until an answer, by path."""
 
 
 class _Stream(asyncio.Protocol):
@@ -149,18 +152,20 @@ async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
     while True:
         watch: Watch = await asyncio.to_thread(pipe.recv)
         reader, writer = await asyncio.open_connection("127.0.0.1", watch.port)
-        question = f"GET {watch.path} HTTP/1.1\r\nHost: 127.0.0.1:{watch.port}\r\n\r\n".encode()
+        end = f" HTTP/1.1\r\nHost: 127.0.0.1:{watch.port}\r\n\r\n"
+        seen = Seen(answers={path: array("d") for path in watch.paths})
+        paths = cycle(seen.answers.items())
         pipe.send(0)
         seconds: float = await asyncio.to_thread(pipe.recv)
-        seen = Seen()
         began = time.perf_counter(), time.process_time()
         while (asked := time.perf_counter()) < began[0] + seconds:
-            writer.write(question)
+            path, delays = next(paths)
+            writer.write(f"GET {path}{end}".encode())
             await _answer(reader)
             took = time.perf_counter() - asked
             # Had others asked meanwhile, they would have waited too: a stall counts by its length.
             missed = int(took / PROBE_S)
-            seen.delays.extend(took - number * PROBE_S for number in range(missed + 1))
+            delays.extend(took - number * PROBE_S for number in range(missed + 1))
             await asyncio.sleep(max(PROBE_S - took, 0.0))
         seen.wall, seen.cpu = time.perf_counter() - began[0], time.process_time() - began[1]
         pipe.send(seen)

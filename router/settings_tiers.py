@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
 from router.settings_controller import ControllerUrl
 from router.settings_session import RedisUrl
 from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
-from router.stores.engine_chunks import EngineChunking, Hash
+from router.stores.engine_chunks import LARGEST_SEED, EngineChunking, Hash
 from router.units import Secret, Size
 from strategies.loads import Loads
 
@@ -61,6 +61,13 @@ class LmcacheSettings(Model):
                 "needs seed: what the hash builtin makes hangs on the engines' PYTHONHASHSEED"
             )
         return self
+
+    @field_validator("seed")
+    @classmethod
+    def _startable(cls, seed: str | None) -> str | None:
+        if seed is not None and int(seed) > LARGEST_SEED:
+            raise ValueError(f"{seed} is beyond {LARGEST_SEED}, with which no Python starts")
+        return seed
 
     @property
     def chunking(self) -> Chunking:

@@ -87,7 +87,8 @@ def words(prompt: Prompt, decision: Decision) -> str:
         apart = other.cost.total - first.cost.total
         why = f"costs {apart:.3f} s more" if apart >= 0.0 else "says that it is full"
         return f"{more}, but {why}.{_dearest(other)}"
-    return f"{name} has least to do.{_dearest(first)}"
+    few = "Nobody holds enough of it: " if reason == "below_threshold" else ""
+    return f"{few}{name} has least to do.{_dearest(first)}"
 
 
 def _dearest(candidate: Candidate) -> str:

@@ -23,6 +23,7 @@ from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import SLACK
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.promoted import Promoted
+from strategies.ranking import ordered_as
 from strategies.recent import Recent, Sent
 
 #: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
@@ -82,6 +83,17 @@ class KvAwareOptions:
         default=Seconds(10.0),
         metadata={"doc": "How long a prompt counts where it was sent before its events are there."},
     )
+    threshold: int = field(
+        default=0,
+        metadata={
+            "doc": "Where more tokens of a prompt than these have to be computed whoever takes it, "
+            "the least loaded takes it, whatever others hold; 0: what they hold counts always."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.threshold < 0:
+            raise ValueError(f"threshold must be at least 0, not {self.threshold}")
 
 
 class _Placed(NamedTuple):
@@ -106,6 +118,7 @@ class KvAware:
     def __init__(self, options: KvAwareOptions) -> None:
         self._shadow = PrefixTree(options.shadow)
         self._costs = Costs()
+        self._threshold = options.threshold
         self._recent = Recent(options.shadow // 8, options.unconfirmed)
         self._promoted = Promoted(options.shadow // 8)
         self.loads = Loads()
@@ -143,12 +156,19 @@ class KvAware:
             if held.total > held.gpu:
                 loading[name] = self.loads.of(held, worker)
         shared = self._shadow.shared
-        candidates = self._costs.rank(prompt, workers, now, tokens, shared, loading=loading)
+        candidates: Sequence[Candidate] = self._costs.rank(
+            prompt, workers, now, tokens, shared, loading=loading
+        )
         most = max(tokens.values())
+        below = self._threshold and most < prompt.tokens - self._threshold
+        if below:
+            candidates = ordered_as(candidates, self._costs.rank(prompt, workers, now))
         best = candidates[0]
         reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
         if reason == "prefix" and tiers.get(best.worker.name, "gpu") != "gpu":
             reason = tiers[best.worker.name]
+        if below:
+            reason = "below_threshold"
         doubt = doubts[best.worker.name]
         return Decision(candidates, f"{reason} ({doubt})" if doubt else reason)
 

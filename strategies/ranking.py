@@ -75,6 +75,12 @@ def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | No
     return None if home is None else [home, *(one for one in ranked if one is not home)]
 
 
+def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the same candidates in the order of another ranking of their workers."""
+    found = {one.worker.name: one for one in ranked}
+    return [found[one.worker.name] for one in other]
+
+
 def _candidate(row: Row) -> Candidate:
     _, wait, _, _, worker, prefill, price, decode, room, home, held, loads = row
     return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room, home)), held, loads)

@@ -19,6 +19,7 @@ _URL: KeyPath = (*_STORE, "l2CacheLocalUrl")
 _ENGINE = "the engine's to do; the router does not count this tier"
 _TOLD = "the engine's to do; kvaware counts what workers' events tell of it"
 _ASKED = "the engine's to do; kvaware asks that Redis what lies there"
+_KEPT = _ASKED + "; tiers.l2.promotes: l1"
 _UNTOLD = "the engine's to do; tiers.l2.lmcache in the annotation says how LMCache names its chunks"
 
 
@@ -52,7 +53,7 @@ def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
                 value = _hidden(url) if path == _URL else None
                 reading.elsewhere(path, f"{ours} says what is asked", value)
         elif url and second and listens:
-            _ask(reading, url)
+            _ask(reading, url, keeps=first)
     elif second:
         reading.refuse(_L2, "needs l2CacheSpec, with l2CacheBackend redis or tieredstorage")
     away = _UNTOLD if listens else _ENGINE
@@ -63,8 +64,11 @@ def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
     reading.elsewhere(_URL, "for the engine alone", _hidden(reading.text(_URL)))
 
 
-def _ask(reading: Reading, url: str) -> None:
-    """Have the router ask that Redis, where it is known how its keys are made."""
+def _ask(reading: Reading, url: str, *, keeps: bool) -> None:
+    """Have the router ask that Redis, where it is known how its keys are made.
+
+    `keeps`: there is an L1, on which LMCache in the engine keeps what it loads from there.
+    """
     naming, shown_url = Naming(reading), _hidden(url)
     if not re.fullmatch(REDIS_PATTERN, url):
         naming.lacking.append("a URL of host and port alone, tiers.l2.lmcache.password if need be")
@@ -73,9 +77,11 @@ def _ask(reading: Reading, url: str) -> None:
         reading.lost(_URL, f"the router cannot ask it without {lacks}", shown_url)
         return
     reading.set(LMCACHE, {"redis": url, **naming.settings}, _URL)
+    if keeps:
+        reading.set(("tiers", "l2", "promotes"), "l1", _L2)
     naming.note()
     reading.mapped(_URL, "tiers.l2.lmcache.redis, names as in the engine", shown_url)
-    reading.mapped(_L2, _ASKED)
+    reading.mapped(_L2, _KEPT if keeps else _ASKED)
     reading.mapped(_BACKEND, "tiers.l2.lmcache")
 
 

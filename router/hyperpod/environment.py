@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import cast
 
-from router.hyperpod.reading import SPEC, Reading
+from router.hyperpod.reading import SPEC, Reading, decimal
 from router.hyperpod.routing import name_session
 from router.settings_errors import KeyPath
 from router.units import shown
@@ -52,12 +52,12 @@ def read_environment(reading: Reading, strategy: str) -> None:
 
 
 def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> None:
-    if text is None or not text.isdigit() or not int(text):
+    if not decimal(text):
         reading.lost(path, "not a whole number that is written here", f"{name}=***")
     elif "session" not in reading.able.sections:
         reading.lost(path, "there are no sessions", f"{name}={text}")
     else:
-        ttl = text + _LASTING[name]
+        ttl = f"{text}{_LASTING[name]}"
         reading.set(("session", "ttl"), ttl, path)
         reading.mapped(path, f"session.ttl: {ttl}", f"{name}={text}")
 

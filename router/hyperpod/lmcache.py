@@ -5,16 +5,18 @@ Its variables: `lmcache/v1/config.py`; what the names are made of: `router/store
 
 from collections.abc import Mapping
 from math import prod
+from pathlib import PurePath
 from typing import get_args
 
-from router.hyperpod.reading import SPEC, Reading
+from router.hyperpod.reading import SPEC, Reading, decimal
 from router.settings_errors import KeyPath
-from router.stores.engine_chunks import Hash
+from router.stores.engine_chunks import LARGEST_SEED, Hash
 
 #: The settings that it becomes.
 LMCACHE: KeyPath = ("tiers", "l2", "lmcache")
 _ENVIRONMENT: KeyPath = (*SPEC, "worker", "environmentVariables")
 _ARGS: KeyPath = (*SPEC, "worker", "args")
+_COMMAND: KeyPath = (*SPEC, "worker", "command")
 _SEED = "PYTHONHASHSEED"
 _CHUNK = "LMCACHE_CHUNK_SIZE"
 _HASH = "LMCACHE_PRE_CACHING_HASH_ALGORITHM"
@@ -29,6 +31,8 @@ _TYPES = {
     "float32": "float",
 }
 _AUTO = "auto"
+#: Flags of a shell's and of Python's: what stands before them is no model.
+_PROGRAMS = frozenset(("-c", "-lc", "-m"))
 
 
 class Naming:
@@ -68,28 +72,29 @@ class Naming:
             self._take("hash", _HASH, function)
         elif _HASH in self._variables:
             self.lacking.append(f"{_HASH}, {' or '.join(get_args(Hash))}")
-        if seed is not None and seed.isdecimal():
+        if decimal(seed, LARGEST_SEED) is not None:
             self._take("seed", _SEED, seed)
         elif _SEED in self._variables or function in {None, "builtin"}:
             self.lacking.append(f"{_SEED}, a number")
 
     def _chunk(self) -> None:
-        value = self._value(_CHUNK)
-        if value is not None and value.isdecimal():
-            self._take("chunk", _CHUNK, int(value))
+        value = decimal(self._value(_CHUNK))
+        if value is not None:
+            self._take("chunk", _CHUNK, value)
         elif _CHUNK in self._variables:
             self.lacking.append(f"{_CHUNK}, a number")
 
     def _model(self) -> None:
-        model = self._flags.get("--model") or self._flags.get("")
-        if model:
+        first = "" if _PROGRAMS & self._flags.keys() else self._flags.get("", "")
+        model = self._flags.get("--model") or first
+        if model and not any(map(str.isspace, model)):
             self.settings["model"] = model
         else:
             self.lacking.append("the model in worker.args")
 
     def _gpus(self) -> None:
         said = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
-        sizes = [int(one) for one in said if one is not None and one.isdecimal()]
+        sizes = [size for one in said if (size := decimal(one)) is not None]
         if sizes:
             self.settings["gpus"] = prod(sizes)
         if len(sizes) < len(said) - said.count(None):
@@ -119,10 +124,14 @@ def _variables(reading: Reading) -> dict[str, tuple[KeyPath, str | None]]:
 
 
 def _flags(reading: Reading) -> dict[str, str]:
-    """What each says, the last of several; under an empty name what comes before all flags."""
+    """What each says, the last of several; under an empty name the first word, if the worker's
+    command is vLLM's own."""
+    command = [str(one) for one in reading.items(_COMMAND)]
+    words = [*command, *map(str, reading.items(_ARGS))]
+    own = [PurePath(one).name for one in words[:1]] == ["vllm"]
     found: dict[str, str] = {}
-    name = ""
-    for one in map(str, reading.items(_ARGS)):
+    name = "" if own or not command else command[0]
+    for one in words[1:] if own else words:
         if one.startswith("-"):
             name, _, value = one.partition("=")
             name = name.replace("_", "-")

@@ -13,6 +13,10 @@ SPEC: KeyPath = ("spec",)
 EACH = "workers[]"
 
 
+#: Digits of a number that stands in a text: more of them are a mistake, whatever it is for.
+_DIGITS = 12
+
+
 class Able(NamedTuple):
     """What there is to become: a manifest may ask for what is not installed."""
 
@@ -179,3 +183,10 @@ def summary(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} item" + ("" if len(value) == 1 else "s")
     return shown(value) if isinstance(value, str) else str(value)
+
+
+def decimal(text: str | None, most: int = 10**_DIGITS) -> int | None:
+    """The number that a text is, written in plain digits; None if it is none, or beyond `most`."""
+    if text is None or len(text) > _DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    return found if (found := int(text)) <= most else None

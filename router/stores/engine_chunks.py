@@ -24,6 +24,8 @@ from router.stores.kinds import Kind
 Hash = Literal["builtin", "sha256", "sha256_cbor"]
 #: What vLLM hashes first where PYTHONHASHSEED is not set.
 UNSEEDED = "vllm-none-hash"
+#: Of PYTHONHASHSEED: Python starts with none beyond.
+LARGEST_SEED = 2**32 - 1
 _BYTES = 8
 
 

@@ -104,6 +104,7 @@ class SharedStore:
         if self.down:
             log.warning("L2 answers again")
         self.down = ""
+        tokens = min(tokens, prompt.tokens)  # whatever a directory says
         self._keep(prompt, tokens)
         if tokens:
             self.found += 1

@@ -42,9 +42,18 @@ def asked() -> Iterator[str]:
 RECORDED = {rule["record"] for group in RULES for rule in group["rules"] if "record" in rule}
 
 
+#: What `promtool check metrics` holds against names and labels: other units than Prometheus' own,
+#: types in names, and what a histogram's series are called.
+UNITS = re.compile(
+    r"_(ms|milliseconds|us|microseconds|ns|minutes?|hours?|[kmg]i?b|kilobytes|megabytes|percent)(_|$)"
+)
+TYPED = re.compile(r"_(gauge|counter|histogram|summary|bucket|count|sum|info)(_|$)")
+SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
 @pytest.fixture
-def exported(stub: MakeStub, route: MakeRouter) -> dict[str, set[str]]:
-    """What a router says after an answer, a failure and a refusal: labels by name of series."""
+def scraped(stub: MakeStub, route: MakeRouter) -> list[str]:
+    """What a router says after an answer, a failure and a refusal; and one that has a memory."""
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1,'
     usage += b'"prompt_tokens_details":{"cached_tokens":3}}}\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
@@ -54,9 +63,16 @@ def exported(stub: MakeStub, route: MakeRouter) -> dict[str, set[str]]:
     worker.script = ["close"]
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
     until(router.idle)
+    both = (router, remembering(stub([head % len(usage) + usage]), route))
+    return [one.http.get("/metrics").text for one in both]
+
+
+@pytest.fixture
+def exported(scraped: list[str]) -> dict[str, set[str]]:
+    """Labels by name of series."""
     found: dict[str, set[str]] = {}
-    for one in (router, remembering(stub([head % len(usage) + usage]), route)):
-        for family in text_string_to_metric_families(one.http.get("/metrics").text):
+    for text in scraped:
+        for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -97,6 +113,31 @@ def test_every_label_exists(exported: dict[str, set[str]]) -> None:
                 assert label.strip() in exported.get(name, {"pool"}), (name, label)
                 count += 1
     assert count > 55
+
+
+def test_metrics_are_as_promtool_wants_them(scraped: list[str]) -> None:
+    """Each family is told once, with a sentence of help and a type; names say unit, not type."""
+    for text in scraped:
+        told = [line.split(" ", 3)[1:3] for line in text.splitlines() if line.startswith("# ")]
+        names = [name for kind, name in told if kind == "TYPE"]
+        assert len(set(names)) == len(names) > 30
+        assert told == [[kind, name] for name in names for kind in ("HELP", "TYPE")]
+        families = list(text_string_to_metric_families(text))
+        assert len(families) == len(names), "samples stand with their family"
+        for family in families:
+            name, kind = family.name, family.type
+            assert kind in {"counter", "gauge", "histogram"}, name
+            assert family.documentation.endswith("."), name
+            assert SNAKE.fullmatch(name), name
+            assert not UNITS.search(name), name
+            assert not TYPED.search(name), name
+            series = {sample.name.removeprefix(name) for sample in family.samples}
+            ends = {"counter": {"_total"}, "gauge": {""}}
+            assert series <= ends.get(kind, {"_bucket", "_count", "_sum"}), name
+            assert kind == "counter" or not name.endswith("_total"), name
+            labels = {label for sample in family.samples for label in sample.labels}
+            assert all(map(SNAKE.fullmatch, labels)), name
+            assert kind == "histogram" or labels.isdisjoint({"le", "quantile"}), name
 
 
 def test_every_panel_has_a_place_of_its_own() -> None:

@@ -1,6 +1,7 @@
 """What a manifest says of the Redis behind LMCache, and what the router asks of it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ L2 = "spec.kvCacheSpec.enableL2Cache"
 BACKEND = "spec.kvCacheSpec.l2CacheSpec.l2CacheBackend"
 ARGS = ["/opt/ml/model", '--kv-events-config={"enable_kv_cache_events":true}']
 SEEDED = {"PYTHONHASHSEED": "4711"}
+LONG = "9" * 5000  # more digits than Python reads
 
 
 def taken(
@@ -23,14 +25,17 @@ def taken(
     told: dict[str, str],
     args: list[str] = ARGS,
     url: str = REDIS,
+    *,
     own: str = "logs: {level: info}",
+    command: Sequence[str] = (),
+    **cache: bool,
 ) -> Loaded:
     """What a manifest becomes whose workers have these variables and arguments."""
     store = {"l2CacheBackend": "redis", "l2CacheLocalUrl": url}
     data = manifest(
-        worker={**variables(**told), "args": args},
+        worker={**variables(**told), "args": args, "command": list(command)},
         intelligentRoutingSpec={"enabled": True, "routingStrategy": "kvaware"},
-        kvCacheSpec={"enableL2Cache": True, "l2CacheSpec": store},
+        kvCacheSpec={"enableL2Cache": True, "l2CacheSpec": store, **cache},
     )
     data["metadata"]["annotations"]["warmroute.io/settings"] = own
     return take(written(folder, json.dumps(data)))
@@ -90,7 +95,10 @@ def test_a_redis_is_asked(
             REDIS,
             "LMCACHE_PRE_CACHING_HASH_ALGORITHM, builtin or sha256 or sha256_cbor",
         ),
+        ({"PYTHONHASHSEED": "4294967296"}, ARGS, REDIS, "PYTHONHASHSEED, a number"),
         ({**SEEDED, "LMCACHE_CHUNK_SIZE": "big"}, ARGS, REDIS, "LMCACHE_CHUNK_SIZE, a number"),
+        ({**SEEDED, "LMCACHE_CHUNK_SIZE": "²"}, ARGS, REDIS, "LMCACHE_CHUNK_SIZE, a number"),
+        ({**SEEDED, "LMCACHE_CHUNK_SIZE": LONG}, ARGS, REDIS, "LMCACHE_CHUNK_SIZE, a number"),
         (
             {**SEEDED, "LMCACHE_CONFIG_FILE": "/c.yaml"},
             ARGS,
@@ -98,7 +106,10 @@ def test_a_redis_is_asked(
             "what stands in the file LMCACHE_CONFIG_FILE",
         ),
         (SEEDED, ["--enforce-eager"], REDIS, "the model in worker.args"),
+        (SEEDED, ["vllm serve meta/llama -tp 4"], REDIS, "the model in worker.args"),
+        (SEEDED, ["sh", "-c", "vllm serve meta/llama -tp 4"], REDIS, "the model in worker.args"),
         (SEEDED, [*ARGS, "-tp", "all"], REDIS, "numbers of GPUs in worker.args"),
+        (SEEDED, [*ARGS, "-tp", LONG], REDIS, "numbers of GPUs in worker.args"),
         (
             SEEDED,
             [*ARGS, "--kv-cache-dtype", "fp8"],
@@ -124,6 +135,39 @@ def test_what_it_would_take_is_told(
     assert "secret" not in said.value
     assert note(found, L2).fate is Fate.LOST
     assert note(found, BACKEND).fate is Fate.LOST
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "model"),
+    [
+        ([], ["vllm", "serve", "meta/llama"], "meta/llama"),
+        (["/opt/venv/bin/vllm", "serve"], ["meta/llama"], "meta/llama"),
+        (["vllm"], ["serve", "meta/llama"], "meta/llama"),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"], "m"),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], [], None),
+        (["sh", "-c"], ["vllm serve meta/llama -tp 4"], None),
+        (["sh", "-c", "vllm serve meta/llama -tp 4"], [], None),
+        (["/start.sh"], ["meta/llama"], None),
+    ],
+)
+def test_what_a_command_makes_of_arguments(
+    tmp_path: Path, command: list[str], args: list[str], model: str | None
+) -> None:
+    """vLLM's own is known, by its path too; what a shell or another program starts is not."""
+    found = taken(tmp_path, SEEDED, args, command=command)
+    asked = found.settings.tiers.l2.lmcache
+    assert (asked and asked.model) == model
+    assert note(found, URL).fate is (Fate.MAPPED if model else Fate.LOST)
+
+
+@pytest.mark.parametrize(("first", "promotes"), [(True, "l1"), (False, "gpu")])
+def test_what_is_loaded_stays_on_l1(tmp_path: Path, first: bool, promotes: str) -> None:
+    """LMCache in the engine keeps it there, where there is one; and that is told."""
+    found = taken(tmp_path, SEEDED, enableL1Cache=first)
+    assert found.settings.tiers.l2.promotes == promotes
+    assert ("tiers.l2.promotes: l1" in note(found, L2).became) is first
+    own = taken(tmp_path, SEEDED, own="tiers: {l2: {promotes: gpu}}", enableL1Cache=first)
+    assert own.settings.tiers.l2.promotes == "gpu"
 
 
 @pytest.mark.parametrize("told", [SEEDED, {}])

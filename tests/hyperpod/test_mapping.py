@@ -107,6 +107,15 @@ def test_what_the_environment_says_of_workers() -> None:
     assert not any("secret" in text or "123456" in text for one in found.notes for text in one[:3])
 
 
+@pytest.mark.parametrize("text", ["0", "²", "-1", "1.5", "9" * 5000])
+def test_a_lifetime_that_is_no_number(text: str) -> None:
+    """It is told, and not shown."""
+    found = mapped(worker=variables(SES_TTL_MIN=text))
+    assert "session" not in found.data
+    said = note(found, "spec.worker.environmentVariables[0]")
+    assert (said.value, said.fate) == ("SES_TTL_MIN=***", Fate.LOST)
+
+
 def test_a_key_that_the_router_lacks_is_told() -> None:
     """Else every request would be refused by the workers, and nobody would know why."""
     found = mapped(able=NOBODY, worker=variables(VLLM_API_KEY="sk-very-secret"))

@@ -151,6 +151,7 @@ def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
         ({"hash": "builtin"}, "needs seed: what the hash builtin makes hangs on"),
         ({"seed": "x"}, "seed"),
         ({"seed": 0}, "seed"),
+        ({"seed": "4294967296"}, "4294967296 is beyond 4294967295, with which no Python starts"),
         ({"hash": "md5"}, "hash"),
         ({"dtype": "a@b"}, "dtype"),
         ({"redis": None, "coordinator": "http://c:1"}, "looked for in a redis alone"),

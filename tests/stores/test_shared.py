@@ -209,6 +209,17 @@ def test_what_was_computed_is_looked_for() -> None:
     assert asyncio.run(run()) == [256, 512, 512, 768]
 
 
+def test_no_more_of_a_prompt_lies_there_than_it_has() -> None:
+    """Whatever an unsound directory says: no prompt costs less than nothing."""
+
+    async def run() -> int:
+        store = SharedStore(Told(300_000), 5.0)
+        await store.ask(PROMPT)
+        return store.held(PROMPT)
+
+    assert asyncio.run(run()) == PROMPT.tokens
+
+
 def test_an_answer_is_kept_for_its_prompt() -> None:
     """And for no other, be it equal."""
 
@@ -231,7 +242,7 @@ def test_answers_that_are_kept_are_few(
 
     async def run() -> None:
         store = SharedStore(Told(), 5.0)
-        prompts = [Prompt("toy", number, ids=bytes(4)) for number in range(3)]
+        prompts = [Prompt("toy", 300 + number, ids=bytes(4)) for number in range(3)]
         for prompt in (*prompts, prompts[2], prompts[2]):
             await store.ask(prompt)
         assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]

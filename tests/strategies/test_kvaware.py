@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from strategies.base import Candidate, Outcome, Prompt, Seconds
+from strategies.explain import words
 from strategies.kvaware import KvAware, KvAwareOptions
 from strategies.load import Load
 from strategies.loads import Held, Loads
@@ -96,6 +97,37 @@ def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
     slow.memory = memory
     costs = {one.worker.name: one.cost.prefill for one in slow.rank(PROMPT, workers, 0).candidates}
     assert costs["b"] == pytest.approx(costs["a"])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "held", "first", "reason"),
+    [
+        (0, 1024, "b", "prefix"),
+        (3136, 1024, "b", "prefix"),
+        (3135, 1024, "a", "below_threshold"),
+        (3135, 1040, "b", "prefix"),
+        (3135, 0, "a", "below_threshold"),
+        (4160, 0, "a", "cold"),
+    ],
+)
+def test_a_match_below_the_threshold_counts_for_nothing(
+    threshold: int, held: int, first: str, reason: str
+) -> None:
+    """The least loaded takes it; what each holds is still known, and judged by the answer."""
+    kvaware = KvAware(KvAwareOptions(threshold=threshold))
+    kvaware.memory = memory = Told(b=Held(held))
+    workers = [View("b"), View("a")]
+    workers[0].load.book(0.0, 0.001, 1, stream=True)
+    decision = kvaware.rank(PROMPT, workers, 0.0)
+    assert (decision.candidates[0].worker.name, decision.reason) == (first, reason)
+    assert {one.worker.name: one.held_tokens for one in decision.candidates} == {"a": 0, "b": held}
+    few = words(PROMPT, decision).startswith(f"Nobody holds enough of it: {first} has least to do.")
+    assert few is (reason == "below_threshold")
+    (there,) = [one for one in decision.candidates if one.worker.name == "b"]
+    kvaware.placed(PROMPT, there.worker, 0.0)
+    outcome = Outcome(ok=True, began=True, prompt_tokens=4160, cached_tokens=held)
+    kvaware.settled(PROMPT, there, outcome, 1.0)
+    assert memory.observed == [("b", held)]
 
 
 def test_what_was_sent_counts_until_it_must_be_confirmed() -> None:

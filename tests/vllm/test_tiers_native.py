@@ -305,6 +305,26 @@ def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
     found(router, one, text, Held(0, 0, full))
 
 
+def test_what_is_used_again_is_told_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
+    """Where a request asks for a report of it: nothing is new, and nothing is taken for new."""
+    one, text = fleet.pair[0], words(Random(120), 200)
+    full = computed(router, one, text)
+    lies(router, fleet.other(one), text, Held(0, 0, full))
+    with hearing(one) as heard:
+        asked = {"vllm_xargs": {"kv_cache_report_mode": "full"}, "return_token_ids": True}
+        answer = one.direct(text, **asked)
+        events = heard.all()
+    assert cached(answer) == full
+    names = vllm_cbor(answer.json()["prompt_token_ids"], BLOCK)
+    told = [int.from_bytes(name[-8:], "big") for name in names]
+    again = [event for event in events if set(event.hashes) & set(told)]
+    assert {(event.kind, event.medium) for event in again} == {("BlockStored", "GPU")}
+    assert [name for event in again for name in event.hashes] == told
+    found(router, one, text, Held(full))
+    left_gpu(router, one, text)
+    found(router, one, text, Held(0, full))
+
+
 def test_what_leaves_the_store_is_told_by_nobody(fleet: Fleet, router: Router) -> None:
     """One request is promised too much; the next ones are not, on either engine."""
     one, text = fleet.pair[0], words(Random(108), 200)
