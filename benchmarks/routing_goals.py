@@ -28,8 +28,8 @@ NEAR_FLOOR = {"conversation x1": 1.15}
 #: A win must be real and a loss within noise: shares of the best peer's number.
 TTFT_OVER, E2E_OVER = 1.02, 1.03
 
-
-#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers.
+#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers: to compare them,
+#: all busy, and to record the choice. What its keys take is no part of it (`benchmarks.steps`).
 DECISION_BYTES = 35_000
 DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
 

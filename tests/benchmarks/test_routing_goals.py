@@ -1,11 +1,13 @@
 """Goals: what is measured is held against the right number."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from typer import BadParameter
 
+from benchmarks.decision import measured
 from benchmarks.routing import main
 from benchmarks.routing_cells import Cell, means
 from benchmarks.routing_goals import Found, Goal, decisions, goals, hopeless
@@ -13,6 +15,8 @@ from benchmarks.routing_plot import plot
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal
+from strategies.base import Decision
+from strategies.prefixaware import PrefixAware
 
 
 def cell(column: str, policy: str, ttft_s: float = 1.0, **others: float) -> Cell:
@@ -120,6 +124,21 @@ def test_decisions_are_measured() -> None:
     reached = decisions()
     assert [goal.bound for goal in reached] == [60.0, 150.0, 1_000.0]
     assert 0 < reached[0].value < reached[-1].value
+
+
+def test_a_decision_is_measured_among_busy_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is booked on each, so that no term that takes time to compute is skipped."""
+    made: list[Decision] = []
+    rank = PrefixAware.rank
+
+    def kept(*given: Any) -> Decision:
+        made.append(rank(*given))
+        return made[-1]
+
+    monkeypatch.setattr(PrefixAware, "rank", kept)
+    measured(8_700, 4)
+    for cost in (candidate.cost for candidate in made[-1].candidates):
+        assert min(cost.wait, cost.prefill, cost.price, cost.decode, cost.home) > 0.0
 
 
 def test_seeds_are_averaged() -> None:
