@@ -8,10 +8,12 @@ from msgspec.structs import replace
 from typer import BadParameter
 
 from benchmarks.decision import measured
-from benchmarks.routing import main
+from benchmarks.routing import main, searches_of
 from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_goals import Found, Goal, decisions, goals, hopeless
+from benchmarks.routing_columns import chosen, columns
+from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
+from benchmarks.routing_policies import POLICIES
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal
@@ -96,6 +98,14 @@ def test_rates_are_compared_where_a_peer_bears_any(
     )
     reached = goals(found(cell("sessions x0.3", "random"), rates=rates))
     assert [(goal.against, goal.met) for goal in reached] == ([said] if said else [])
+
+
+def test_rates_of_all_peers_are_searched() -> None:
+    """Those that know no cache too, and never what cannot be had."""
+    (search,) = searches_of(chosen(["bursts"], columns(None)), POLICIES)
+    names = {policy.name for policy in search.policies}
+    assert names == {"prefixaware", "kvaware", *PEERS}
+    assert names > {"round robin", "least requests", "session sticky"}
 
 
 def test_who_is_no_match_is_hopeless() -> None:
