@@ -119,17 +119,12 @@ _NEVER_WORSE = (
 
 
 def _hits(found: Found) -> Iterator[Goal]:
+    """Wherever caches are large enough for it."""
     for cell in _ours(found):
-        if cell.column.startswith(("conversation", "sessions")) and "tight" not in cell.column:
-            bound = 0.8 * found.ideals[cell.column].hit_rate
+        if "tight" not in cell.column:
+            bound, against = 0.8 * found.ideals[cell.column].hit_rate, "ideal x 0.8"
             yield Goal(
-                "hit rate",
-                cell.policy,
-                cell.column,
-                cell.hit_rate,
-                bound,
-                "ideal x 0.8",
-                least=True,
+                "hit rate", cell.policy, cell.column, cell.hit_rate, bound, against, least=True
             )
 
 

@@ -78,6 +78,16 @@ def test_hits_and_rates_are_to_be_large() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "judged"),
+    [("chats", True), ("sessions x0.1", True), ("conversation tight x1.75", False)],
+)
+def test_hits_are_judged_where_caches_are_large(column: str, judged: bool) -> None:
+    """Of generated work too."""
+    reached = goals(found(cell(column, "prefixaware", hit_rate=0.33)))
+    assert any(goal.name == "hit rate" for goal in reached) is judged
+
+
+@pytest.mark.parametrize(
     ("mine", "theirs", "below", "said"),
     [
         (0.42, 0.41, False, ("session sticky", True)),
@@ -170,7 +180,7 @@ def test_tables_have_a_row_for_each_policy() -> None:
     assert made["Mean TTFT beside the best peer, s"].rows == [
         ["mixed", "1.000", "", "1.000", "random", "1.00"]
     ]
-    assert "Goals, 2 of 2 met" in made
+    assert "Goals, 2 of 3 met" in made
     for sheet in made.values():
         assert terminal(sheet).row_count == len(sheet.rows)
     assert markdown(made["Mean TTFT, s"]) == (
