@@ -17,7 +17,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeR
 
 from benchmarks.routing_cells import Cell, Task, computed, means
 from benchmarks.routing_columns import Column, chosen, columns
-from benchmarks.routing_goals import Found, decisions, goals, hopeless
+from benchmarks.routing_goals import PEERS, Found, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
 from benchmarks.routing_policies import OURS, POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
@@ -85,8 +85,7 @@ def _measured(
     picked: Sequence[Column], policies: Sequence[Policy], seeds: int, *, rates: bool, jobs: int
 ) -> tuple[list[Cell], list[Rate]]:
     """Compute all cells and rates, with a bar that shows how far it is."""
-    compared = [one for one in policies if one.name in OURS or one.kind == "peer"]
-    searches = [Search(one, compared) for one in picked if rates and one.searched and compared]
+    searches = searches_of(picked, policies) if rates else []
     bar = Progress(
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
@@ -113,6 +112,12 @@ def _measured(
         cells += of(range(2, seeds + 1), hopeless(means(cells)))
         rate_bar = bar.add_task("Rates", total=len(searches))
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
+
+
+def searches_of(picked: Sequence[Column], policies: Sequence[Policy]) -> list[Search]:
+    """Return whose rate is searched where: ours, and every peer it is held against."""
+    compared = [one for one in policies if one.name in (*OURS, *PEERS)]
+    return [Search(one, compared) for one in picked if one.searched and compared]
 
 
 class _Kept(msgspec.Struct):

@@ -74,7 +74,8 @@ def _found(folder: Path, pattern: str) -> list[Path]:
     return sorted({*folder.glob(pattern), *folder.glob(f"{pattern}.zst")})
 
 
-#: Requests (or users) a second: each at seven to nine tenths of what the best can bear.
+#: Requests (or users) a second: at six to nine tenths of what the best can bear, and beyond it
+#: (`groups`, `documents`).
 _RATES = {
     "groups": 10.0,
     "long_answers": 9.0,

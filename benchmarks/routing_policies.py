@@ -72,6 +72,7 @@ POLICIES = [
     Policy("SGLang cache_aware", "peer", CacheAware),
     Policy("production-stack prefixaware", "peer", PrefixStack),
     Policy("AIBrix prefix-cache", "peer", Brix),
+    Policy("AIBrix prefix-cache, Helm", "peer", partial(Brix, apart=16, deviations=2.0)),
     Policy("vllm-router kv_aware", "peer", KvAware),
     Policy("Dynamo, weight 1", "peer", Dynamo),
     Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),

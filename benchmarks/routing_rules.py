@@ -222,7 +222,7 @@ class Placements(Peer):
 
 
 class CacheAware(Placements):
-    """SGLang's `cache_aware` with its command line's defaults: 0.3, 64, 1.5.
+    """SGLang's `cache_aware` by request counts, its command line's defaults: 0.3, 64, 1.5.
 
     `model_gateway/src/policies/cache_aware.rs`: the least loaded for all while loads differ by more
     than 64 and a factor of 1.5; else the best match if it is above 0.3, else the least loaded.
@@ -257,18 +257,26 @@ class PrefixStack(Placements):
 
 
 class Brix(Placements):
-    """AIBrix's `prefix-cache`, 8 and 1 as in its code (`algorithms/prefix_cache.go`).
+    """AIBrix's `prefix-cache` (`algorithms/prefix_cache.go`), 8 and 1 as in its code.
 
-    The least loaded while loads differ by more than 8; else the best match whose load is at most
-    the mean and one standard deviation; else the least loaded.
+    The best match whose load is at most the mean and one standard deviation; the least loaded where
+    there is none. While loads differ by more than 8, matches count only among the least loaded. Its
+    Helm chart has 16 and 2.
     """
+
+    def __init__(
+        self, seats: Sequence[Seat], seed: int = 0, *, apart: int = 8, deviations: float = 1.0
+    ) -> None:
+        super().__init__(seats, seed)
+        self._apart = apart
+        self._deviations = deviations
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
         """Gate, then match."""
         loads = [seat.load.in_flight for seat in self.seats]
-        if max(loads) - min(loads) > 8:
-            return self.least(loads)
-        bound = fmean(loads) + pstdev(loads)
+        bound = fmean(loads) + self._deviations * pstdev(loads)
+        if max(loads) - min(loads) > self._apart:
+            bound = min(loads)
         fitting = [
             (-depth, load, place)
             for place, (depth, load) in enumerate(zip(self.depths(prompt), loads, strict=True))

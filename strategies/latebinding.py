@@ -3,7 +3,8 @@
 Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
 behind whatever came before. Held in the router instead, the shortest goes first, and each goes
 where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, and
-who then lacks room in the KV cache is not passed over any more. Nobody is held beyond `LONGEST_S`.
+who then lacks room in the KV cache is not passed over any more. Beyond `LONGEST_S` nobody is held
+who may be sent somewhere.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,7 +26,7 @@ AGING = 0.2
 #: until there is enough for a large prompt, which waits no longer than the small ones that it keeps
 #: waiting. Late, that is seldom needed; it leaves a third of the longest hold to find room.
 LACKING_S = 20.0
-#: Nobody is held longer.
+#: Nobody is held longer who may be sent somewhere.
 LONGEST_S = 30.0
 #: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
 #: less where it is room that is missing, which comes back unseen.

@@ -1,18 +1,24 @@
 """Goals: what is measured is held against the right number."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from typer import BadParameter
 
-from benchmarks.routing import main
+from benchmarks.decision import measured
+from benchmarks.routing import main, searches_of
 from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_goals import Found, Goal, decisions, goals, hopeless
+from benchmarks.routing_columns import chosen, columns
+from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
+from benchmarks.routing_policies import POLICIES
 from benchmarks.routing_rates import Rate
 from benchmarks.routing_tables import markdown, sheets, terminal
 from benchmarks.routing_work import Ideal
+from strategies.base import Decision
+from strategies.prefixaware import PrefixAware
 
 
 def cell(column: str, policy: str, ttft_s: float = 1.0, **others: float) -> Cell:
@@ -72,6 +78,16 @@ def test_hits_and_rates_are_to_be_large() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "judged"),
+    [("chats", True), ("sessions x0.1", True), ("conversation tight x1.75", False)],
+)
+def test_hits_are_judged_where_caches_are_large(column: str, judged: bool) -> None:
+    """Of generated work too."""
+    reached = goals(found(cell(column, "prefixaware", hit_rate=0.33)))
+    assert any(goal.name == "hit rate" for goal in reached) is judged
+
+
+@pytest.mark.parametrize(
     ("mine", "theirs", "below", "said"),
     [
         (0.42, 0.41, False, ("session sticky", True)),
@@ -92,6 +108,14 @@ def test_rates_are_compared_where_a_peer_bears_any(
     )
     reached = goals(found(cell("sessions x0.3", "random"), rates=rates))
     assert [(goal.against, goal.met) for goal in reached] == ([said] if said else [])
+
+
+def test_rates_of_all_peers_are_searched() -> None:
+    """Those that know no cache too, and never what cannot be had."""
+    (search,) = searches_of(chosen(["bursts"], columns(None)), POLICIES)
+    names = {policy.name for policy in search.policies}
+    assert names == {"prefixaware", "kvaware", *PEERS}
+    assert names > {"round robin", "least requests", "session sticky"}
 
 
 def test_who_is_no_match_is_hopeless() -> None:
@@ -122,6 +146,21 @@ def test_decisions_are_measured() -> None:
     assert 0 < reached[0].value < reached[-1].value
 
 
+def test_a_decision_is_measured_among_busy_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is booked on each, so that no term that takes time to compute is skipped."""
+    made: list[Decision] = []
+    rank = PrefixAware.rank
+
+    def kept(*given: Any) -> Decision:
+        made.append(rank(*given))
+        return made[-1]
+
+    monkeypatch.setattr(PrefixAware, "rank", kept)
+    measured(8_700, 4)
+    for cost in (candidate.cost for candidate in made[-1].candidates):
+        assert min(cost.wait, cost.prefill, cost.price, cost.decode, cost.home) > 0.0
+
+
 def test_seeds_are_averaged() -> None:
     """The mean over seeds is what is judged."""
     cells = [cell("mixed", "random", ttft_s) for ttft_s in (1.0, 3.0)]
@@ -141,7 +180,7 @@ def test_tables_have_a_row_for_each_policy() -> None:
     assert made["Mean TTFT beside the best peer, s"].rows == [
         ["mixed", "1.000", "", "1.000", "random", "1.00"]
     ]
-    assert "Goals, 2 of 2 met" in made
+    assert "Goals, 2 of 3 met" in made
     for sheet in made.values():
         assert terminal(sheet).row_count == len(sheet.rows)
     assert markdown(made["Mean TTFT, s"]) == (

@@ -123,6 +123,17 @@ def test_brix_leaves_a_holder_that_stands_out() -> None:
     assert peer.choose(prompt(), 0.0) is fleet[0]
 
 
+def test_brix_matches_among_the_least_loaded() -> None:
+    """Where loads are more than 8 apart, or 16 as its chart has it."""
+    fleet = seats()
+    busy(fleet[0], 9)
+    for apart, taken in ((8, {"w2"}), (16, {"w0"})):
+        peer = Brix(fleet, apart=apart, deviations=2.0)
+        sent(peer, fleet[0], prompt())
+        sent(peer, fleet[2], prompt(KEYS[:5]))
+        assert {peer.choose(prompt(), 0.0).name for _ in range(20)} == taken
+
+
 def test_kv_aware_multiplies() -> None:
     """(new + active tokens) x (requests + 1): three requests outweigh half of a prompt."""
     fleet = seats(2)
