@@ -54,10 +54,9 @@ class Failover:
         try:
             while left:
                 job.exchange.asked = False
+                retrying = retrying or (asked > 0 and await self._turn())
                 if asked and not retrying:
-                    if not await self._budget.turn(self._admission.in_flight, self._patience):
-                        break
-                    retrying = True
+                    break
                 first = len(left) == len(candidates)
                 ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 if not _still(job, ranked, again=error is not None):  # the wait may have been long
@@ -90,6 +89,10 @@ class Failover:
             error = None  # its traceback leads to this frame, and so to itself
             if retrying:
                 self._budget.give_back()
+
+    async def _turn(self) -> bool:
+        """Whether another attempt may be made: as soon as the budget has it."""
+        return await self._budget.turn(self._admission.in_flight, self._patience)
 
     def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
         """Which of those left is next: the first that did not say meanwhile that it is full."""
