@@ -67,7 +67,7 @@ def test_heads_without_end(stub: MakeStub, route: MakeRouter) -> None:
 
 def test_a_second_head_without_end(stub: MakeStub, route: MakeRouter) -> None:
     """A connection that was used well has no more time than others."""
-    router = route(stub().url, clients={"header": "1s"}, health=QUIET)
+    router = route(stub().url, clients={"header": "3s"}, health=QUIET)
     with Crowd(router.port, {"second": (post(), b"x: y\r\n")}, MANY) as crowd:
         until(lambda: crowd.answered(1))
         assert {answer.status for _, answer in crowd.last()} == {200}
