@@ -128,6 +128,7 @@ class Worker:
     def lost(self, reason: str) -> None:
         """It could not be reached: send it nothing until a probe succeeds, and probe now."""
         self.become(State.DOWN, reason)
+        self.upstream.doubt()
         self.attention.set()
 
     def __repr__(self) -> str:

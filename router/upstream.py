@@ -137,11 +137,24 @@ class Upstream:
     def close(self) -> None:
         """Close every idle connection, and those in use when they are released."""
         self._closed = True
+        self._part()
+        if self._aside is not None:
+            self._aside.close()
+
+    def doubt(self) -> None:
+        """A new connection was refused: the next small question is asked over one too.
+
+        One that was kept still answers when the worker listens no more, or shows a certificate
+        now that is not trusted.
+        """
+        if self._aside is not None:
+            self._aside._part()
+
+    def _part(self) -> None:
+        """Close every idle connection."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
-        if self._aside is not None:
-            self._aside.close()
 
     @property
     def idle(self) -> int:

@@ -374,4 +374,6 @@ def test_a_certificate_that_goes_bad(
     context.load_cert_chain(bad["certificate"], bad["key"])
     assert router.http.post(CHAT, json=BODY).status_code == 503
     assert "its certificate is refused" in reason(router)
+    until(lambda: router.worker().reason.startswith("/health: "))  # asked over a new one too
+    assert "its certificate is refused" in reason(router)
     assert len(worker.requests) == 1
