@@ -66,12 +66,20 @@ class Server(Program):
         return found
 
 
-def engine(folder: Path, log: Path, server: Server, *flags: str, seed: str = "0") -> Tiered:
-    """One with 40 blocks on its GPU that moves them by a server; `seed` is of its own names."""
+def engine(
+    folder: Path,
+    log: Path,
+    server: Server,
+    *flags: str,
+    seed: str = "0",
+    mode: str = "lmcache_driven",
+) -> Tiered:
+    """One with 40 blocks on its GPU that moves them by a server; `seed` is of its own names. Of
+    LMCache's modes the usual one tells of blocks, `engine_driven` does not."""
     told = {
         "lmcache.mp.host": "tcp://127.0.0.1",
         "lmcache.mp.port": server.port,
-        "lmcache.mp.mp_transfer_mode": "lmcache_driven",  # the one that tells of blocks
+        "lmcache.mp.mp_transfer_mode": mode,
     }
     made = Tiered(folder, log, "LMCacheMPConnector", **told)
     made.engine.add(*flags)

@@ -250,6 +250,31 @@ def test_engines_of_one_host_share_its_server(
         beside.engine.engine.stop()
 
 
+def test_who_tells_nothing_of_l1(
+    fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
+) -> None:
+    """An engine that moves blocks itself. What it finds there is promised from the store, which
+    has all of it."""
+    server, text = fleet.one.server, words(Random(314), 200)
+    quiet = Host(engine(model, tmp_path / "quiet.log", server, mode="engine_driven"), server)
+    quiet.engine.engine.start()
+    try:
+        router = start(route, model, quiet.engine.url, tiers=tiers(fleet, model))
+        until(lambda: trusted(router), PATIENCE)
+        chunked = computed(router, quiet, text)
+        with hearing(quiet.engine) as heard:
+            left_gpu(router, quiet, text)
+            assert {event.medium for event in heard.all()} == {"GPU"}
+        lies(router, quiet, text, Held(0, 0, chunked))
+        before = hits(server)
+        answer = sent(router, text, **ASKED)
+        assert (reason(answer), predicted(answer), cached(answer)) == ("l2", chunked, chunked)
+        assert stats(answer) == (0, chunked)
+        until(lambda: hits(server).since(before) == Hits(0, chunked, 0), PATIENCE)
+    finally:
+        quiet.engine.engine.stop()
+
+
 def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
     """L1 stays; with `reset_external` it is dropped, which LMCache tells, and L2 has it."""
     one, text = fleet.one, words(Random(306), 200)

@@ -19,10 +19,20 @@ from strategies.loads import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.chains import vllm_cbor
-from tests.vllm.engine import BLOCK
+from tests.vllm.engine import BLOCK, MODEL
 from tests.vllm.hearing import Event, hearing
 from tests.vllm.native import engine, hits
-from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
+from tests.vllm.publishing import (
+    CHAT,
+    PATIENCE,
+    cached,
+    memory,
+    predicted,
+    start,
+    tokens,
+    trusted,
+    words,
+)
 from tests.vllm.tiered import (
     GPU,
     L1,
@@ -379,3 +389,44 @@ def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
     assert all(place.names.get(name) is not None for name in told)
     first = First(told[0], array("I", ids[:BLOCK]).tobytes())
     assert way(first) == "sha256_cbor, PYTHONHASHSEED=0"
+
+
+def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) -> None:
+    """One request is lost with it, which had begun; the next ones go to the other engine, and when
+    it is back it is known to have the store alone."""
+    one, text = fleet.pair[0], words(Random(121), 200)
+    lost, full = fleet.other(one), computed(router, one, text)
+    ids = one.direct(text, return_token_ids=True).json()["prompt_token_ids"]
+    key = f"kv:{vllm_cbor(ids, BLOCK)[0].hex()}00000000"
+    lies(router, lost, text, Held(0, 0, full))
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    with Redis.from_url(fleet.redis.url) as client:
+        value = client.get(key)
+        assert isinstance(value, bytes)
+        client.set(key, b"no block")  # what reads it raises, which nobody catches
+        try:
+            with only(router, lost):
+                answer = router.http.post(CHAT, json=chat, timeout=60)
+            assert answer.headers["x-warmroute-worker"] == lost.name
+            assert (answer.status_code, "EngineCore" in answer.text) == (500, True)
+            until(lambda: states(router)[lost.name] == "down", PATIENCE)
+            after = sent(router, text)
+            assert (after.headers["x-warmroute-worker"], cached(after)) == (one.name, full)
+            assert (lost.name, Tier.GPU) not in blocks(router)
+        finally:
+            client.set(key, value)
+            lost.engine.kill()
+            lost.engine.start()
+    until(lambda: states(router)[lost.name] == "ready" and trusted(router), PATIENCE)
+    assert reason(found(router, lost, text, Held(0, 0, full))) == "l2"
+
+
+def states(router: Router) -> dict[str, str]:
+    """Of each worker."""
+    return {one["name"]: one["state"] for one in router.http.get("/workers").json()}
+
+
+def blocks(router: Router) -> dict[tuple[str, Tier], int]:
+    """Those that are known, by worker and tier, where there are any."""
+    places = memory(router).index.places()
+    return {(one.worker, one.tier): one.blocks for one in places if one.blocks}
