@@ -55,6 +55,8 @@ class Owner(Line, Protocol):
 class Reader:
     """Reads requests, one after the other."""
 
+    __deletable__ = ("_owner",)  # mypyc: see `close`
+
     __slots__ = (
         "_add",
         "_bodiless",

@@ -137,7 +137,7 @@ class Upstream:
     def close(self) -> None:
         """Close every idle connection, and those in use when they are released."""
         self._closed = True
-        self._part()
+        self.part()
         if self._aside is not None:
             self._aside.close()
 
@@ -148,9 +148,9 @@ class Upstream:
         now that is not trusted.
         """
         if self._aside is not None:
-            self._aside._part()
+            self._aside.part()
 
-    def _part(self) -> None:
+    def part(self) -> None:
         """Close every idle connection."""
         for connection in self._idle:
             connection.close()

@@ -16,7 +16,6 @@ from router.upstream import Upstream
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
 from strategies.load import Booking
 from strategies.registry import make
-from strategies.roundrobin import RoundRobin
 
 PATIENCE = Patience(1, 1, 1, 1)
 PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
@@ -158,11 +157,10 @@ def test_lost() -> None:
         pool("p", "*", workers=[one]).eligible("m")
 
 
-class Watching(RoundRobin):
+class Watching:
     """Remembers what was placed, and can fail at it."""
 
     def __init__(self) -> None:
-        super().__init__(RoundRobin.Options())
         self.placements: list[str] = []
         self.broken = False
 

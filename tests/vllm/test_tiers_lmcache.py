@@ -404,6 +404,7 @@ def test_a_server_that_starts_again(fleet: Fleet, router: Router) -> None:
     one, text = fleet.one, words(Random(313), 200)
     chunked = on_l1(router, one, text)
     one.server.stop()
+    one.engine.direct(words(Random(315), 50))  # or LMCache 0.5 never registers with the next one
     one.server.start()
     resumed(fleet, one)
     lies(router, one, text, Held(0, 0, chunked))
