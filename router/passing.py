@@ -14,11 +14,11 @@ import socket
 import tempfile
 from collections.abc import Callable
 from mmap import mmap
-from typing import cast
 
 from msgspec import Struct
 
-from router.protocol import Client, House
+from router.protocol import House
+from router.shared_client import Shared
 from router.shares import Shares, cells
 
 #: What is sent along with a descriptor, which cannot travel alone.
@@ -166,31 +166,3 @@ class Taking:
         self._take()
         self._loop.remove_reader(self._inbox.fileno())
         await asyncio.gather(*self._tasks)
-
-
-class Shared(Client):
-    """A connection that counts for all processes, and may be passed on when it is new."""
-
-    def __init__(
-        self, house: House, loop: asyncio.AbstractEventLoop, passing: Passing, *, passable: bool
-    ) -> None:
-        super().__init__(house, loop)
-        self._passing = passing
-        self._passable = passable
-        self._gone = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is here, or already elsewhere."""
-        connection = transport.get_extra_info("socket")
-        if self._passable and self._passing.passes(connection.fileno()):
-            self._gone = True
-            cast("asyncio.Transport", transport).abort()
-            return
-        self._passing.shares.opened()
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended here, or never was."""
-        if not self._gone:
-            self._passing.shares.opened(-1)
-            super().connection_lost(exc)

@@ -255,10 +255,13 @@ def test_who_tells_nothing_of_l1(
 ) -> None:
     """An engine that moves blocks itself. What it finds there is promised from the store, which
     has all of it."""
-    server, text = fleet.one.server, words(Random(314), 200)
+    server, text = Server(tmp_path / "server.log", fleet.redis.port), words(Random(314), 200)
     quiet = Host(engine(model, tmp_path / "quiet.log", server, mode="engine_driven"), server)
-    quiet.engine.engine.start()
-    try:
+    with ExitStack() as opened:
+        opened.callback(server.stop)
+        server.start()
+        opened.callback(quiet.engine.engine.stop)
+        quiet.engine.engine.start()
         router = start(route, model, quiet.engine.url, tiers=tiers(fleet, model))
         until(lambda: trusted(router), PATIENCE)
         chunked = computed(router, quiet, text)
@@ -271,8 +274,6 @@ def test_who_tells_nothing_of_l1(
         assert (reason(answer), predicted(answer), cached(answer)) == ("l2", chunked, chunked)
         assert stats(answer) == (0, chunked)
         until(lambda: hits(server).since(before) == Hits(0, chunked, 0), PATIENCE)
-    finally:
-        quiet.engine.engine.stop()
 
 
 def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
