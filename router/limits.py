@@ -4,50 +4,12 @@ Numbers are cheap to judge. Lists are decoded only where they could be over thei
 requests are too short for that, and in most of them no message is a list of parts.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import Sequence
 
 from router.errors import BadRequest
-from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
+from router.images import is_list, others
+from router.openai import Endpoint, Message, Prompted, Request, messages
 from router.settings import LimitSettings
-
-T = TypeVar("T")
-
-#: The types of a message's parts that are no image, sound or the like, in the APIs of OpenAI and
-#: Anthropic. Whatever else there will be counts as an image.
-_WORDS = frozenset(
-    (
-        "text",
-        "input_text",
-        "output_text",
-        "summary_text",
-        "reasoning_text",
-        "reasoning",
-        "refusal",
-        "thinking",
-        "redacted_thinking",
-        "tool_use",
-        "tool_result",
-        "tool_reference",
-    )
-)
-
-
-_BRACKET = ord("[")
-
-
-class _Part(msgspec.Struct):
-    type: Any = None
-    uuid: Any = None
-    """vLLM looks for an image where this is given, whatever the type (entrypoints/chat_utils)."""
-    content: msgspec.Raw = msgspec.Raw()
-    """What a tool returned, in `/v1/messages`."""
-
-
-_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_part = msgspec.json.Decoder(_Part).decode
 
 
 class Limits:
@@ -76,9 +38,9 @@ class Limits:
 
     def _check_list(self, field: str, found: Sequence[Message]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        lists = [parts for one in found for parts in (one.content, one.output) if _is_list(parts)]
+        lists = [parts for one in found for parts in (one.content, one.output) if is_list(parts)]
         if sum(map(len, lists)) > 3 * self._images:  # `{}` is a part, and there are commas
-            _check_count(field, "images", sum(map(_others, lists)), self._images)
+            _check_count(field, "images", sum(map(others, lists)), self._images)
 
 
 def _check_number(field: str, value: object, limit: int) -> None:
@@ -102,35 +64,3 @@ def _check_count(field: str, what: str, count: int, limit: int) -> None:
             f"The request has {count} {what}; this server's limit is {limit} in one request.",
             param=field,
         )
-
-
-def _is_list(raw: msgspec.Raw) -> bool:
-    return len(raw) > 0 and memoryview(raw)[0] == _BRACKET
-
-
-def _others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """Count the parts that are not text in what may be a list of parts."""
-    if not _is_list(raw):
-        return 0
-    count = 0
-    for entry in _entries(raw):
-        part = _decoded(_part, entry)
-        if part is None:  # a string, which is text
-            continue
-        if not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
-            count += 1
-        elif outermost:
-            count += _others(part.content, outermost=False)
-    return count
-
-
-def _entries(raw: msgspec.Raw) -> list[msgspec.Raw]:
-    """Return what a list holds; nothing if it is none."""
-    return _decoded(_list, raw) or []
-
-
-def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:
-    try:
-        return decode(raw)
-    except UNEXPECTED:
-        return None

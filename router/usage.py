@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from router.answered import decode
+
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
 TAIL = 4096
 
@@ -28,15 +30,6 @@ class Usage(NamedTuple):
     """Of the cached ones, those that lay on the GPU."""
     host: int | None = None
     """And those in the host's memory."""
-
-
-class _Document(msgspec.Struct):
-    usage: dict[str, Any] | None = None
-    kv_transfer_params: Any = None
-    sglext: Any = None
-
-
-_decode = msgspec.json.Decoder(_Document).decode
 
 
 class UsageTail:
@@ -67,7 +60,7 @@ class UsageTail:
         data = self._tail
         if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                said = _decode(data)
+                said = decode(data)
                 if said.usage is None:
                     return Usage()
                 return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)

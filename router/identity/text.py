@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import msgspec
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.identity.part import Part
 from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
 
 
@@ -22,25 +23,6 @@ class _Kind(Enum):
     TEXT = auto()
     WORDS = auto()
     MEDIUM = auto()
-
-
-class _Part(msgspec.Struct):
-    type: str = "text"
-    text: str | None = None
-    # Fields that make something else of it, whatever its type.
-    image_url: msgspec.Raw = msgspec.Raw()
-    input_audio: msgspec.Raw = msgspec.Raw()
-    audio_url: msgspec.Raw = msgspec.Raw()
-    video_url: msgspec.Raw = msgspec.Raw()
-    file: msgspec.Raw = msgspec.Raw()
-    source: msgspec.Raw = msgspec.Raw()
-    uuid: msgspec.Raw = msgspec.Raw()
-
-    @property
-    def is_text(self) -> bool:
-        """Whether there is nothing but its text."""
-        media = (self.image_url, self.input_audio, self.audio_url, self.video_url)
-        return self.text is not None and not any((*media, self.file, self.source, self.uuid))
 
 
 #: Parts of other kinds that are words too, and what they hold if they are not.
@@ -59,7 +41,7 @@ _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _content = msgspec.json.Decoder(str | list[msgspec.Raw] | None).decode
-_part = msgspec.json.Decoder(_Part).decode
+_part = msgspec.json.Decoder(Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 

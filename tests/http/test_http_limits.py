@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import BadRequest
-from router.limits import _WORDS, Limits
+from router.images import _WORDS
+from router.limits import Limits
 from router.openai import ENDPOINTS, parse
 from router.settings import LimitSettings
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send

@@ -1,0 +1,17 @@
+"""What is read of an answer that is one JSON document."""
+
+from typing import Any
+
+import msgspec
+
+
+class Answered(msgspec.Struct):
+    """Its fields that tell of tokens."""
+
+    usage: dict[str, Any] | None = None
+    kv_transfer_params: Any = None
+    sglext: Any = None
+
+
+#: Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
+decode = msgspec.json.Decoder(Answered).decode
