@@ -122,6 +122,16 @@ class Hold(Protocol):
 TICK_S = 0.1
 
 
+class Watch(Protocol):
+    """What may know the result before the end: each says whether it is certain."""
+
+    def asked(self, number: int, now: float) -> bool:
+        """A request has come, at that second."""
+
+    def begun(self, number: int, first_s: float) -> bool:
+        """Its first token, so many seconds later."""
+
+
 class Drive:
     """Runs one workload through one strategy."""
 
@@ -162,8 +172,8 @@ class Drive:
         """Who may be sent requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """What a worker says it found cached."""
-        self.certain: Callable[[Placed], bool] | None = None
-        """Told of each first token; from its True on nothing is simulated any more."""
+        self.watch: Watch | None = None
+        """Once it is certain, nothing more is simulated."""
         self._over = False
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
@@ -206,6 +216,8 @@ class Drive:
         while events and not self._over:
             self.now, _, what = heappop(events)
             if isinstance(what, Asked):
+                if self.watch is not None:
+                    self._over = self.watch.asked(what.job.number, self.now)
                 self._arrive(what)
             elif isinstance(what, Seat):
                 if what.engine.due == self.now:  # else it was cut short, and is noted anew
@@ -294,8 +306,8 @@ class Drive:
             placed = self._placed[job.number]
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
-            if self.certain is not None and self.certain(placed):
-                self._over = True
+            if self.watch is not None:
+                self._over = self.watch.begun(placed.asked.job.number, placed.first_s)
             if self._computed is not None:
                 self._computed(placed.asked.prompt, seat)
         for job in ended:

@@ -5,7 +5,7 @@ peers only the best counts: each is tried one step above the best so far, and se
 that; of the others it is known that they do not.
 """
 
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from benchmarks.routing_cells import IN_TIME_S, Task, drive, each
 from benchmarks.routing_columns import Column
-from benchmarks.routing_drive import Placed
 from benchmarks.routing_policies import OURS, Policy
 
 #: Share of the answers that must begin in time.
@@ -94,19 +93,49 @@ def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
     return low
 
 
+class Punctual:
+    """Whether enough answers begin in time, as soon as that is certain.
+
+    Who waits for longer is late already, begun or not: where far too much is asked for, first
+    tokens alone would tell only when most of it was simulated.
+    """
+
+    def __init__(self, requests: int) -> None:
+        """`requests` that will come in all."""
+        self._wanted = ENOUGH * requests
+        self._spare = requests - self._wanted
+        self._waiting: OrderedDict[int, float] = OrderedDict()
+        """When they came, the first one first."""
+        self._timely = self._late = 0
+
+    def asked(self, number: int, now: float) -> bool:
+        """A request has come, at that second; those before it may have waited for too long."""
+        waiting = self._waiting
+        while waiting and now - next(iter(waiting.values())) > IN_TIME_S:
+            waiting.popitem(last=False)
+            self._late += 1
+        waiting[number] = now
+        return self._late > self._spare
+
+    def begun(self, number: int, first_s: float) -> bool:
+        """Its first token, so many seconds later."""
+        if self._waiting.pop(number, None) is not None:
+            self._timely += first_s <= IN_TIME_S
+            self._late += first_s > IN_TIME_S
+        return self.enough or self._late > self._spare
+
+    @property
+    def enough(self) -> bool:
+        """Whether they are."""
+        return self._timely >= self._wanted
+
+
 def in_time(task: Task) -> bool:
     """Whether enough answers begin in time. What is simulated ends once that is certain."""
     work, runs = task.column.work(task.seed, task.rate), drive(task)
-    wanted = ENOUGH * work.requests
-    begun: Counter[bool] = Counter()
-
-    def certain(placed: Placed) -> bool:
-        begun[placed.first_s <= IN_TIME_S] += 1
-        return begun[True] >= wanted or begun[False] > work.requests - wanted
-
-    runs.certain = certain
+    runs.watch = watch = Punctual(work.requests)
     runs.run(work)
-    return begun[True] >= wanted
+    return watch.enough
 
 
 def found(searches: Sequence[Search], jobs: int, told: Callable[[], None]) -> list[Rate]:

