@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("router", "strategies", "controller", "simulator", "tests")
+FOLDERS = ("router", "strategies", "controller", "simulator", "tests", "docs")
 #: Tests of what is compiled: decisions, and requests through real sockets.
 SUITES = ("tests/strategies", "tests/cancel", "tests/retry")
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -67,8 +67,8 @@ def test_no_module_that_is_decoded_by_its_annotations() -> None:
 )
 def test_it_does_what_it_did(tmp_path: Path) -> None:
     """Without optimisation, which takes a minute less."""
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     modules = [path[1:] for path in hook()["include"]]
     run(tmp_path, "-c", _BUILD, *hook()["mypy-args"], *modules)
     names = [module.removesuffix(".py").replace("/", ".") for module in modules]
