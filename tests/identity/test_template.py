@@ -221,7 +221,7 @@ def test_what_little_makes_huge(template: str) -> None:
         deep = [deep]
     given = {**HI, "deep": deep}
     told = reason(template, given, limit=100_000, more={"width": 1 << 30})
-    assert told == "rendered too long"
+    assert told in {"rendered too long", "rendered too slowly"}, "the latter on a busy machine"
 
 
 @pytest.mark.parametrize(
