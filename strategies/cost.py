@@ -10,20 +10,13 @@ from collections.abc import Mapping, Sequence
 from math import exp
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
-from strategies.load import BACK_S
+from strategies.demand import Demand
+from strategies.load import BACK_S, Load
 from strategies.loads import Loading
 from strategies.ranking import Ranking, Row
 
-#: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
-#: waiting, s being the share of workers with prefill to do (a queue's length at that load).
-PRICE = 4.0
-#: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
-#: that computes less is taken, and siblings of a burst wait for their first.
-LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.1, 32.0, 0.05
-#: Seconds over which the share of busy workers is smoothed.
-SMOOTHED_S = 45.0
 #: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
-CROWD = 0.02
+CROWD = 0.03
 #: Seconds that a full KV cache is worth: a step reads the cache once, which takes about 25 ms where
 #: it is full, on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100 80 at 2.0,
 #: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
@@ -35,17 +28,16 @@ LEAST_WAIT = 0.25
 #: at another share u of the time (what it was given over what it was not, both in seconds as
 #: predicted), up to `MOST_HOME`.
 HOME, MOST_HOME = 0.4, 4.0
-#: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
-MOST_TURNS = 10.0
+#: Seconds that one turn waits for room where the KV cache has been full, counted from this share in
+#: use: requests come and go, and one that is two thirds full on the average is full now and then.
+FULL, FULL_FROM = 3.0, 0.6
 
 
 class Costs:
-    """Prices prompts on workers; remembers only how busy they have been."""
+    """Prices prompts on workers; remembers only what has been asked of them."""
 
     def __init__(self) -> None:
-        self._share = 0.0
-        self._reuse = 0.0
-        self._seen = 0.0
+        self._demand = Demand()
 
     def rank(
         self,
@@ -67,9 +59,10 @@ class Costs:
         waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         most = max(held.values(), default=0) if held else 0
-        self._look(busy / len(workers), most / max(tokens, 1), now)
+        demand, count = self._demand, len(workers)
+        demand.look(busy / count, most / max(tokens, 1), now)
         # (Of a session that begins without a prompt nothing is known: those take turns.)
-        later, turn_s = self._later(), HOME * self._turns() if tokens else 0.0
+        later, turns = demand.price(count), demand.turns() if tokens else 0.0
         slowness = DECODE_S if answer else 0.0
         rows: list[Row] = []
         curve, computed = None, dict[int, float]()
@@ -86,7 +79,7 @@ class Costs:
                 loads = loading[name]
                 prefill += loads.seconds
             price = (later + CROWD * load.decoding) * prefill
-            decode = room = 0.0
+            decode = room = home = used = 0.0
             space = worker.room_tokens
             if space:
                 used = float(load.kv_tokens + tokens + answer)
@@ -97,34 +90,27 @@ class Costs:
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
-            home, given = 0.0, load.given_s
-            if given and turn_s:
-                given *= exp(min(0.0, load.given_at - now) / BACK_S)
-                rest = BACK_S - given
-                home = turn_s * (given / rest if given < MOST_HOME * rest else MOST_HOME)
+            if turns:
+                home = turns * _turn_waits(load, used, space or 0, now)
             total = wait + prefill + price + decode + room + home
             turn = load.turn
             row = total, wait, turn, place, worker, prefill, price, decode, room, home, has, loads
             rows.append(row)
         return Ranking(rows)
 
-    def _look(self, share: float, reuse: float, now: float) -> None:
-        """Note that `share` of the workers are busy, and `reuse` of a prompt is held."""
-        if now > self._seen:
-            weight = 1.0 - exp((self._seen - now) / SMOOTHED_S)
-            self._share += weight * (share - self._share)
-            self._reuse += weight * (reuse - self._reuse)
-            self._seen = now
 
-    def _later(self) -> float:
-        """What a second of prefill costs those who come, as busy as the workers are."""
-        busy = self._share
-        return min(MOST_PRICE, LEAST_PRICE + PRICE * busy / max(LEAST_IDLE, 1.0 - busy))
-
-    def _turns(self) -> float:
-        """How often what is computed now will be asked for again, as usual."""
-        reuse = self._reuse
-        return min(MOST_TURNS, reuse / (1.0 - reuse)) if reuse < 1.0 else MOST_TURNS
+def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
+    """Seconds that a later turn will wait there, with so many tokens of its KV cache in use."""
+    waits, given = 0.0, load.given_s
+    if space:
+        usual = (used + load.kv_surplus(now)) / space
+        if usual > FULL_FROM:
+            waits = FULL * (usual - FULL_FROM)
+    if given:
+        given *= exp(min(0.0, load.given_at - now) / BACK_S)
+        rest = BACK_S - given
+        waits += HOME * (given / rest if given < MOST_HOME * rest else MOST_HOME)
+    return waits
 
 
 def _waits(workers: Sequence[WorkerView], now: float) -> tuple[list[float], int]:

@@ -15,6 +15,8 @@ STAY_S = 8.0
 STAY_WEIGHT = 0.05
 #: How far back one looks to tell how busy a worker has been, in seconds.
 BACK_S = 45.0
+#: The same for how full its KV cache has been.
+KV_BACK_S = 15.0
 
 
 @dataclass(eq=False, slots=True)
@@ -41,6 +43,8 @@ class Load:
     __slots__ = (
         "_booked_s",
         "_head_since",
+        "_kv_at",
+        "_kv_surplus",
         "_last",
         "_open",
         "decoding",
@@ -68,6 +72,8 @@ class Load:
         In seconds as predicted, which are more than it takes (`pace.py`)."""
         self.given_at = 0.0
         self.kv_tokens = 0
+        self._kv_surplus = 0.0
+        self._kv_at = 0.0
         self.in_flight = 0
         """Requests booked and not ended."""
         self.decoding = 0
@@ -94,7 +100,7 @@ class Load:
         self._booked_s += prefill_s
         self.given_s = self._given_still(now) + prefill_s
         self.given_at = max(now, self.given_at)
-        self.kv_tokens += kv_tokens
+        self._take(kv_tokens, now)
         return booking
 
     def first_byte(self, booking: Booking, now: float) -> None:
@@ -124,6 +130,15 @@ class Load:
             self._last.computed_s = None
         self._last = booking
 
+    def kv_surplus(self, now: float) -> float:
+        """How many tokens more were in use over the last `KV_BACK_S`, on the average, than are."""
+        return self._kv_surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
+
+    def _take(self, kv_tokens: int, now: float) -> None:
+        self._kv_surplus = self.kv_surplus(now) - kv_tokens
+        self._kv_at = max(now, self._kv_at)
+        self.kv_tokens += kv_tokens
+
     def _given_still(self, now: float) -> float:
         """What counts by now of all that it was given."""
         return self.given_s * exp(min(0.0, self.given_at - now) / BACK_S)
@@ -141,7 +156,7 @@ class Load:
             self._open.remove(booking)
             self.in_flight -= 1
             self.decoding -= 1
-            self.kv_tokens -= booking.kv_tokens
+            self._take(-booking.kv_tokens, now)
             self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:

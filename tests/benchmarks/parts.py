@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from strategies import cost
+from strategies import cost, demand
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
@@ -29,13 +29,14 @@ def without_decode(patch: pytest.MonkeyPatch) -> None:
 
 def without_price(patch: pytest.MonkeyPatch) -> None:
     """Prefill costs those who come nothing."""
-    patch.setattr(cost, "PRICE", 0.0)
-    patch.setattr(cost, "LEAST_PRICE", 0.0)
+    patch.setattr(demand, "PRICE", 0.0)
+    patch.setattr(demand, "LEAST_PRICE", 0.0)
 
 
 def without_home(patch: pytest.MonkeyPatch) -> None:
     """Where a session begins is not where its turns will be."""
     patch.setattr(cost, "HOME", 0.0)
+    patch.setattr(cost, "FULL", 0.0)
 
 
 def without_room(patch: pytest.MonkeyPatch) -> None:

@@ -281,13 +281,13 @@ def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) ->
     """Two workers are idle and hold the same; one has had more to do, and will have again."""
     run = Run("prefixaware", fleet(2))
     text = LONG[:16_000] if reused else ""
-    for now in range(40):
+    for now in range(300):
         for worker in run.workers:
             run.strategy.placed(prompt(text + "x"), worker, float(now))
         run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
         load = run.workers[0].load
         load.release(load.book(float(now), 0.8), float(now))
-    first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 40.0).candidates
+    first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 300.0).candidates
     assert (first.cost.wait, second.cost.wait) == (0.0, 0.0)
     if reused:
         assert first.worker.name == "w1"
