@@ -61,6 +61,7 @@ def test_one_shared_prompt_does_not_hold_everybody(monkeypatch: pytest.MonkeyPat
     assert largest_share(run(HOT)) < 0.16
     without_wait(monkeypatch)
     without_decode(monkeypatch)
+    without_home(monkeypatch)
     assert largest_share(run(HOT)) > 0.5
 
 
@@ -126,6 +127,7 @@ def test_a_newcomer_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share() < 0.25
     without_wait(monkeypatch)
     without_decode(monkeypatch)
+    without_home(monkeypatch)
     without_turns(monkeypatch)
     without_pace(monkeypatch)
     assert share() > 0.9
@@ -206,6 +208,8 @@ def test_nobody_waits_for_room_where_the_prefix_lies(monkeypatch: pytest.MonkeyP
         done = runs.run(Work("documents", [*early, *others, *again]))
         return ttft([placed for placed in done if placed.asked.at_s >= 90.0])
 
+    assert mean() < 5.0
+    without_home(monkeypatch)  # which keeps turns from where it was full for long
     assert mean() < 5.0
     without_room(monkeypatch)
     assert mean() > 20.0
