@@ -289,6 +289,7 @@ class Drive:
             self.now,
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
+            uncached=prompt.tokens - choice.held_tokens,
             stream=True,
         )
         self.strategy.placed(prompt, seat, self.now)

@@ -10,7 +10,7 @@ from math import exp
 PRICE = 4.0
 #: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
 #: that computes less is taken, and siblings of a burst wait for their first.
-LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.08, 32.0, 0.05
+LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
 #: Seconds over which both shares are smoothed.
 SMOOTHED_S = 45.0
 #: Part of each prompt that is taken to be held until some have come: all are cold at first.

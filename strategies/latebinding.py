@@ -19,6 +19,10 @@ T = TypeVar("T")
 
 #: Seconds of prefill that a worker may have booked and still be sent more: so it never idles.
 READY_S = 0.3
+#: Tokens that it may have booked and still be sent more, however long they take: one step computes
+#: as many together (vLLM's least usual `max_num_batched_tokens`), and where steps are long because
+#: many decode, prompts that come one by one waste them.
+READY_TOKENS = 2_048
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
 #: Who lacks room in the KV cache after so many seconds is before all others, and what it takes
@@ -130,8 +134,11 @@ class LateBinding(Generic[T]):
     @staticmethod
     def must_hold(decision: Decision) -> bool:
         """Even where it is cheapest, it would only wait in a queue."""
-        cost = decision.candidates[0].cost
-        return cost.wait > READY_S or cost.room > 0.0
+        choice = decision.candidates[0]
+        cost, load = choice.cost, choice.worker.load
+        if cost.room > 0.0 or cost.wait <= READY_S:
+            return cost.room > 0.0
+        return load.uncached > READY_TOKENS or load.promised_s > READY_S
 
     def enter(
         self, item: T, prompt: Prompt, decision: Decision, now: float, tenant: str = ""
@@ -165,7 +172,11 @@ class LateBinding(Generic[T]):
         be.
         """
         waits = {load: load.wait(now) for load in loads}
-        ready = {load: wait for load, wait in waits.items() if wait <= READY_S}
+        ready = {
+            load: wait
+            for load, wait in waits.items()
+            if wait <= READY_S or load.uncached <= READY_TOKENS
+        }
         if not ready and not self._is_over(now):
             return None
         self._clear()

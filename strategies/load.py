@@ -27,6 +27,8 @@ class Booking:
     """Seconds its prefill was predicted to take there."""
     kv_tokens: int
     """Tokens it may take in the KV cache."""
+    uncached: int
+    """Tokens of its prompt to be computed."""
     stream: bool
     """Whether its first byte will tell that the prefill is done."""
     at: float
@@ -57,6 +59,7 @@ class Load:
         "promised_tokens",
         "stay_s",
         "turn",
+        "uncached",
     )
 
     def __init__(self) -> None:
@@ -74,6 +77,8 @@ class Load:
         self.kv_tokens = 0
         self._kv_surplus = 0.0
         self._kv_at = 0.0
+        self.uncached = 0
+        """Tokens booked and not known to be computed."""
         self.in_flight = 0
         """Requests booked and not ended."""
         self.decoding = 0
@@ -88,15 +93,23 @@ class Load:
         """Larger than every other worker's when chosen last; breaks ties."""
 
     def book(
-        self, now: float, prefill_s: float, kv_tokens: int = 0, *, stream: bool = True
+        self,
+        now: float,
+        prefill_s: float,
+        kv_tokens: int = 0,
+        *,
+        uncached: int | None = None,
+        stream: bool = True,
     ) -> Booking:
-        """Charge a request to this worker."""
-        booking = Booking(prefill_s, kv_tokens, stream, now)
+        """Charge a request to this worker; `uncached` tokens of it are to be computed, or all."""
+        uncached = kv_tokens if uncached is None else uncached
+        booking = Booking(prefill_s, kv_tokens, uncached, stream, now)
         if not self.pending:
             self._head_since = now
         self._open.add(booking)
         self.in_flight += 1
         self.pending[booking] = None
+        self.uncached += uncached
         self._booked_s += prefill_s
         self.given_s = self._given_still(now) + prefill_s
         self.given_at = max(now, self.given_at)
@@ -117,6 +130,7 @@ class Load:
                 self._time(booking, now - self._head_since)
             self._head_since = now
         del self.pending[booking]
+        self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self.pending:

@@ -1,6 +1,7 @@
 """The parts that a good choice is made of, and how to do without each."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -58,8 +59,8 @@ def without_booking(patch: pytest.MonkeyPatch) -> None:
     """What was sent counts once its first byte is there: never as prefill."""
     booked = Load.book
 
-    def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: bool) -> Booking:
-        return booked(self, now, 0.0, 0, **more)
+    def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: Any) -> Booking:
+        return booked(self, now, 0.0, 0, stream=more["stream"])
 
     patch.setattr(Load, "book", late)
 

@@ -13,6 +13,7 @@ from strategies.latebinding import (
     LOOK_S,
     LOOKED_AT,
     READY_S,
+    READY_TOKENS,
     LateBinding,
 )
 from strategies.load import Load
@@ -20,6 +21,8 @@ from strategies.pace import Pace
 
 #: A model that every worker has; each has one of its own name too.
 ANY = "any"
+#: More than one step computes.
+MANY = READY_TOKENS + 1
 
 
 class Stand:
@@ -32,7 +35,7 @@ class Stand:
         self.kv_tokens: int | None = None
         self.room_tokens: int | None = None
         if busy_s:
-            self.load.book(0.0, busy_s, stream=False)
+            self.load.book(0.0, busy_s, uncached=MANY, stream=False)
 
 
 class Desk:
@@ -71,7 +74,8 @@ class Desk:
         while released := self.binding.release(self.rank, self.now, loads):
             held, decision = released
             choice = decision.candidates[0]
-            choice.worker.load.book(self.now, choice.cost.prefill, stream=False)
+            seconds = choice.cost.prefill
+            choice.worker.load.book(self.now, seconds, uncached=MANY, stream=False)
             names.append(held.item)
         return names
 
@@ -81,6 +85,23 @@ def test_only_a_queue_is_waited_for_here() -> None:
     assert not Desk(Stand("a")).come("r", 5)
     assert not Desk(Stand("a", READY_S)).come("r", 5)
     assert Desk(Stand("a", READY_S + 0.1)).come("r", 5)
+
+
+def test_what_one_step_computes_is_not_waited_for() -> None:
+    """However long that step takes: prompts that come one by one would waste it."""
+    desk = Desk(Stand("a"))
+    load = desk.workers[0].load
+    for _ in range(4):
+        load.book(0.0, 1.0, uncached=READY_TOKENS // 4)
+    assert not desk.come("r", 1)
+    more = load.book(0.0, 0.1, uncached=1)
+    assert desk.come("r", 1)
+    assert desk.released() == []
+    assert desk.come("s", 1), "who is held is before it"
+    load.release(more, 0.0)
+    assert desk.released() == ["r"]
+    load.first_byte(next(iter(load.pending)), 1.0)
+    assert load.uncached == READY_TOKENS * 3 // 4 + MANY
 
 
 def test_a_full_cache_is_waited_for_too() -> None:
