@@ -85,7 +85,6 @@ def _measured(
     picked: Sequence[Column], policies: Sequence[Policy], seeds: int, *, rates: bool, jobs: int
 ) -> tuple[list[Cell], list[Rate]]:
     """Compute all cells and rates, with a bar that shows how far it is."""
-    searches = searches_of(picked, policies) if rates else []
     bar = Progress(
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
@@ -110,14 +109,27 @@ def _measured(
 
         cells = of([1])
         cells += of(range(2, seeds + 1), hopeless(means(cells)))
+        searches = searches_of(picked, policies, cells) if rates else []
         rate_bar = bar.add_task("Rates", total=len(searches))
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
 
 
-def searches_of(picked: Sequence[Column], policies: Sequence[Policy]) -> list[Search]:
-    """Return whose rate is searched where: ours, and every peer it is held against."""
-    compared = [one for one in policies if one.name in (*OURS, *PEERS)]
-    return [Search(one, compared) for one in picked if one.searched and compared]
+def searches_of(
+    picked: Sequence[Column], policies: Sequence[Policy], cells: Sequence[Cell]
+) -> list[Search]:
+    """Return whose rate is searched where: ours, and every peer it is held against.
+
+    Who answered most in time is asked first: the others then need only be seen not to bear more.
+    """
+    timely = {(cell.column, cell.policy): cell.in_time for cell in cells if cell.seed == 1}
+    ours = [one for one in policies if one.name in OURS]
+    peers = [one for one in policies if one.name in PEERS]
+    searches = []
+    for column in picked:
+        order = sorted(peers, key=lambda peer: -timely.get((column.name, peer.name), 0.0))
+        if column.searched and (ours or order):
+            searches.append(Search(column, [*ours, *order]))
+    return searches
 
 
 class _Kept(msgspec.Struct):
