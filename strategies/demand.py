@@ -7,7 +7,7 @@ from math import exp
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
 #: waiting, s being the share of workers with prefill to do (a queue's length at that load).
-PRICE = 4.0
+PRICE = 3.0
 #: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
 #: that computes less is taken, and siblings of a burst wait for their first.
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05

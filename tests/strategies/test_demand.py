@@ -2,7 +2,7 @@
 
 import pytest
 
-from strategies.demand import LEAST_PRICE, MOST_PRICE, MOST_TURNS, Demand
+from strategies.demand import LEAST_PRICE, MOST_PRICE, MOST_TURNS, PRICE, Demand
 from strategies.load import KV_BACK_S, Load
 from tests.strategies.test_choice import LONG, Run, fleet, prompt
 
@@ -25,7 +25,7 @@ def test_prefill_costs_more_the_busier_the_fleet_is() -> None:
     """Up to a bound."""
     prices = [seen(busy, 0.9).price(8) for busy in (0.2, 0.5, 0.8, 0.95, 1.0)]
     assert prices == sorted(prices)
-    assert prices[1] == pytest.approx(LEAST_PRICE + 4.0, rel=0.01)
+    assert prices[1] == pytest.approx(LEAST_PRICE + PRICE, rel=0.01)
     assert prices[-1] == MOST_PRICE
 
 
