@@ -92,7 +92,7 @@ class Proxy:
         failure: BaseException | None = None
         try:
             await self._serve(endpoint, exchange)
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised below
             failure = error
         if failure is None:
             return
