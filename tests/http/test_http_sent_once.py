@@ -263,7 +263,7 @@ def test_a_fault_of_ours_is_told_in_the_clients_shape(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever we got wrong, the client gets an error object and the booking is released."""
-    router = route(stub().url)
+    router = route(stub().url, strategy="leastload")  # interpreted, or it could not be broken
     (pool,) = router.door.fleet.pools
     monkeypatch.setattr(pool.strategy, "settled", None)
     body = b'{"model":"m","prompt":"x"}'
