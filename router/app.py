@@ -14,7 +14,7 @@ from router.identity.keeper import Keeper
 from router.inquiry import Inquiries
 from router.memories import Memories
 from router.metrics import Metrics
-from router.openai import ENDPOINTS
+from router.openai import ENDPOINTS, Endpoint
 from router.protocol import Client
 from router.proxy import Proxy
 from router.reading import Bounds
@@ -78,7 +78,7 @@ class Door:
         """Answer a request that was admitted and is there as a whole."""
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
-            return self._proxy.serve(endpoint, exchange)
+            return self._serve(endpoint, exchange)
         asked = route(exchange.path, self._prefix)
         if asked is not None:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
@@ -87,6 +87,10 @@ class Door:
         if exchange.method == "OPTIONS" and for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
+
+    async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Interpreted, also where the proxy is compiled: its task has exceptions of its own."""
+        await self._proxy.serve(endpoint, exchange)
 
     async def _models_of(self, asked: Route, exchange: Exchange) -> None:
         """List models below an endpoint, as below `/v1`."""

@@ -174,7 +174,8 @@ class Client(asyncio.Protocol):
     def received(self, exchange: Exchange) -> None:
         """A request is complete: serve it, after those before it. Raises DoorError."""
         if self._answering is None and not self._full:
-            self._begin(exchange)
+            if self._begin(exchange):
+                self._next()
         elif len(self._waiting) < PIPELINED:
             self._waiting.append(exchange)
             if self._transport is not None and self._far_ahead():
@@ -189,14 +190,16 @@ class Client(asyncio.Protocol):
 
     # Answering, in order.
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: Exchange) -> bool:
+        """Answer it, now or later; True if it is the next one's turn already."""
         self._answering = exchange
         self.deadline = NEVER
         if exchange.refusal is None:
             exchange.task = self._loop.create_task(self._house.serve(exchange))
-        else:
-            self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
-            exchange.refuse(exchange.refusal)
+            return False
+        self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
+        exchange.refuse(exchange.refusal)
+        return not (self._closing or self._full)
 
     def _continue(self) -> None:
         """Tell a client that waits for it to send the body (RFC 9110 section 10.1.1)."""
@@ -210,22 +213,27 @@ class Client(asyncio.Protocol):
             self._transport.write(data)
 
     def finished(self, exchange: Exchange) -> None:
-        """An answer is complete; what waited is next."""
+        """An answer is complete; what waited is next.
+
+        After a refusal, it is for whoever began with it: to go on here would go ever deeper.
+        """
         self._answering = self._source = None
         if self._closing:
             return
         if self._ending or not exchange.keep:
             self.close()
-        elif not self._full:
+        elif not self._full and exchange.refusal is None:
             self._next()
 
     def _next(self) -> None:
         """Begin with what waited, once the client takes what it was answered before."""
-        if self._waiting:
-            self._begin(self._waiting.popleft())
+        while self._waiting:
+            answered = self._begin(self._waiting.popleft())
             if not self._waiting and self._transport is not None:
                 self._transport.resume_reading()
-        elif self._refusal is not None:
+            if not answered:
+                return
+        if self._refusal is not None:
             self._refuse(self._refusal)
         else:
             self._continue()

@@ -89,11 +89,18 @@ class Proxy:
 
     async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Serve it; a session that was to begin with it has not if there is no answer."""
+        failure: BaseException | None = None
         try:
             await self._serve(endpoint, exchange)
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised below
+            failure = error
+        if failure is None:
+            return
+        try:
             await exchange.undo()
-            raise
+            raise failure
+        finally:
+            failure = None  # its traceback leads to this frame, and so to itself
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)

@@ -59,15 +59,16 @@ class Upstream:
         self._engage(connection)
         try:
             return await connection.ask(head, body)
-        except Stale as stale:
+        except Stale as error:
             self._busy.discard(connection)
-            try:
-                connection = await self._dial()
-            except Refused:
-                raise stale from None
+            stale = str(error)
         except BaseException:
             self._busy.discard(connection)
             raise
+        try:
+            connection = await self._dial()
+        except Refused:
+            raise Stale(stale) from None
         self._engage(connection)
         try:
             return await connection.ask(head, body)

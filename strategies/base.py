@@ -171,7 +171,9 @@ class Strategy(Protocol):
     """Three methods a request, one for a worker that lost its cache.
 
     Third-party strategies are found by the entry point group `warmroute.strategies`; the class
-    is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults.
+    is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults. One
+    that builds on one of ours holds it and asks it, and does not extend it: a compiled class, as
+    in the container image, cannot be extended, and the router would not start.
 
     One that has something to leave for the router after it also has `left() -> bytes`, and
     `take_over(data) -> str`, which returns what that was and raises ValueError with a sentence.

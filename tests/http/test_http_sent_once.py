@@ -1,11 +1,14 @@
 """Nothing is sent twice that may have begun, nothing is given up that surely did not."""
 
+import sys
+import threading
 import time
 
 import httpx
 import pytest
 
 from router.connection import Connection
+from tests.health.failing import start, status
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -39,6 +42,31 @@ def test_a_worker_that_closes_and_is_gone(stub: MakeStub, route: MakeRouter) -> 
     first.close_next = True
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     assert len(second.requests) == 2
+
+
+def test_workers_that_close_on_many_at_once(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are asked anew, and none leaves behind the error that it met."""
+    monkeypatch.setattr("router.connection.CROSSING_LOOKS", 1000)  # a busy machine has its time
+    answers, closes = threading.Event(), threading.Event()
+    worker = stub([answers.is_set, *OK])
+    router = route(worker.url, strategy="roundrobin", health=QUIET)
+    first = [start(router) for _ in range(6)]
+    until(lambda: len(worker.requests) == 6)
+    worker.script = [closes.is_set, "close"]
+    answers.set()
+    assert [status(client) for client in first] == [200] * 6
+    until(lambda: router.worker().upstream.idle == 6)
+    second = [start(router) for _ in range(6)]
+    until(lambda: len(worker.requests) == 12)
+    worker.script = OK
+    closes.set()
+    assert [status(client) for client in second] == [200] * 6
+    assert len(worker.requests) == 18
+    seen: list[object] = []
+    router.call(lambda: seen.append(sys.exc_info()))
+    assert seen == [(None, None, None)]
 
 
 def test_a_request_that_kills_workers_kills_two_at_most(stub: MakeStub, route: MakeRouter) -> None:
@@ -235,7 +263,7 @@ def test_a_fault_of_ours_is_told_in_the_clients_shape(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever we got wrong, the client gets an error object and the booking is released."""
-    router = route(stub().url)
+    router = route(stub().url, strategy="leastload")  # interpreted, or it could not be broken
     (pool,) = router.door.fleet.pools
     monkeypatch.setattr(pool.strategy, "settled", None)
     body = b'{"model":"m","prompt":"x"}'

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from tests.cancel.leaving import counted, unreachable
-from tests.health.failing import CHAT, PATH, QUIET, ask, says, start, status
-from tests.support import OK, MakeRouter, MakeStub, Router, error_of, until
+from tests.health.failing import CHAT, PATH, QUIET, ask, body, says, start, status
+from tests.support import OK, MakeRouter, MakeStub, Router, error_of, post, until
 
 FULL = says(503)
 
@@ -107,16 +107,28 @@ def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: MakeRouter) -> None:
-    """Nobody works on it while it waits for its turn, and some get theirs as others leave."""
+    """Nobody works on it while it waits for its turn."""
     refuses, answers = threading.Event(), threading.Event()
     bad, good = stub([refuses.is_set, *FULL]), stub([answers.is_set, *OK])
     router = route(bad.url, good.url, strategy="roundrobin", limits={"retries": 0.01}, health=QUIET)
-    clients = [start(router) for _ in range(12)]
+    sent = body(stream=False)
+    clients = {
+        b"x-request-id: %d\r\n" % n: post(router.port, PATH, sent, b"x-request-id: %d" % n)
+        for n in range(10, 22)
+    }
     until(lambda: len(bad.requests) == len(good.requests) == 6)
     refuses.set()
+    until(lambda: len(good.requests) == 6 + 3)
+    asked = b"".join(good.requests)
+    waiting = [client for field, client in clients.items() if field not in asked]
+    assert len(waiting) == 3
     until(lambda: len(router.door._proxy._budget._waiting) == 3)
-    for client in clients:
+    for client in waiting:
+        client.close()
+    until(lambda: counted(router, "refused_requests") == {"499": 3})
+    for client in clients.values():
         client.close()
     until(router.idle)
-    left = counted(router, "refused_requests").get("499", 0)
-    assert left + counted(router, "requests")["499"] == 12
+    assert counted(router, "refused_requests") == {"499": 3}
+    assert counted(router, "requests") == {"499": 9}
+    assert router.door._proxy._budget.used == 0

@@ -12,7 +12,9 @@ import pytest
 from router.sessions.away import Away
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Bound, Lease, Session
-from tests.support import OK, MakeRouter, MakeStub, Router, post, until
+from tests.cancel.leaving import CHAT as PATH
+from tests.cancel.leaving import chat
+from tests.support import OK, MakeRouter, MakeStub, Router, post, read_all, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
@@ -108,6 +110,32 @@ def test_a_client_that_leaves_while_it_is_bound(
     assert invoke(router, OPENS).status_code == 200
 
 
+def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> None:
+    """Each is told of its own worker, while the others are still being undone."""
+    fails = threading.Event()
+    workers = {model: stub([fails.is_set, "close"], model) for model in "abc"}
+    router = route(*(worker.url for worker in workers.values()), strategy="session")
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    store = Slow(MemoryStore(Lease(), time.time))
+    router.call(lambda: sessions.keep_in(store))
+    fields = b"%b: NEW_SESSION" % HEADER.encode(), b"connection: close"
+    clients = [
+        (worker, post(router.port, PATH, chat(stream=False, model=model), *fields))
+        for model, worker in workers.items()
+        for _ in range(3)
+    ]
+    until(lambda: all(len(worker.requests) == 3 for worker in workers.values()))
+    fails.set()
+    for worker, client in clients:
+        with client:
+            told = read_all(client)
+        assert told.startswith(b"HTTP/1.1 502 ")
+        assert b"Worker %b closed" % worker.url[7:].encode() in told
+    assert store.store.kept().open == 0
+    until(lambda: router.door._proxy._admission.in_flight == 0)
+
+
 class Slow:
     """A store whose answers take their time."""
 
@@ -125,3 +153,9 @@ class Slow:
         self.bound += 1
         await asyncio.sleep(0.2)
         return bound
+
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+        """The same."""
+        closed = await self.store.close(key, begun=begun)
+        await asyncio.sleep(0.2)
+        return closed

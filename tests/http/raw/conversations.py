@@ -12,7 +12,7 @@ from tests.http.raw.request import (
     head,
     post,
 )
-from tests.http.raw.row import DROPPED, End, Row, Wait, answered, refused, row, served
+from tests.http.raw.row import DROPPED, End, Outcome, Row, Wait, answered, refused, row, served
 
 ORDER = "RFC 9112 section 9.3.2: answers come in the order of the requests"
 NEXT = "RFC 9112 section 6.3: what follows a body is the next request"
@@ -115,6 +115,14 @@ ROWS: list[Row] = [
         post(_name(0)) + get(_name(1), target=b"/nothing") + post(_name(2)),
         served(BODY).then(answered(404)).then(served(BODY, end=End.KEPT)),
         ids=[b"number-0", b"number-1", b"number-2"],
+    ),
+    row(
+        "many/as-many-errors-as-may-wait",
+        ORDER,
+        post() + get(target=b"/nothing") * 255 + post(),
+        served(BODY)
+        .then(Outcome((frozenset({404}),) * 255, (), End.EITHER))
+        .then(served(BODY, end=End.KEPT)),
     ),
     row(
         "many/a-bad-one-last",

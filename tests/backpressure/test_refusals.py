@@ -1,0 +1,65 @@
+"""Refused requests of a client that does not take what it is answered."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from router.errors import UnknownPath
+from router.exchange import Exchange
+from router.protocol import Client
+from router.reading import Bounds
+
+
+class Nobody:
+    """Behind this door there is nothing."""
+
+    bounds = Bounds()
+    stopping = False
+
+    def __init__(self) -> None:
+        self.clients: set[Client] = set()
+
+    def admit(self, exchange: Exchange) -> int:
+        raise UnknownPath(exchange.path)
+
+    def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        raise NotImplementedError
+
+    def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
+        """Nobody counts."""
+
+
+class Narrow(asyncio.Transport):
+    """Takes one answer, and no other until that has been taken from it."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+        self.answers: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answers.append(bytes(data))
+        self._client.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """They are fixed."""
+
+    def resume_reading(self) -> None:
+        """It never stopped."""
+
+
+def test_one_after_the_other_as_they_are_taken() -> None:
+    """Not all of them at once, though each is refused without anybody working on it."""
+    with asyncio.Runner() as runner:
+        client = Client(Nobody(), runner.get_loop())
+        transport = Narrow(client)
+        client.connection_made(transport)
+        client.data_received(b"".join(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % n for n in range(5)))
+        for taken in range(5):
+            assert len(transport.answers) == taken + 1
+            assert b"'/%d'" % taken in transport.answers[taken]
+            client.resume_writing()
+        assert len(transport.answers) == 5
