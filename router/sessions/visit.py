@@ -172,12 +172,13 @@ class Visit:
         That is another one where others were first; nobody has looked for room there. Raises
         SessionLost or NoWorker where it must not move, UnknownSession if it was closed meanwhile.
         """
+        theirs = False
         while (name := choice.worker.name) != self._expected:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
             # Others may have followed it to a worker that has refused us: then it is theirs too.
-            again = self._expected is not None and state == "new"
+            again = self._expected is not None and state == "new" and not theirs
             to = Binding(name, call=self.call, used=self._begun if again else None)
             surely = self.begins or state in _MOVES
             bind = self._sessions.surely if surely else self._sessions.bind
@@ -191,7 +192,8 @@ class Visit:
                 self.take(session)
                 return choice
             elif state == "new" and session.worker == self._expected:
-                self.state = "kept"
+                # (Who was told that it exists has used it too: it begins with this request still.)
+                theirs, self.state = True, "new" if self.begins else "kept"
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
             self._tries += 1
