@@ -140,6 +140,31 @@ def test_an_id_is_begun_once(
     assert there["id"] == "mine"
 
 
+def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: MakeRouter) -> None:
+    """Where it was to begin nobody listens, and others were told that it exists: it has begun."""
+    workers = [stub() for _ in range(2)]
+    router = route(*(worker.url for worker in workers), strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+
+    class Asked(MemoryStore):
+        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+            bound = await super().bind(key, to, expected)
+            time.sleep(0.002)  # (so that it is another time)
+            await self.use(key)
+            return bound
+
+    router.call(lambda: sessions.keep_in(Asked(Lease(), time.time)))
+    workers[0].stop()
+    for number in range(2):  # one of them chooses the worker that is gone
+        body = {**OPEN, **CHAT, "extSessionID": f"mine{number}"}
+        assert router.http.post("/invocations", json=body).status_code == 200
+    events = "warmroute_session_events_total"
+    until(lambda: router.metric(events, pool=pool.name, event="new") == 2)
+    assert router.metric(events, pool=pool.name, event="rebound") == 0
+
+
 def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
     """Others bind the session each time; nothing is sent, and nothing stays booked."""
     workers = [stub() for _ in range(2)]
