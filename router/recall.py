@@ -45,8 +45,10 @@ class Recall(Generic[T]):
             return None
         at = len(before)
         end = message.find(b"\r", at, at + 19)
+        if end < 0:  # (compiled, a slice that ends before it begins is an error: mypyc 2.4)
+            return None
         digits = message[at:end]
-        if end < 0 or not digits.isdigit() or not message.startswith(self._after, end):
+        if not digits.isdigit() or not message.startswith(self._after, end):
             return None
         start = end + len(self._after)
         missing = int(digits) - len(message) + start

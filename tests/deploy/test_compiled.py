@@ -25,6 +25,7 @@ SUITES = (
     "tests/retry",
     "tests/sessions/test_undoing.py",
     "tests/http/test_http_sent_once.py",
+    "tests/router/test_recall.py",
 )
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
 HEADER = Path(sysconfig.get_path("include"), "Python.h")

@@ -30,6 +30,8 @@ def test_the_same_with_another_length() -> None:
         message(b"", b"", b"x: y"),
         message(b"5 ", b"abcde", b"x: y"),
         message(b"0" * 30 + b"5", b"abcde", b"x: y"),
+        message(b"", b"", b"x: y").partition(b"Length: ")[0] + b"Length: ",  # cut off right there
+        message(b"55", b"", b"x: y").partition(b"5\r\n")[0],  # and amid its digits
         b"",
     ):
         assert recall.find(other) is None
