@@ -151,7 +151,7 @@ def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: 
     class Asked(MemoryStore):
         async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
             bound = await super().bind(key, to, expected)
-            time.sleep(0.002)  # (so that it is another time)
+            await asyncio.sleep(0.002)  # (so that it is another time)
             await self.use(key)
             return bound
 
