@@ -7,6 +7,9 @@ Probes ask whether a worker is there; a breaker watches what becomes of the requ
        |                               '---- it fails: twice as long ---'       |
        '------------------------- it works, or its answer begins ---------------'
 
+Where all others say that they are full, the trial may come before its time, once it has been left
+out for the shortest time there is. If that fails, no more is held against it.
+
 What an outcome says of the worker:
 
 - worked: an answer below 400. It ends a row of failures.
@@ -75,6 +78,7 @@ class Breaker:
         "_failures",
         "_last",
         "_mark",
+        "_opened_at",
         "_pool",
         "_settings",
         "_span",
@@ -100,6 +104,7 @@ class Breaker:
         self._mark = 0
         self._span = 0.0
         self._closed_at = -inf
+        self._opened_at = -inf
         self._trial_until = -inf
 
     # What the request path calls.
@@ -137,7 +142,10 @@ class Breaker:
             return
         self._failures += 1
         self._last = kind
-        if self._state is State.HALF_OPEN:
+        if self._state is State.HALF_OPEN and now < self.until:
+            self._state, self._opened_at = State.OPEN, now
+            self._mark += 1
+        elif self._state is State.HALF_OPEN:
             self._open(now, 2 * self._span)
         elif self._pool and self._failures >= self._settings.failures and self._pool.room(now):
             anew = now - self._closed_at >= self._settings.longest
@@ -157,7 +165,19 @@ class Breaker:
         else:
             self.failed(now, mark, "5xx")
 
+    def hasten(self, now: float) -> bool:
+        """Let the trial come now, if that may be; whether a request may be sent there now."""
+        if self.state(now) is State.OPEN and self.near(now):
+            self._state = State.HALF_OPEN
+            self._trial_until = -inf
+        return self.admits(now)
+
     # What others ask.
+
+    def near(self, now: float) -> bool:
+        """Whether a request may be sent there now, or after a trial, with `hasten`."""
+        state = self.state(now)
+        return state is not State.OPEN or now >= self._opened_at + self._settings.first
 
     def state(self, now: float) -> State:
         """Closed, open or half open; open ends by itself."""
@@ -206,7 +226,7 @@ class Breaker:
     def _open(self, now: float, span: float) -> None:
         self._span = min(span, self._settings.longest)
         self.until = now + self._span
-        self._state = State.OPEN
+        self._state, self._opened_at = State.OPEN, now
         self._mark += 1
         self.ejections[self._last] = self.ejections.get(self._last, 0) + 1
         if self._pool:

@@ -23,6 +23,10 @@ from router.settings import Settings
 from router.usage import Usage
 from strategies.base import Candidate
 
+#: Where all have refused: seconds to wait for another's trial of a worker that was left out, and
+#: between two looks.
+_TRIAL_S, _LOOK_S = 1.0, 0.02
+
 
 class Failover:
     """Has decided requests answered. One for the whole router."""
@@ -43,41 +47,43 @@ class Failover:
         """Take candidates in order until one answers; only what surely did not begin moves on.
 
         Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
-        many are, and every one after the first comes out of the retry budget. False if nobody was
+        many are, and every one after the first comes out of the retry budget. If all of them are
+        full, one that was left out is asked: that is better than a refusal. False if nobody was
         asked, and there are `others` who had no room when it was decided.
         """
         asked = 0
         retrying = vanished = False
         error: DoorError | None = None
-        candidates = job.decision.candidates
+        candidates = list(job.decision.candidates)
         left = list(range(len(candidates)))
         try:
-            while left:
+            while left or (asked and self._outside(job, candidates)):
                 job.exchange.asked = False
-                retrying = retrying or (asked > 0 and await self._turn())
-                if asked and not retrying:
-                    break
+                if asked:
+                    retrying = retrying or await self._turn()
+                    if not retrying or not (left or await self._resort(job, candidates, left)):
+                        break
                 first = len(left) == len(candidates)
                 ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 if not _still(job, ranked, again=error is not None):  # the wait may have been long
                     continue
                 worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
                 stays = first and job.decision.stays
-                last = asked + 1 >= self._attempts or not left or stays
+                last = asked + 1 >= self._attempts or stays
                 attempt = Attempt(job, worker, ranked)  # before others could take the place
                 job.exchange.asked = True
                 try:
-                    if await self._attempt(attempt, is_last=last):
+                    if await self._attempt(attempt, candidates, left, is_last=last):
                         return True
                     asked += 1
                     error = NoWorker("Every worker that was asked is full; please try again.")
                 except WorkerError as failure:
                     error = answer_for(failure, worker.name)
-                    if not failure.safe or (vanished and isinstance(failure, Stale)):
+                    stale = isinstance(failure, Stale)
+                    if not failure.safe or (vanished and stale):  # twice: the request kills them
                         raise error from None
-                    if isinstance(failure, Stale):  # twice is no chance: the request kills them
-                        vanished = True
-                        asked += 1
+                    vanished = vanished or stale
+                    asked += stale
                 finally:
                     attempt.release()
                     self._admission.freed(worker)
@@ -103,7 +109,44 @@ class Failover:
         awake = rests.awake(workers, monotonic())
         return next(place for place, worker in enumerate(workers) if worker in awake)
 
-    async def _attempt(self, attempt: Attempt, *, is_last: bool) -> bool:
+    def _outside(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Worker]:
+        """Those who could answer and are no candidates: they were left out, or had no room."""
+        pool, now = job.pool, monotonic()
+        if job.visit is not None or job.decision.stays:
+            return ()
+        among = {candidate.worker for candidate in candidates}
+        outside = [
+            worker
+            for worker in pool.taking
+            if worker not in among
+            and pool.serves(worker, job.prompt.model)
+            and worker.breaker.near(now)
+        ]
+        return self._admission.room(outside)
+
+    async def _resort(self, job: Job, candidates: list[Candidate], left: list[int]) -> bool:
+        """Add one from outside that may be asked; where there is a trial, it is waited for."""
+        end = monotonic() + _TRIAL_S
+        while outside := self._outside(job, candidates):
+            now = monotonic()
+            for worker in outside:
+                if worker.breaker.hasten(now):
+                    left.append(len(candidates))
+                    candidates += job.pool.strategy.rank(job.prompt, [worker], now).candidates
+                    return True
+            if now >= end:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+    async def _attempt(
+        self,
+        attempt: Attempt,
+        candidates: Sequence[Candidate],
+        left: Sequence[int],
+        *,
+        is_last: bool,
+    ) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
@@ -117,7 +160,7 @@ class Failover:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status == FULL and not is_last:
+                if status == FULL and not is_last and (left or self._outside(job, candidates)):
                     attempt.full()
                     return False
                 attempt.on_first_byte(status)

@@ -1,15 +1,37 @@
 """Who is asked next, and whose answer is given."""
 
+import threading
+from time import sleep
+
 import pytest
 
-from tests.health.failing import CHAT, FAULTS, PATH, QUIET, says
-from tests.support import Action, MakeRouter, MakeStub, until
+from router.breaker import Breaker
+from tests.health.failing import CHAT, FAULTS, PATH, QUIET, ask, health, says, start, status
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
 
 def full(name: bytes) -> list[Action]:
     """A worker that is full, and says when to come back."""
     fields = b"content-length: %d\r\nretry-after: 17" % len(name)
     return [b"HTTP/1.1 503 Service Unavailable\r\n%b\r\n\r\n%b" % (fields, name)]
+
+
+def breaker_of(router: Router, stub: Stub) -> Breaker:
+    """What the router has learned of that worker."""
+    return next(w.breaker for w in router.door.fleet.workers if w.name == stub.url[7:])
+
+
+def left_out(route: MakeRouter, other: Stub, bad: Stub, first: str) -> Router:
+    """A router that leaves `bad` out, for an hour; after `first` it may be tried before that."""
+    settings = health(failures=1, first=first, panic=0)
+    router = route(other.url, bad.url, strategy="roundrobin", health=settings)
+    bad.script = says(500)
+    ask(router, 2)
+    breaker = breaker_of(router, bad)
+    assert not breaker.closed
+    breaker.until += 3600
+    bad.script = OK
+    return router
 
 
 @pytest.mark.parametrize(("attempts", "last"), [(1, b"a"), (2, b"b"), (3, b"c"), (10, b"c")])
@@ -67,3 +89,60 @@ def test_other_answers_are_answers(stub: MakeStub, route: MakeRouter, status: in
     reply = router.http.post(PATH, json=CHAT)
     assert (reply.status_code, reply.content) == (status, b"{}")
     assert (len(odd.requests), len(good.requests)) == (1, 0)
+
+
+def test_one_that_was_left_out(stub: MakeStub, route: MakeRouter) -> None:
+    """If all others are full it has its trial before its time, and is back if that goes well."""
+    busy, well = stub(), stub()
+    router = left_out(route, busy, well, first="100ms")
+    busy.script = full(b"a")
+    sleep(0.15)
+    reply = router.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, well.url[7:])
+    assert breaker_of(router, well).closed
+    until(router.idle)
+
+
+def test_one_that_was_left_out_just_now(stub: MakeStub, route: MakeRouter) -> None:
+    """For the shortest time there is it is left alone, and the worker's own words are given."""
+    busy, well = stub(), stub()
+    router = left_out(route, busy, well, first="1h")
+    busy.script = full(b"a")
+    reply = router.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.content) == (503, b"a")
+    assert not breaker_of(router, well).closed
+
+
+def test_one_that_was_left_out_and_is_still_bad(stub: MakeStub, route: MakeRouter) -> None:
+    """One request finds that out; it is left out for no longer, and those after it are refused."""
+    busy, bad = stub(), stub()
+    router = left_out(route, busy, bad, first="200ms")
+    breaker = breaker_of(router, bad)
+    until_then = breaker.until
+    busy.script = full(b"a")
+    bad.script = says(500)
+    asked = len(bad.requests)
+    sleep(0.25)
+    statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(5)]
+    assert statuses == [500, 503, 503, 503, 503]
+    assert len(bad.requests) == asked + 1
+    assert breaker.until == until_then
+
+
+def test_a_crowd_waits_for_the_trial(stub: MakeStub, route: MakeRouter) -> None:
+    """Of many that are refused at once one is the trial, and the others follow it."""
+    busy, well = stub(), stub()
+    router = left_out(route, busy, well, first="100ms")
+    refuses, answers = threading.Event(), threading.Event()
+    busy.script = [refuses.is_set, *full(b"a")]
+    well.script = [answers.is_set, *OK]
+    asked = len(well.requests)
+    clients = [start(router) for _ in range(20)]
+    sleep(0.15)
+    refuses.set()
+    until(lambda: len(well.requests) > asked)
+    sleep(0.1)
+    assert len(well.requests) == asked + 1
+    answers.set()
+    assert [status(client) for client in clients] == [200] * 20
+    until(router.idle)
