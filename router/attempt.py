@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from time import monotonic
-from typing import NamedTuple
 
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
@@ -13,7 +12,7 @@ from router.metrics import PoolMetrics
 from router.openai import Endpoint
 from router.prompts import Along
 from router.sessions.visit import Visit
-from router.usage import Usage
+from router.usage import NO_USAGE, Usage
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
 from strategies.loads import HARDLY, Held, Loads
@@ -34,36 +33,65 @@ class Elsewhere(Exception):
     """Others have bound its session to another worker."""
 
 
-class Plea(NamedTuple):
+class Plea:
     """A request that has been read and understood."""
 
-    endpoint: Endpoint
-    exchange: Exchange
-    pool: Pool
-    prompt: Prompt
-    along: Along | None
-    """Token ids to be sent along."""
-    workers: Sequence[Worker]
-    """Those that could answer when it came."""
-    started: float
-    visit: Visit | None = None
-    """Its part in a session."""
+    __slots__ = ("along", "endpoint", "exchange", "pool", "prompt", "started", "visit", "workers")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        pool: Pool,
+        prompt: Prompt,
+        along: Along | None,
+        *,
+        workers: Sequence[Worker],
+        started: float,
+        visit: Visit | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.exchange = exchange
+        self.pool = pool
+        self.prompt = prompt
+        self.along = along
+        """Token ids to be sent along."""
+        self.workers = workers
+        """Those that could answer when it came."""
+        self.started = started
+        self.visit = visit
+        """Its part in a session."""
 
 
-class Job(NamedTuple):
+class Job:
     """A request that has been read, understood and decided."""
 
-    endpoint: Endpoint
-    exchange: Exchange
-    pool: Pool
-    prompt: Prompt
-    along: Along | None
-    """Token ids to be sent along."""
-    decision: Decision
-    started: float
-    metrics: PoolMetrics
-    visit: Visit | None = None
-    """Its part in a session."""
+    __slots__ = (
+        "along",
+        "decision",
+        "endpoint",
+        "exchange",
+        "metrics",
+        "pool",
+        "prompt",
+        "started",
+        "visit",
+    )
+
+    def __init__(
+        self, plea: Plea, prompt: Prompt, decision: Decision, metrics: PoolMetrics
+    ) -> None:
+        self.endpoint = plea.endpoint
+        self.exchange = plea.exchange
+        self.pool = plea.pool
+        self.prompt = prompt
+        self.along = plea.along
+        """Token ids to be sent along."""
+        self.decision = decision
+        self.started = plea.started
+        self.metrics = metrics
+        self.visit = plea.visit
+        """Its part in a session."""
 
     @property
     def reason(self) -> str:
@@ -124,7 +152,7 @@ class Attempt:
             self._began = False
             if job.exchange.left:
                 self.status = CLIENT_LEFT
-            self.settle(Usage())
+            self.settle(NO_USAGE)
             raise
         return visit.stripped(job.exchange)
 

@@ -20,7 +20,7 @@ from router.identity.forward import with_ids
 from router.relay import CutShort, Relay
 from router.retries import Budget
 from router.settings import Settings
-from router.usage import Usage
+from router.usage import NO_USAGE
 from strategies.base import Candidate
 
 #: Where all have refused: seconds to wait for another's trial of a worker that was left out, and
@@ -151,7 +151,7 @@ class Failover:
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
         asks = exchange if job.visit is None else await attempt.bound(job.visit)
-        usage, relay = Usage(), Relay(job.endpoint, exchange)
+        usage, relay = NO_USAGE, Relay(job.endpoint, exchange)
         try:
             body = _body(job, worker)
             path, key = job.endpoint.path.encode(), worker.api_key

@@ -38,7 +38,8 @@ class Limits:
 
     def _check_list(self, field: str, found: Sequence[Message]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        lists = [parts for one in found for parts in (one.content, one.output) if is_list(parts)]
+        both = [parts for one in found for parts in (one.content, one.output) if parts]
+        lists = [parts for parts in both if is_list(parts)]
         if sum(map(len, lists)) > 3 * self._images:  # `{}` is a part, and there are commas
             _check_count(field, "images", sum(map(others, lists)), self._images)
 

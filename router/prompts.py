@@ -70,13 +70,16 @@ class Along(NamedTuple):
     """What made them."""
 
 
-class Made(NamedTuple):
+class Made:
     """A prompt, and what else came of making it."""
 
-    prompt: Prompt
-    reason: str = ""
-    """Why it is not keyed by tokens; empty if it is."""
-    along: Along | None = None
+    __slots__ = ("along", "prompt", "reason")
+
+    def __init__(self, prompt: Prompt, reason: str = "", along: Along | None = None) -> None:
+        self.prompt = prompt
+        self.reason = reason
+        """Why it is not keyed by tokens; empty if it is."""
+        self.along = along
 
 
 class Prompts:

@@ -133,7 +133,9 @@ class Proxy:
                 decision = self._among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
                     others = len(decision.candidates) < len(workers)
-                    if await self._failover.answer(self._decided(plea, decision), others=others):
+                    if await self._failover.answer(
+                        self._decided(plea, plea.prompt, decision), others=others
+                    ):
                         return
                 else:
                     held = True
@@ -185,7 +187,7 @@ class Proxy:
             workers = [home, *workers]  # it is being drained, or left out
         bound = replace(plea.prompt, bound=visit.bound)
         decision = visit.named(self._among(plea.pool, bound, workers), workers)
-        job = self._decided(plea._replace(prompt=bound, visit=visit), decision)
+        job = self._decided(plea, bound, decision)
         try:
             await self._failover.answer(job)
         except Elsewhere:
@@ -248,25 +250,15 @@ class Proxy:
             return decision, "place"
         return decision, "held" if self._holding.takes(decision) else ""
 
-    def _decided(self, plea: Plea, decision: Decision) -> Job:
+    def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
         if plea.visit is None:  # else it may change until a worker has taken it on
             metrics.decided(decision.reason)
         if pool.prompts.keyed:
-            metrics.expected(decision.candidates[0].held_tokens, plea.prompt.tokens)
+            metrics.expected(decision.candidates[0].held_tokens, prompt.tokens)
         self._metrics.overhead.observe(monotonic() - plea.started)
-        return Job(
-            plea.endpoint,
-            plea.exchange,
-            pool,
-            plea.prompt,
-            plea.along,
-            decision,
-            plea.started,
-            metrics,
-            plea.visit,
-        )
+        return Job(plea, prompt, decision, metrics)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
         """Rank them; those that said they are full come last."""

@@ -12,7 +12,6 @@ another, or handed out by `expired`.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
@@ -23,19 +22,28 @@ W = TypeVar("W")
 _SLACK = 64
 
 
-@dataclass(eq=False, slots=True)
 class Ticket(Generic[W]):
     """A place in a line."""
 
-    waiter: W
-    """Whatever the caller wants back with it."""
-    pool: Hashable
-    tenant: str
-    entered: float
-    deadline: float
-    waiting: bool = True
-    displaced: "Ticket[W] | None" = None
-    """Who had to leave for it, and is to be told so: look at once, it is not kept for long."""
+    def __init__(
+        self,
+        waiter: W,
+        pool: Hashable,
+        tenant: str,
+        entered: float,
+        deadline: float,
+        *,
+        displaced: "Ticket[W] | None",
+    ) -> None:
+        self.waiter = waiter
+        """Whatever the caller wants back with it."""
+        self.pool = pool
+        self.tenant = tenant
+        self.entered = entered
+        self.deadline = deadline
+        self.waiting = True
+        self.displaced = displaced
+        """Who had to leave for it, and is to be told so: look at once, it is not kept for long."""
 
 
 class Queue(Generic[W]):

@@ -17,7 +17,7 @@ LONGEST_S = 2.0
 W = TypeVar("W")
 
 
-@dataclass(slots=True)
+@dataclass
 class _Rest:
     since: float
     until: float

@@ -32,6 +32,10 @@ class Usage(NamedTuple):
     """And those in the host's memory."""
 
 
+#: Nothing was said.
+NO_USAGE = Usage()
+
+
 class UsageTail:
     """Keeps the last bytes of one answer."""
 
@@ -62,7 +66,7 @@ class UsageTail:
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 said = decode(data)
                 if said.usage is None:
-                    return Usage()
+                    return NO_USAGE
                 return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
         return _scanned(data[-TAIL:].decode("utf-8", errors="replace"))
 
@@ -70,7 +74,7 @@ class UsageTail:
 def _scanned(tail: str) -> Usage:
     usage = _last(tail, '"usage"')
     if usage is None:
-        return Usage()
+        return NO_USAGE
     found = _usage(usage)
     if '"cached_token' not in tail:
         return found
