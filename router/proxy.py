@@ -133,9 +133,8 @@ class Proxy:
                 decision = self._among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
                     others = len(decision.candidates) < len(workers)
-                    if await self._failover.answer(
-                        self._decided(plea, plea.prompt, decision), others=others
-                    ):
+                    job = self._decided(plea, plea.prompt, decision)
+                    if await self._failover.answer(job, others=others):
                         return
                 else:
                     held = True
@@ -229,7 +228,16 @@ class Proxy:
             exchange.part = visit
         else:
             workers = workers or pool.eligible(request.model)  # nobody: it is told so
-        return Plea(endpoint, exchange, pool, made.prompt, made.along, workers, started, visit)
+        return Plea(
+            endpoint,
+            exchange,
+            pool,
+            made.prompt,
+            made.along,
+            workers=workers,
+            started=started,
+            visit=visit,
+        )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         """Rank those with room, for one that is held; None without any."""
