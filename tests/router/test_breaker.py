@@ -209,3 +209,20 @@ def test_a_breaker_without_a_pool_never_opens() -> None:
     alone = Breaker()
     fail(alone, 0, 100)
     assert alone.admits(0)
+
+
+def test_a_trial_before_its_time() -> None:
+    """Not at once; then as any trial, but if it fails nothing more is held against the worker."""
+    pool = Pool(2)
+    fail(pool[0], 0, 6)
+    pool[0].until = 100
+    assert (pool[0].near(9), pool[0].hasten(9), pool[0].state(9)) == (False, False, State.OPEN)
+    assert (pool[0].near(10), pool[0].hasten(10)) == (True, True)
+    mark = pool[0].began(10)
+    assert (pool[0].near(11), pool[0].hasten(11), pool[0].admits(11)) == (True, False, False)
+    pool[0].failed(12, mark, "5xx")
+    assert (pool[0].state(12), pool[0].until) == (State.OPEN, 100)
+    assert sum(pool[0].ejections.values()) == 1
+    assert (pool[0].near(21), pool[0].near(22), pool[0].hasten(22)) == (False, True, True)
+    work(pool[0], 23)
+    assert (pool.out(), pool[0].near(23), pool[0].hasten(23)) == ([], True, True)
