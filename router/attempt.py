@@ -74,6 +74,7 @@ class Job:
         "metrics",
         "pool",
         "prompt",
+        "retrying",
         "started",
         "visit",
     )
@@ -88,6 +89,8 @@ class Job:
         self.along = plea.along
         """Token ids to be sent along."""
         self.decision = decision
+        self.retrying = False
+        """A part of the retry budget was taken for it."""
         self.started = plea.started
         self.metrics = metrics
         self.visit = plea.visit
@@ -169,9 +172,12 @@ class Attempt:
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
 
-    def full(self) -> None:
+    def refused(self) -> None:
         """The worker did not take it on."""
         self._began = False
+
+    def full(self) -> None:
+        """It did not, and another is asked."""
         self.job.metrics.failed(self.worker.name, "full")
 
     def failed(self, error: WorkerError) -> None:

@@ -8,7 +8,7 @@ Probes ask whether a worker is there; a breaker watches what becomes of the requ
        '------------------------- it works, or its answer begins ---------------'
 
 Where all others say that they are full, the trial may come before its time, once it has been left
-out for the shortest time there is. If that fails, no more is held against it.
+out for the shortest time there is. If no answer begins, no more is held against it.
 
 What an outcome says of the worker:
 
@@ -26,6 +26,8 @@ from enum import Enum
 from math import ceil, inf
 from typing import Protocol
 
+#: Seconds of a trial for whose end others that were refused wait.
+TRIAL_S = 1.0
 #: The mark of a request that was sent although the breaker was open: its outcome tells nothing new.
 _STRAY = -1
 
@@ -75,6 +77,7 @@ class Breaker:
 
     __slots__ = (
         "_closed_at",
+        "_early",
         "_failures",
         "_last",
         "_mark",
@@ -83,6 +86,7 @@ class Breaker:
         "_settings",
         "_span",
         "_state",
+        "_trial_began",
         "_trial_until",
         "ejections",
         "name",
@@ -105,7 +109,8 @@ class Breaker:
         self._span = 0.0
         self._closed_at = -inf
         self._opened_at = -inf
-        self._trial_until = -inf
+        self._trial_began = self._trial_until = -inf
+        self._early = False
 
     # What the request path calls.
 
@@ -116,7 +121,7 @@ class Breaker:
         if not self.admits(now):
             return _STRAY
         self._mark += 1
-        self._trial_until = now + self._settings.longest
+        self._trial_began, self._trial_until = now, now + self._settings.longest
         return self._mark
 
     def answering(self, now: float, mark: int) -> None:
@@ -142,9 +147,9 @@ class Breaker:
             return
         self._failures += 1
         self._last = kind
-        if self._state is State.HALF_OPEN and now < self.until:
-            self._state, self._opened_at = State.OPEN, now
-            self._mark += 1
+        if self._state is State.HALF_OPEN and self._early:
+            self._opened_at = now
+            self._back()
         elif self._state is State.HALF_OPEN:
             self._open(now, 2 * self._span)
         elif self._pool and self._failures >= self._settings.failures and self._pool.room(now):
@@ -155,6 +160,8 @@ class Breaker:
         """It says nothing of the worker; if it was the trial, another may follow."""
         if mark == self._mark and self._state is State.HALF_OPEN:
             self._trial_until = -inf
+            if self._early:
+                self._back()
 
     def answered(self, now: float, mark: int, status: int) -> None:
         """Answered to the end with a status, which decides what that says."""
@@ -168,21 +175,22 @@ class Breaker:
     def hasten(self, now: float) -> bool:
         """Let the trial come now, if that may be; whether a request may be sent there now."""
         if self.state(now) is State.OPEN and self.near(now):
-            self._state = State.HALF_OPEN
+            self._state, self._early = State.HALF_OPEN, True
             self._trial_until = -inf
         return self.admits(now)
 
     # What others ask.
 
     def near(self, now: float) -> bool:
-        """Whether a request may be sent there now, or after a trial, with `hasten`."""
-        state = self.state(now)
-        return state is not State.OPEN or now >= self._opened_at + self._settings.first
+        """Whether a request may be sent there now, or soon after a trial, with `hasten`."""
+        if self.state(now) is State.OPEN:
+            return now >= self._opened_at + self._settings.first
+        return self.admits(now) or now < self._trial_began + TRIAL_S
 
     def state(self, now: float) -> State:
         """Closed, open or half open; open ends by itself."""
         if self._state is State.OPEN and now >= self.until:
-            self._state = State.HALF_OPEN
+            self._state, self._early = State.HALF_OPEN, False
             self._trial_until = -inf
         return self._state
 
@@ -222,6 +230,11 @@ class Breaker:
         self._closed_at = now
         if self._pool:
             self._pool.changed(f"worker {self.name} is let back in")
+
+    def _back(self) -> None:
+        """A trial before its time has shown nothing: it is left out as it was."""
+        self._state, self._early = State.OPEN, False
+        self._mark += 1
 
     def _open(self, now: float, span: float) -> None:
         self._span = min(span, self._settings.longest)

@@ -69,6 +69,7 @@ class Exchange:
         "head",
         "headers",
         "identity",
+        "inner",
         "keep",
         "keyed",
         "left",
@@ -118,6 +119,8 @@ class Exchange:
         """The answer is complete, or cut."""
         self.left = False
         """The client closed the connection; nobody is there to be answered."""
+        self.inner: Exchange | None = None
+        """One whose answer is told in this one's."""
         self._chunked = False
         self._framed = True
         """The end of the body is told by more than the end of the connection."""
@@ -128,6 +131,12 @@ class Exchange:
     def line(self) -> Line:
         """The connection it came on."""
         return self._line
+
+    def leave(self) -> None:
+        """The client closed the connection."""
+        self.left = True
+        if self.inner is not None:
+            self.inner.leave()
 
     @property
     def told(self) -> bool:

@@ -18,14 +18,11 @@ from router.headers import upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.relay import CutShort, Relay
+from router.resort import Resort
 from router.retries import Budget
 from router.settings import Settings
 from router.usage import NO_USAGE
 from strategies.base import Candidate
-
-#: Where all have refused: seconds to wait for another's trial of a worker that was left out, and
-#: between two looks.
-_TRIAL_S, _LOOK_S = 1.0, 0.02
 
 
 class Failover:
@@ -36,6 +33,7 @@ class Failover:
         self._admission = admission
         self._holding = holding
         self._budget = budget
+        self._resort = Resort(admission, budget)
 
     def change(self, settings: Settings) -> None:
         """Other settings, for the requests to come."""
@@ -52,17 +50,15 @@ class Failover:
         asked, and there are `others` who had no room when it was decided.
         """
         asked = 0
-        retrying = vanished = False
+        vanished = False
         error: DoorError | None = None
-        candidates = list(job.decision.candidates)
+        candidates = job.decision.candidates
         left = list(range(len(candidates)))
         try:
-            while left or (asked and self._outside(job, candidates)):
+            while left:
                 job.exchange.asked = False
-                if asked:
-                    retrying = retrying or await self._turn()
-                    if not retrying or not (left or await self._resort(job, candidates, left)):
-                        break
+                if asked and not await self._turn(job):
+                    break
                 first = len(left) == len(candidates)
                 ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 if not _still(job, ranked, again=error is not None):  # the wait may have been long
@@ -73,10 +69,13 @@ class Failover:
                 attempt = Attempt(job, worker, ranked)  # before others could take the place
                 job.exchange.asked = True
                 try:
-                    if await self._attempt(attempt, candidates, left, is_last=last):
+                    if await self._attempt(attempt, others=bool(left), is_last=last):
                         return True
                     asked += 1
                     error = NoWorker("Every worker that was asked is full; please try again.")
+                    if not left:
+                        candidates = job.decision.candidates  # there is one more
+                        left.append(len(candidates) - 1)
                 except WorkerError as failure:
                     error = answer_for(failure, worker.name)
                     stale = isinstance(failure, Stale)
@@ -93,12 +92,14 @@ class Failover:
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
             error = None  # its traceback leads to this frame, and so to itself
-            if retrying:
+            if job.retrying:
                 self._budget.give_back()
 
-    async def _turn(self) -> bool:
+    async def _turn(self, job: Job) -> bool:
         """Whether another attempt may be made: as soon as the budget has it."""
-        return await self._budget.turn(self._admission.in_flight, self._patience)
+        if not job.retrying:
+            job.retrying = await self._budget.turn(self._admission.in_flight, self._patience)
+        return job.retrying
 
     def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
         """Which of those left is next: the first that did not say meanwhile that it is full."""
@@ -109,44 +110,7 @@ class Failover:
         awake = rests.awake(workers, monotonic())
         return next(place for place, worker in enumerate(workers) if worker in awake)
 
-    def _outside(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Worker]:
-        """Those who could answer and are no candidates: they were left out, or had no room."""
-        pool, now = job.pool, monotonic()
-        if job.visit is not None or job.decision.stays:
-            return ()
-        among = {candidate.worker for candidate in candidates}
-        outside = [
-            worker
-            for worker in pool.taking
-            if worker not in among
-            and pool.serves(worker, job.prompt.model)
-            and worker.breaker.near(now)
-        ]
-        return self._admission.room(outside)
-
-    async def _resort(self, job: Job, candidates: list[Candidate], left: list[int]) -> bool:
-        """Add one from outside that may be asked; where there is a trial, it is waited for."""
-        end = monotonic() + _TRIAL_S
-        while outside := self._outside(job, candidates):
-            now = monotonic()
-            for worker in outside:
-                if worker.breaker.hasten(now):
-                    left.append(len(candidates))
-                    candidates += job.pool.strategy.rank(job.prompt, [worker], now).candidates
-                    return True
-            if now >= end:
-                break
-            await asyncio.sleep(_LOOK_S)
-        return False
-
-    async def _attempt(
-        self,
-        attempt: Attempt,
-        candidates: Sequence[Candidate],
-        left: Sequence[int],
-        *,
-        is_last: bool,
-    ) -> bool:
+    async def _attempt(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
@@ -160,7 +124,7 @@ class Failover:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status == FULL and not is_last and (left or self._outside(job, candidates)):
+                if status == FULL and not is_last and (others or await self._resort.found(job)):
                     attempt.full()
                     return False
                 attempt.on_first_byte(status)
@@ -194,6 +158,7 @@ class Failover:
         """What an answer's status says of the room there."""
         rests = self._admission.rests
         if status == FULL:
+            attempt.refused()
             rests.refused(attempt.worker, monotonic())
         elif rests and status < 400:
             rests.answered(attempt.worker, attempt.booked_at)

@@ -11,7 +11,6 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
-from prometheus_client.registry import Collector
 
 from controller.truth import ERRORS
 from router.admission import Admission
@@ -112,8 +111,11 @@ class PoolMetrics:
                 self._hits(self._pool, tier, by=tokens)
 
 
-class Metrics(Collector):
-    """All series of one router, in a registry of their own."""
+class Metrics:
+    """All series of one router, in a registry of their own.
+
+    A `Collector` by what it has; as its subclass it could not be compiled.
+    """
 
     def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
         """`cases` tells what is known of tokenizers."""

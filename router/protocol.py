@@ -133,7 +133,7 @@ class Client(asyncio.Protocol):
             self._house.unserved(self._reader.current, 499, "the client left")
         for exchange in (self._answering, *self._waiting):
             if exchange is not None and not exchange.ended:
-                exchange.left = True
+                exchange.leave()
                 if not exchange.served:
                     self._house.unserved(exchange, 499, "the client left")
                 if exchange.task is not None:

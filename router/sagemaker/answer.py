@@ -46,6 +46,8 @@ class Answer(Exchange):
         """`framed`: as an event stream. `converts`: a completion is told as `generation`."""
         super().__init__(outer.line, outer.head, keep=outer.keep)
         self._outer = outer
+        self.left = outer.left
+        outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
         self.part = visit
         self._framed = framed
@@ -59,15 +61,6 @@ class Answer(Exchange):
         self.failed = False
         """What was there of it could not be told; the client was told an error."""
         outer.add(_ours(outer.headers, outer.identity))
-
-    @property
-    def left(self) -> bool:
-        """The client closed the connection."""
-        return self._outer.left
-
-    @left.setter
-    def left(self, value: bool) -> None:
-        """The other one knows."""
 
     @property
     def told(self) -> bool:

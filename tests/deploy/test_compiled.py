@@ -23,6 +23,7 @@ SUITES = (
     "tests/strategies",
     "tests/cancel",
     "tests/retry",
+    "tests/sessions/test_stateful.py",
     "tests/sessions/test_undoing.py",
     "tests/http/test_http_sent_once.py",
     "tests/router/test_recall.py",
@@ -78,6 +79,37 @@ def test_no_class_that_is_decoded_by_its_annotations(name: str) -> None:
         assert made.__module__ != name or not issubclass(made, (Struct, BaseModel)), made
 
 
+def classes(name: str) -> list[type]:
+    """Those that a module makes."""
+    module = importlib.import_module(name)
+    return [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == name]
+
+
+def is_protocol(made: type) -> bool:
+    """It has no body: whoever extends it only says so."""
+    return bool(getattr(made, "_is_protocol", False))
+
+
+def test_no_interpreted_class_extends_a_compiled_one() -> None:
+    """It could not be made: only what is compiled too can."""
+    compiled = {one for name in names() for one in classes(name) if not is_protocol(one)}
+    for path in (ROOT / "router").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if name in names() or path.stem.startswith("__"):
+            continue
+        for made in classes(name):
+            assert not compiled.intersection(made.__mro__), made
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_compiled_class_extends_one_with_a_dictionary(name: str) -> None:
+    """It would lie where the compiled one's own attributes are."""
+    for made in classes(name):
+        for base in made.__mro__[1:]:
+            if base.__module__ not in {*names(), "builtins"} and not is_protocol(made):
+                assert not base.__dictoffset__, (made, base)
+
+
 @pytest.mark.parametrize("path", hook()["include"])
 def test_nothing_is_awaited_while_an_error_is_handled(path: str) -> None:
     """What a compiled coroutine handles is the thread's: while it waits, others would change it."""
@@ -117,5 +149,7 @@ def test_it_does_what_it_did(tmp_path: Path) -> None:
     loaded = f"import importlib as i; print(*(i.import_module(n).__file__ for n in {names()}))"
     assert {Path(file).suffix for file in run(tmp_path, "-c", loaded).split()} == {".so"}
     shutil.copy(ROOT / "pyproject.toml", tmp_path)  # setuptools is not to read it
+    # What is not laid out as Python believes shows when it is collected.
+    run(tmp_path, "-c", "import gc, router.metrics as m; m.Metrics([]); gc.collect()")
     said = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITES)
     assert " passed" in said
