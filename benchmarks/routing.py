@@ -8,6 +8,7 @@ workloads run. docs/routing.md says what is simulated, and where the traces come
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import msgspec
@@ -64,7 +65,7 @@ def main(
         cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
         if keep is not None:
             cells, searched = _with_kept(keep, cells, searched)
-        result = Found(means(cells), _ideals(picked), searched)
+        result = Found(means(cells), _ideals(picked, seeds), searched)
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
     reached = [*goals(result), *(() if quick else decisions())]
@@ -147,12 +148,14 @@ def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[C
     return cells, rates
 
 
-def _ideals(picked: Sequence[Column]) -> dict[str, Ideal]:
-    """The floors, with the first seed: they hardly hang on it."""
-    return {
-        one.name: ideal(one.work(1, one.rate), one.fleet.profile, one.fleet.block_tokens)
-        for one in picked
-    }
+def _ideals(picked: Sequence[Column], seeds: int) -> dict[str, Ideal]:
+    """The floors, means over the same seeds."""
+    found = {}
+    for one in picked:
+        profile, size = one.fleet.profile, one.fleet.block_tokens
+        each = [ideal(one.work(seed, one.rate), profile, size) for seed in range(1, seeds + 1)]
+        found[one.name] = Ideal(*(fmean(values) for values in zip(*each, strict=True)))
+    return found
 
 
 if __name__ == "__main__":

@@ -289,7 +289,7 @@ class Drive:
             self.now,
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
-            uncached=prompt.tokens - choice.held_tokens,
+            uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=True,
         )
         self.strategy.placed(prompt, seat, self.now)

@@ -232,7 +232,7 @@ class Pool:
             now,
             choice.cost.prefill,
             prompt.tokens + prompt.answer_tokens,
-            uncached=prompt.tokens - choice.held_tokens,
+            uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=prompt.stream,
         )
         try:

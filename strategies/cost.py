@@ -27,10 +27,10 @@ LEAST_WAIT = 0.25
 #: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
 #: at another share u of the time (what it was given over what it was not, both in seconds as
 #: predicted), up to `MOST_HOME`.
-HOME, MOST_HOME = 0.4, 4.0
+HOME, MOST_HOME = 0.3, 4.0
 #: Seconds that one turn waits for room where the KV cache has been full, counted from this share in
 #: use: requests come and go, and one that is two thirds full on the average is full now and then.
-FULL, FULL_FROM = 3.0, 0.6
+FULL, FULL_FROM = 4.0, 0.6
 
 
 class Costs:
@@ -38,6 +38,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._demand = Demand()
+        self._last: tuple[float, float] | None = None
 
     def rank(
         self,
@@ -45,27 +46,25 @@ class Costs:
         workers: Sequence[WorkerView],
         now: float,
         held: Mapping[str, int] | None = None,
-        shared: Mapping[str, float] | None = None,
         *,
         loading: Mapping[str, Loading] | None = None,
     ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
-        `held` is how many tokens of the prompt a worker holds, `shared` how many tokens its
-        requests have in common, `loading` what of it lies on slower tiers, by its name; while it
-        is loaded nobody else is served, as while it is computed. Ties go to the least booked, then
-        to the least recently chosen.
+        `held` is how many tokens of the prompt a worker holds, `loading` what of it lies on slower
+        tiers, by its name; while it is loaded nobody else is served, as while it is computed. Ties
+        go to the least booked, then to the least recently chosen.
         """
         waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         most = max(held.values(), default=0) if held else 0
         demand, count = self._demand, len(workers)
-        demand.look(busy / count, most / max(tokens, 1), now)
         # (Of a session that begins without a prompt nothing is known: those take turns.)
+        self._last = (busy / count, most / tokens) if tokens else None
         later, turns = demand.price(count), demand.turns() if tokens else 0.0
         slowness = DECODE_S if answer else 0.0
         rows: list[Row] = []
-        curve, computed = None, dict[int, float]()
+        curve, computed, least = None, dict[int, float](), -1
         for place, worker in enumerate(workers):
             name, load, pace, wait = worker.name, worker.load, worker.pace, waits[place]
             has = held.get(name, 0) if held else 0
@@ -81,12 +80,13 @@ class Costs:
             price = (later + CROWD * load.decoding) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens
+            if not space:
+                least = least if least >= 0 else _least_room(workers)
+                space = least
             if space:
                 used = float(load.kv_tokens + tokens + answer)
                 decode = slowness * used / space
-                if shared:
-                    used -= shared.get(name, 0.0)
-                used += load.promised_tokens
+                used += load.promised_tokens - load.shared_tokens
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
                     room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
@@ -98,12 +98,23 @@ class Costs:
             rows.append(row)
         return Ranking(rows)
 
+    def placed(self, now: float) -> None:
+        """The prompt that was ranked last is sent; that it is sent again is no news."""
+        if self._last is not None:
+            self._demand.arrived(*self._last, now)
+            self._last = None
+
+
+def _least_room(workers: Sequence[WorkerView]) -> int:
+    """What a worker that does not tell is taken to have: as little as any other, or it has all."""
+    return min([worker.room_tokens or 0 for worker in workers if worker.room_tokens], default=0)
+
 
 def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
     """Seconds that a later turn will wait there, with so many tokens of its KV cache in use."""
     waits, given = 0.0, load.given_s
     if space:
-        usual = (used + load.kv_surplus(now)) / space
+        usual = min(1.0, (used + load.kv_surplus(now)) / space)
         if usual > FULL_FROM:
             waits = FULL * (usual - FULL_FROM)
     if given:

@@ -13,15 +13,16 @@ PRICE = 3.0
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
 #: Seconds over which both shares are smoothed.
 SMOOTHED_S = 45.0
-#: Part of each prompt that is taken to be held until some have come: all are cold at first.
-REUSE = 0.5
+#: Part of each prompt that is taken to be held until some have come, and how many prompts that
+#: belief weighs as much as: all are cold at first, and one alone tells little.
+REUSE, BELIEF = 0.5, 8.0
 #: Who has nothing held anywhere goes where nobody waits, so prefill delays it only where all
-#: workers have some: s ** (workers / 4) is near the chance that one of so many queues is joined
-#: (Erlang's C: 0.06, 0.27, 0.46 for eight workers at 0.5, 0.7, 0.8).
+#: workers have some: s ** workers, were they busy independently of each other. They are not, for
+#: prompts come together, and what is long keeps several busy: so a part of that exponent.
 FREE = 0.25
 #: How many of those who come are bound to one worker, for each part of prompts that is held: one
 #: that is held by half waits for it as one that is held whole.
-BOUND = 2.0
+BOUND = 1.6
 #: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
 MOST_TURNS = 10.0
 
@@ -32,15 +33,20 @@ class Demand:
     def __init__(self) -> None:
         self._busy = 0.0
         self._reuse = REUSE
-        self._seen = 0.0
+        self._held = self._prompts = 0.0
+        self._seen: float | None = None
 
-    def look(self, busy: float, reuse: float, now: float) -> None:
-        """Note that this share of the workers is busy, and this part of a prompt is held."""
-        if now > self._seen:
-            weight = 1.0 - exp((self._seen - now) / SMOOTHED_S)
-            self._busy += weight * (busy - self._busy)
-            self._reuse += weight * (reuse - self._reuse)
-            self._seen = now
+    def arrived(self, busy: float, reuse: float, now: float) -> None:
+        """A prompt is sent: this share of the workers is busy, and this part of it is held.
+
+        The share is smoothed over time, the part over prompts, so a burst counts as many.
+        """
+        stays = 1.0 if self._seen is None else exp(min(0.0, self._seen - now) / SMOOTHED_S)
+        self._busy += (1.0 - stays) * (busy - self._busy)
+        self._held = stays * self._held + reuse
+        self._prompts = stays * self._prompts + 1.0
+        self._reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)
+        self._seen = now if self._seen is None else max(now, self._seen)
 
     def price(self, workers: int) -> float:
         """What a second of prefill costs those who come, in seconds, among so many workers."""

@@ -155,14 +155,14 @@ class KvAware:
             tokens[name], tiers[name] = held.total, held.tier
             if held.total > held.gpu:
                 loading[name] = self.loads.of(held, worker)
-        shared = self._shadow.shared
-        candidates: Sequence[Candidate] = self._costs.rank(
-            prompt, workers, now, tokens, shared, loading=loading
-        )
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
-        if below:
-            candidates = ordered_as(candidates, self._costs.rank(prompt, workers, now))
+        plain = self._costs.rank(prompt, workers, now) if below else None
+        candidates: Sequence[Candidate] = self._costs.rank(
+            prompt, workers, now, tokens, loading=loading
+        )
+        if plain is not None:
+            candidates = ordered_as(candidates, plain)
         best = candidates[0]
         reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
         if reason == "prefix" and tiers.get(best.worker.name, "gpu") != "gpu":
@@ -174,6 +174,7 @@ class KvAware:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
+        self._costs.placed(now)
         name, room = worker.name, worker.kv_tokens
         judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
         predicted = None
@@ -189,6 +190,7 @@ class KvAware:
         self._placed[id(prompt), name] = _Placed(
             placement, sent, shadowed, judged, predicted, heard
         )
+        worker.load.share(self._shadow.shared(name), now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare, and take back what was placed on a worker that refused it."""
@@ -198,6 +200,7 @@ class KvAware:
             return
         tree = self._shadow
         tree.close(placed.placement, outcome.answer_tokens or 0)
+        candidate.worker.load.share(tree.shared(name), now)
         self._recent.settle(placed.sent, took=outcome.began)
         if not outcome.began:
             tree.take_back(placed.placement)

@@ -22,7 +22,8 @@ class LeastLoad:
         return Decision(self._costs.rank(prompt, workers, now), "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """The booking itself is all there is to know of it."""
+        self._costs.placed(now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """The booking itself is all there is to know."""

@@ -16,7 +16,7 @@ STAY_WEIGHT = 0.05
 #: How far back one looks to tell how busy a worker has been, in seconds.
 BACK_S = 45.0
 #: The same for how full its KV cache has been.
-KV_BACK_S = 15.0
+KV_BACK_S = 30.0
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +28,7 @@ class Booking:
     kv_tokens: int
     """Tokens it may take in the KV cache."""
     uncached: int
-    """Tokens of its prompt to be computed."""
+    """Tokens of its prompt to be computed, or loaded from slower tiers."""
     stream: bool
     """Whether its first byte will tell that the prefill is done."""
     at: float
@@ -37,6 +37,8 @@ class Booking:
     """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
     whole_s: float | None = None
     """Seconds that all of it took, where that was less than its prefill had been predicted."""
+    taken_back: bool = False
+    """The worker did not take it on."""
 
 
 class Load:
@@ -57,6 +59,7 @@ class Load:
         "pending",
         "promised_s",
         "promised_tokens",
+        "shared_tokens",
         "stay_s",
         "turn",
         "uncached",
@@ -75,10 +78,12 @@ class Load:
         In seconds as predicted, which are more than it takes (`pace.py`)."""
         self.given_at = 0.0
         self.kv_tokens = 0
+        self.shared_tokens = 0.0
+        """Of these, what its requests have in common: counted for all of them but the first."""
         self._kv_surplus = 0.0
         self._kv_at = 0.0
         self.uncached = 0
-        """Tokens booked and not known to be computed."""
+        """Tokens booked and not known to be computed or loaded."""
         self.in_flight = 0
         """Requests booked and not ended."""
         self.decoding = 0
@@ -101,7 +106,7 @@ class Load:
         uncached: int | None = None,
         stream: bool = True,
     ) -> Booking:
-        """Charge a request to this worker; `uncached` tokens of it are to be computed, or all."""
+        """Charge a request to this worker; `uncached` tokens of it are not on its GPU, or all."""
         uncached = kv_tokens if uncached is None else uncached
         booking = Booking(prefill_s, kv_tokens, uncached, stream, now)
         if not self.pending:
@@ -145,13 +150,26 @@ class Load:
         self._last = booking
 
     def kv_surplus(self, now: float) -> float:
-        """How many tokens more were in use over the last `KV_BACK_S`, on the average, than are."""
+        """How many tokens more were in use over the last `KV_BACK_S`, on the average, than are.
+
+        What requests have in common is in use once.
+        """
         return self._kv_surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
 
+    def share(self, tokens: float, now: float) -> None:
+        """Its requests have so many tokens in common by now."""
+        more = tokens - self.shared_tokens
+        if more:
+            self._uses(-more, now)
+            self.shared_tokens = tokens
+
     def _take(self, kv_tokens: int, now: float) -> None:
-        self._kv_surplus = self.kv_surplus(now) - kv_tokens
-        self._kv_at = max(now, self._kv_at)
+        self._uses(kv_tokens, now)
         self.kv_tokens += kv_tokens
+
+    def _uses(self, more: float, now: float) -> None:
+        self._kv_surplus = self.kv_surplus(now) - more
+        self._kv_at = max(now, self._kv_at)
 
     def _given_still(self, now: float) -> float:
         """What counts by now of all that it was given."""
@@ -159,6 +177,7 @@ class Load:
 
     def take_back(self, booking: Booking, now: float) -> None:
         """The worker did not take it on: it was not given that. To be released all the same."""
+        booking.taken_back = True
         was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
         self.given_s = max(0.0, self._given_still(now) - was)
         self.given_at = max(now, self.given_at)
@@ -171,7 +190,8 @@ class Load:
             self.in_flight -= 1
             self.decoding -= 1
             self._take(-booking.kv_tokens, now)
-            self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
+            if not booking.taken_back:
+                self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:
         """Seconds of booked prefill not yet done.

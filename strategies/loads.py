@@ -82,6 +82,11 @@ class Loading(NamedTuple):
     l1: int = 0
     l2: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """On both."""
+        return self.l1 + self.l2
+
 
 class Paced(Protocol):
     """Whoever computes at a pace."""

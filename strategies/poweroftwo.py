@@ -31,7 +31,8 @@ class PowerOfTwo:
         return Decision([*pair, *rest], "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """The booking itself is all there is to know of it."""
+        self._costs.placed(now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """The booking itself is all there is to know."""

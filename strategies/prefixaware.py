@@ -40,7 +40,7 @@ class PrefixAware:
         depths = self._tree.held(prompt.keys)
         tokens = {blocks: held_tokens(prompt, blocks) for blocks in set(depths.values())}
         held = {name: tokens[blocks] for name, blocks in depths.items()}
-        candidates = self._costs.rank(prompt, workers, now, held, self._tree.shared)
+        candidates = self._costs.rank(prompt, workers, now, held)
         if not held:
             return Decision(candidates, "cold")
         most = max(held.get(worker.name, 0) for worker in workers)
@@ -48,10 +48,12 @@ class PrefixAware:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
+        self._costs.placed(now)
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._tree.insert(keys, worker.name, worker.kv_tokens, ends, unit, tail=tail)
         self._placed[id(prompt), worker.name] = placement
+        worker.load.share(self._tree.shared(worker.name), now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Learn from what the worker reported; take back what it refused."""
@@ -59,11 +61,11 @@ class PrefixAware:
         placement = self._placed.pop((id(prompt), worker.name), None)
         if placement is None:
             return
+        tree.close(placement, outcome.answer_tokens or 0)
+        worker.load.share(tree.shared(worker.name), now)
         if not outcome.began:
-            tree.close(placement)
             tree.take_back(placement)
             return
-        tree.close(placement, outcome.answer_tokens or 0)
         cached = outcome.cached_tokens
         if cached is not None and prompt.keys:
             more = cached - candidate.held_tokens

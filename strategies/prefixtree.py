@@ -168,10 +168,10 @@ class PrefixTree:
             below = node.mask
         return depths
 
-    @property
-    def shared(self) -> dict[str, float]:
-        """Tokens that requests under way have in common, counted for all but one, by worker."""
-        return {name: shadow.shared for name, shadow in self._shadows.items() if shadow.shared}
+    def shared(self, worker: str) -> float:
+        """Tokens that its requests under way have in common, counted for all but one of them."""
+        shadow = self._shadows.get(worker)
+        return shadow.shared if shadow is not None else 0.0
 
     def close(self, placement: Placement, answer: float = 0.0) -> None:
         """The request has ended: its blocks are free, the last used, with those of its answer."""

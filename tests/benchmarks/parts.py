@@ -40,6 +40,11 @@ def without_home(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cost, "FULL", 0.0)
 
 
+def without_full(patch: pytest.MonkeyPatch) -> None:
+    """Where it has been full is as good as anywhere."""
+    patch.setattr(cost, "FULL", 0.0)
+
+
 def without_room(patch: pytest.MonkeyPatch) -> None:
     """A full KV cache keeps nobody waiting."""
     patch.setattr(Load, "stay_s", property(lambda _: 0.0, lambda *_: None))

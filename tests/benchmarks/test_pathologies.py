@@ -5,7 +5,7 @@ pathology, or at a peer that has it. The second shows that the first is no accid
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -31,6 +31,7 @@ from tests.benchmarks.parts import (
     without_correction,
     without_decode,
     without_forgetting,
+    without_full,
     without_home,
     without_pace,
     without_placements,
@@ -211,8 +212,26 @@ def test_nobody_waits_for_room_where_the_prefix_lies(monkeypatch: pytest.MonkeyP
     assert mean() < 5.0
     without_home(monkeypatch)  # which keeps turns from where it was full for long
     assert mean() < 5.0
-    without_room(monkeypatch)
+    without_decode(monkeypatch)
     assert mean() > 10.0
+
+
+@pytest.mark.parametrize(("without", "worse"), [(without_room, 1.03), (without_full, 1.06)])
+def test_agents_do_not_queue_for_a_full_cache(
+    without: Callable[[pytest.MonkeyPatch], None], worse: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests pile up behind one worker's full KV cache while others have room (dynamo #9688).
+
+    How much that costs hangs on who falls together: so several times over.
+    """
+    works = [agents(seed, 1.0) for seed in range(1, 7)]
+
+    def mean() -> float:
+        return fmean(ttft(run(work)) for work in works)
+
+    good = mean()
+    without(monkeypatch)
+    assert mean() > worse * good
 
 
 def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,25 @@
 
 import pytest
 
-from strategies.demand import LEAST_PRICE, MOST_PRICE, MOST_TURNS, PRICE, Demand
+from strategies.base import Outcome, Prompt
+from strategies.cost import Costs
+from strategies.demand import (
+    LEAST_PRICE,
+    MOST_PRICE,
+    MOST_TURNS,
+    PRICE,
+    SMOOTHED_S,
+    Demand,
+)
 from strategies.load import KV_BACK_S, Load
-from tests.strategies.test_choice import LONG, Run, fleet, prompt
+from tests.strategies.test_choice import LONG, Run, Stand, fleet, prompt
 
 
 def seen(busy: float, reuse: float) -> Demand:
     """Return a fleet that was like this for long."""
     demand = Demand()
-    for now in range(1, 600):
-        demand.look(busy, reuse, float(now))
+    for tenths in range(1, 6_000):
+        demand.arrived(busy, reuse, tenths / 10)
     return demand
 
 
@@ -34,15 +43,56 @@ def test_who_is_bound_to_a_worker_waits_for_it() -> None:
     free, bound = seen(0.5, 0.0), seen(0.5, 0.9)
     assert bound.price(8) == bound.price(64)
     assert free.price(64) < free.price(8) < 0.6 * bound.price(8)
+    assert free.price(8) == pytest.approx(LEAST_PRICE + PRICE * 0.5, rel=0.05)  # 0.5 ** 2 / 0.5
     # Of two workers, one of which is busy, the other is as often the wrong one.
     assert free.price(2) == pytest.approx(bound.price(2), rel=0.01)
 
 
 def test_turns_follow_what_is_asked_for_again() -> None:
     """None where nothing is, many where all is, and no more than that."""
-    assert seen(0.5, 0.0).turns() == pytest.approx(0.0, abs=1e-4)
-    assert seen(0.5, 0.75).turns() == pytest.approx(3.0, rel=0.01)
+    assert seen(0.5, 0.0).turns() == pytest.approx(0.0, abs=0.01)
+    assert seen(0.5, 0.75).turns() == pytest.approx(3.0, rel=0.03)
     assert seen(0.5, 1.0).turns() == MOST_TURNS
+
+
+def test_nothing_is_taken_for_granted_before_anything_came() -> None:
+    """Half of the first prompts is taken to come again; one alone tells little, and no share."""
+    demand = Demand()
+    assert demand.turns() == pytest.approx(1.0)
+    for now in (1e6, 1e6 + 0.1):  # a clock begins anywhere
+        demand.arrived(1.0, 0.0, now)
+    assert 0.5 < demand.turns() < 0.8
+    assert demand.price(8) < LEAST_PRICE + 0.1
+
+
+def test_prompts_count_alike_however_they_come() -> None:
+    """A burst of cold prompts tells what as many do that come one by one; a gap forgets them."""
+    burst, stream = Demand(), Demand()
+    for number in range(40):
+        burst.arrived(0.0, 0.0, 0.0)
+        stream.arrived(0.0, 0.0, 0.01 * number)
+    assert burst.turns() == pytest.approx(stream.turns(), rel=0.01) == pytest.approx(0.09, abs=0.01)
+    burst.arrived(0.0, 1.0, 20 * SMOOTHED_S)
+    assert burst.turns() > 1.0
+
+
+def test_a_busy_moment_in_a_quiet_hour_is_one() -> None:
+    """What was seen last held until now: so the share is smoothed over time, not over prompts."""
+    burst = seen(0.0, 0.9)
+    for number in range(100):
+        burst.arrived(1.0, 0.9, 600.0 + number / 1e3)
+    assert burst.price(8) == pytest.approx(LEAST_PRICE, rel=0.2)
+
+
+def test_demand_stands_a_clock_that_goes_back() -> None:
+    """Nothing is forgotten for it, and nothing counts for more than it is."""
+    demand = seen(0.5, 0.75)
+    was = demand.price(8)
+    for _ in range(10):
+        demand.arrived(1.0, 0.75, 0.0)
+    assert demand.price(8) == was
+    demand.arrived(0.5, 0.75, 600.0 + SMOOTHED_S)
+    assert demand.price(8) == pytest.approx(was, rel=0.02)
 
 
 def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:
@@ -59,6 +109,34 @@ def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:
     assert load.kv_surplus(late + 40 * KV_BACK_S) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_what_requests_have_in_common_fills_a_worker_once() -> None:
+    """Also in hindsight: fifty that shared nearly all of it have not filled it."""
+    load = Load()
+    bookings = [load.book(0.0, 0.1, 1_000) for _ in range(50)]
+    load.share(49 * 900.0, 0.0)
+    late = 10 * KV_BACK_S
+    used = load.kv_tokens - load.shared_tokens
+    assert used == pytest.approx(5_900)
+    assert used + load.kv_surplus(late) == pytest.approx(5_900, rel=0.001)
+    for booking in bookings:
+        load.release(booking, late)
+    load.share(0.0, late)
+    assert load.kv_surplus(late) == pytest.approx(5_900, rel=0.001)
+
+
+@pytest.mark.parametrize(("used", "waits"), [(0.0, 0.0), (0.5, 0.0), (0.8, 0.8), (3.0, 1.6)])
+def test_turns_wait_where_it_is_full(used: float, waits: float) -> None:
+    """From three fifths on, and no more than where all is in use."""
+    worker = Stand("w")
+    room = worker.room_tokens
+    assert room is not None
+    worker.load.book(0.0, 0.0, int(used * room))
+    worker.load.first_byte(next(iter(worker.load.pending)), 0.0)
+    now = 40 * KV_BACK_S
+    (choice,) = Costs().rank(Prompt("m", 1), [worker], now)
+    assert choice.cost.home == pytest.approx(waits, abs=0.01)
+
+
 def test_conversations_leave_a_worker_that_stays_full() -> None:
     """Where turns follow: both are idle now, and one had no room to spare for a minute."""
     run = Run("prefixaware", fleet(2))
@@ -69,7 +147,10 @@ def test_conversations_leave_a_worker_that_stays_full() -> None:
     for worker in run.workers:
         run.strategy.placed(prompt(text + "x"), worker, 0.0)
     for now in range(300):
-        run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
+        asked = prompt(text + "y" * 400)
+        choice = run.strategy.rank(asked, run.workers, float(now)).candidates[0]
+        run.strategy.placed(asked, choice.worker, float(now))
+        run.strategy.settled(asked, choice, Outcome(ok=True), float(now))
         if now == 240:
             booking = crowded.book(float(now), 0.0, room)
     crowded.release(booking, 300.0)

@@ -13,7 +13,6 @@ from strategies.pace import Curve, Pace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "routing.md").read_text()
 EXAMPLE = PAGE.split("### An example")[1].split("###")[0]
-#: Long after the start: what is seen first counts in full.
 NOW = 1e4
 CURVE = Curve()
 CURVE.factor = CURVE.growth = 0.5
@@ -43,8 +42,10 @@ def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
     """Return A and B, the cheaper first, with `busy` of four workers having prefill to do."""
     costs, fleet = Costs(), [Stand(f"w{number}") for number in range(4)]
     for worker in fleet[:busy]:
-        worker.load.book(NOW, 1.0)
-    costs.rank(Prompt("model", 100), fleet, NOW, {"w0": 60})
+        worker.load.book(0.0, 1.0)
+    for tenths in range(4_000, 0, -1):  # so has it been for long
+        costs.rank(Prompt("model", 100), fleet, NOW - tenths / 10, {"w0": 60})
+        costs.placed(NOW - tenths / 10)
     workers = [
         stand("A", wait_s=wait_s, decoding=10, kv_tokens=120_000, busy=0.4),
         stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
