@@ -134,9 +134,9 @@ def bursts(seed: int, rate: float = 8.0, *, number: int = 24, siblings: int = 32
 
 
 def mixed(seed: int, rate: float = 36.0, *, number: int = 4_000) -> Work:
-    """Short questions, and one in sixty that brings 40,000 to 100,000 tokens, half of them known.
+    """Short questions, and one in sixty that brings 50,000 to 80,000 tokens.
 
-    The long ones are of 30 kinds that share their first half.
+    The long ones are of 30 kinds that share their first 30,000.
     """
     chance, own = Random(f"mixed {seed}"), count(30)
     talks = []

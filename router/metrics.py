@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -332,7 +333,8 @@ def _tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric
 def _sizes(pool: Pool) -> Mapping[str, float]:
     """What the strategy tells of itself; a fault of its must not hide everything else."""
     try:
-        return pool.strategy.gauges()
+        told: Mapping[str, Any] = pool.strategy.gauges()  # of a plug-in: perhaps no floats
+        return {name: float(value) for name, value in told.items()}
     except Exception:
         log.exception("pool %s: a fault of its strategy", pool.name)
         return {}

@@ -1,0 +1,48 @@
+"""What strategies tell of their sizes, as Prometheus is told."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+import pytest
+from prometheus_client import generate_latest
+
+from router.fleet import Fleet, Pool
+from router.metrics import Metrics
+from strategies.base import NoOptions
+from strategies.roundrobin import RoundRobin
+
+
+class Telling(RoundRobin):
+    """A plug-in that tells this of itself."""
+
+    told: object = None
+
+    def gauges(self) -> Mapping[str, float]:
+        """Whatever it pleases."""
+        return self.told  # type: ignore[return-value]
+
+
+def scraped(told: object) -> str:
+    """Return what is told of two pools, one of which has such a strategy."""
+    telling = Telling(NoOptions())
+    telling.told = told
+    sound = Telling(NoOptions())
+    sound.told = {"plugin_size": 2}
+    fleet = Fleet([Pool("a", ("a",), [], telling), Pool("b", ("b",), [], sound)])
+    return generate_latest(Metrics(fleet).registry).decode()
+
+
+def test_any_number_will_do() -> None:
+    """A plug-in may count in its own way."""
+    found = scraped({"plugin_size": Decimal("1.5")})
+    assert 'warmroute_plugin_size{pool="a"} 1.5' in found
+    assert 'warmroute_plugin_size{pool="b"} 2.0' in found
+
+
+@pytest.mark.parametrize("told", [None, {"plugin_size": "large"}, {"plugin_size": None}])
+def test_a_fault_hides_nothing_else(told: object, caplog: pytest.LogCaptureFixture) -> None:
+    """What others tell is told."""
+    found = scraped(told)
+    assert 'warmroute_plugin_size{pool="a"}' not in found
+    assert 'warmroute_plugin_size{pool="b"} 2.0' in found
+    assert "pool a: a fault of its strategy" in caplog.text
