@@ -102,7 +102,7 @@ def slow_worker(size: float) -> Sequence[Check]:
     idle = _one_slow("prefixaware").run(few)
     return [
         Check("share of the slow worker", _count(ours, "w0") / len(ours), 1 / 8),
-        Check("the same where nobody waits", _count(idle, "w0") / len(idle), 0.04),
+        Check("the same where nobody waits", _count(idle, "w0") / len(idle), 0.03),
         *(
             Check(f"mean TTFT over {policy}'s", ttft(ours) / ttft(done), 1.0)
             for policy, done in totals.items()
@@ -140,7 +140,7 @@ def restart(size: float) -> Sequence[Check]:
     work = chats(1, _BEARABLE, users=max(200, round(600 * size)))
     at_s = 0.7 * max(talk.at_s for talk in work.talks)
     checks = []
-    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
+    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.03)):
         runs = drive()
         runs.at(at_s, partial(runs.restart, runs.seats[0], noticed=noticed))
         done = runs.run(work)
