@@ -91,6 +91,23 @@ def test_other_answers_are_answers(stub: MakeStub, route: MakeRouter, status: in
     assert (len(odd.requests), len(good.requests)) == (1, 0)
 
 
+def test_one_that_is_left_out_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
+    """It was to be the second, but has failed while the first said that it is full."""
+    refuses = threading.Event()
+    busy, bad, well = stub([refuses.is_set, *full(b"a")]), stub(says(500)), stub()
+    settings = health(failures=1, panic=0)
+    workers = (busy.url, bad.url, well.url)
+    router = route(*workers, strategy="roundrobin", health=settings)
+    client = start(router)
+    until(lambda: len(busy.requests) == 1)
+    assert ask(router) == [500]
+    assert not breaker_of(router, bad).closed
+    refuses.set()
+    assert status(client) == 200
+    assert (len(bad.requests), len(well.requests)) == (1, 1)
+    until(router.idle)
+
+
 def test_one_that_was_left_out(stub: MakeStub, route: MakeRouter) -> None:
     """If all others are full it has its trial before its time, and is back if that goes well."""
     busy, well = stub(), stub()
