@@ -184,6 +184,13 @@ class Strategy(Protocol):
     reads_prompt: ClassVar[bool] = True
     """Whether it looks at `Prompt.keys`; where not, they are not made."""
 
+    reads_load: ClassVar[bool] = True
+    """Whether it looks at `WorkerView.load`; where not, processes do not tell each other theirs."""
+
+    hears_others: ClassVar[bool] = False
+    """Whether `placed` and `settled` are called too for what other processes of the router send,
+    without a `rank` before and with no more of the prompt than sizes and keys."""
+
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Order the eligible `workers` (at least one), best first; nothing is placed yet."""
 

@@ -38,7 +38,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._demand = Demand()
-        self._last: tuple[float, float] | None = None
+        self._last: tuple[Prompt, float, float] | None = None
 
     def rank(
         self,
@@ -60,7 +60,7 @@ class Costs:
         most = max(held.values(), default=0) if held else 0
         demand, count = self._demand, len(workers)
         # (Of a session that begins without a prompt nothing is known: those take turns.)
-        self._last = (busy / count, most / tokens) if tokens else None
+        self._last = (prompt, busy / count, most / tokens) if tokens else None
         later, turns = demand.price(count), demand.turns() if tokens else 0.0
         slowness = DECODE_S if answer else 0.0
         rows: list[Row] = []
@@ -98,10 +98,10 @@ class Costs:
             rows.append(row)
         return Ranking(rows)
 
-    def placed(self, now: float) -> None:
-        """The prompt that was ranked last is sent; that it is sent again is no news."""
-        if self._last is not None:
-            self._demand.arrived(*self._last, now)
+    def placed(self, prompt: Prompt, now: float) -> None:
+        """It is sent: news if it was ranked last, and not if it is sent again, or by others."""
+        if self._last is not None and self._last[0] is prompt:
+            self._demand.arrived(self._last[1], self._last[2], now)
             self._last = None
 
 

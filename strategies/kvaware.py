@@ -114,6 +114,7 @@ class KvAware:
 
     Options: ClassVar[type[Any]] = KvAwareOptions
     reads_prompt: ClassVar[bool] = True
+    hears_others: ClassVar[bool] = True
 
     def __init__(self, options: KvAwareOptions) -> None:
         self._shadow = PrefixTree(options.shadow)
@@ -174,7 +175,7 @@ class KvAware:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
-        self._costs.placed(now)
+        self._costs.placed(prompt, now)
         name, room = worker.name, worker.kv_tokens
         judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
         predicted = None

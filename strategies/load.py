@@ -39,6 +39,8 @@ class Booking:
     """Seconds that all of it took, where that was less than its prefill had been predicted."""
     taken_back: bool = False
     """The worker did not take it on."""
+    elsewhere: bool = False
+    """Another process of this router serves it."""
 
 
 class Load:
@@ -52,6 +54,8 @@ class Load:
         "_last",
         "_open",
         "decoding",
+        "elsewhere",
+        "elsewhere_tokens",
         "given_at",
         "given_s",
         "in_flight",
@@ -86,6 +90,10 @@ class Load:
         """Tokens booked and not known to be computed or loaded."""
         self.in_flight = 0
         """Requests booked and not ended."""
+        self.elsewhere = 0
+        """Of these, those that other processes of this router serve."""
+        self.elsewhere_tokens = 0
+        """What these may take in the KV cache."""
         self.decoding = 0
         """Requests past their first byte."""
         self.promised_s = 0.0
@@ -97,6 +105,16 @@ class Load:
         self.turn = 0
         """Larger than every other worker's when chosen last; breaks ties."""
 
+    @property
+    def here(self) -> int:
+        """Requests that this process has sent there, not ended."""
+        return self.in_flight - self.elsewhere
+
+    @property
+    def tokens_here(self) -> int:
+        """What these may take in the KV cache."""
+        return self.kv_tokens - self.elsewhere_tokens
+
     def book(
         self,
         now: float,
@@ -105,10 +123,14 @@ class Load:
         *,
         uncached: int | None = None,
         stream: bool = True,
+        elsewhere: bool = False,
     ) -> Booking:
         """Charge a request to this worker; `uncached` tokens of it are not on its GPU, or all."""
         uncached = kv_tokens if uncached is None else uncached
-        booking = Booking(prefill_s, kv_tokens, uncached, stream, now)
+        booking = Booking(prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere)
+        if elsewhere:
+            self.elsewhere += 1
+            self.elsewhere_tokens += kv_tokens
         if not self.pending:
             self._head_since = now
         self._open.add(booking)
@@ -190,6 +212,9 @@ class Load:
             self.in_flight -= 1
             self.decoding -= 1
             self._take(-booking.kv_tokens, now)
+            if booking.elsewhere:
+                self.elsewhere -= 1
+                self.elsewhere_tokens -= booking.kv_tokens
             if not booking.taken_back:
                 self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 

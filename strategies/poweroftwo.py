@@ -32,7 +32,7 @@ class PowerOfTwo:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """The booking itself is all there is to know of it."""
-        self._costs.placed(now)
+        self._costs.placed(prompt, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """The booking itself is all there is to know."""

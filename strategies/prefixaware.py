@@ -28,6 +28,7 @@ class PrefixAware:
 
     Options: ClassVar[type[Any]] = PrefixAwareOptions
     reads_prompt: ClassVar[bool] = True
+    hears_others: ClassVar[bool] = True
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
@@ -48,7 +49,7 @@ class PrefixAware:
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
-        self._costs.placed(now)
+        self._costs.placed(prompt, now)
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._tree.insert(keys, worker.name, worker.kv_tokens, ends, unit, tail=tail)

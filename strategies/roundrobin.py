@@ -14,6 +14,7 @@ class RoundRobin:
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = False
+    reads_load: ClassVar[bool] = False
 
     def __init__(self, options: NoOptions) -> None:
         del options

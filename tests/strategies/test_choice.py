@@ -266,8 +266,9 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
         for worker in run.workers[:busy]:
             worker.load.book(0.0, 5.0, stream=True)
         for now in range(200):  # the share of busy workers is smoothed
-            run.strategy.rank(prompt(text + "x"), run.workers, float(now))
-            run.strategy.placed(prompt(text + "x"), home, float(now))
+            asked = prompt(text + "x")
+            run.strategy.rank(asked, run.workers, float(now))
+            run.strategy.placed(asked, home, float(now))
         for worker in run.workers:
             worker.load.book(200.0, 0.0 if worker is not home else 1.2)
         found = run.strategy.rank(prompt(text + "one more"), run.workers, 200.0)
@@ -284,8 +285,9 @@ def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) ->
     text = LONG[:16_000] if reused else ""
     for now in range(300):
         for worker in run.workers:
-            run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
-            run.strategy.placed(prompt(text + "x"), worker, float(now))
+            asked = prompt(text + f"{now} {worker.name} " * 60)
+            run.strategy.rank(asked, run.workers, float(now))
+            run.strategy.placed(asked, worker, float(now))
         load = run.workers[0].load
         load.release(load.book(float(now), 0.8), float(now))
     first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 300.0).candidates
@@ -302,8 +304,9 @@ def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
     run = Run("prefixaware", fleet(4))
     text = LONG[:16_000]
     for now in range(40):
-        run.strategy.placed(prompt(text + "x"), run.workers[0], float(now))
-        run.strategy.rank(prompt(text + "y" * 400), run.workers, float(now))
+        asked = prompt(text + "y" * 400)
+        run.strategy.rank(asked, run.workers, float(now))
+        run.strategy.placed(asked, run.workers[0], float(now))
         load = run.workers[0].load
         load.release(load.book(float(now), 0.8), float(now))
     chosen = Counter(run.place(Prompt("m", 0), 40.0).name for _ in range(8))
