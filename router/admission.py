@@ -68,7 +68,7 @@ class Admission:
         """
         if self.in_flight > self._most or len(self.queue):  # else none could have too many
             awake = self._awake(workers)
-            workers = [worker for worker in workers if worker.load.in_flight < self._most]
+            workers = [worker for worker in workers if worker.load.here < self._most]
             if not any(worker in awake for worker in workers):
                 return ()
         return workers
@@ -96,7 +96,7 @@ class Admission:
 
     def _places(self, workers: Sequence[Worker]) -> int:
         """How many requests more they may be sent."""
-        return sum(max(0, self._most - worker.load.in_flight) for worker in workers)
+        return sum(max(0, self._most - worker.load.here) for worker in workers)
 
     async def turn(
         self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
@@ -128,7 +128,7 @@ class Admission:
             return
         for line, pool in list(self._pools.items()):
             if worker in pool.workers and _fits(worker, line):
-                if worker.load.in_flight >= self._most:
+                if worker.load.here >= self._most:
                     return
                 if line[2] != worker.name and worker not in self._awake(pool.workers):
                     continue
@@ -155,7 +155,7 @@ class Admission:
             counts = {
                 "max_concurrent": self._most * len(pool.workers),
                 "max_queue_size": self.queue.limit,
-                "current": sum(worker.load.in_flight for worker in pool.workers),
+                "current": sum(worker.load.here for worker in pool.workers),
             }
         return QueueFull(how.message, how.status, counts)
 

@@ -47,7 +47,7 @@ def hyperpod(
     )
     for one in pools:
         for who in one.workers:
-            flying.add_metric((one.name, who.name), who.load.in_flight)
+            flying.add_metric((one.name, who.name), who.load.here)
     yield flying
     latency = HistogramMetricFamily(
         "model_latency_milliseconds", "For a whole answer.", labels=_LABELS[:1]

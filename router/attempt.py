@@ -29,6 +29,10 @@ DECISION = b"x-warmroute-decision"
 MOST_TOLD = 16
 
 
+#: What came of an attempt that was not made.
+NOTHING = Outcome(ok=False, began=False)
+
+
 class Elsewhere(Exception):
     """Others have bound its session to another worker."""
 
@@ -112,6 +116,9 @@ class Attempt:
         "_failure",
         "_first_byte_s",
         "_mark",
+        "_number",
+        "_outcome",
+        "_tells",
         "booked_at",
         "choice",
         "job",
@@ -128,6 +135,12 @@ class Attempt:
         """What the client was answered; 0 while it was not."""
         self.booked_at = monotonic()
         self._booking = job.pool.book(job.prompt, choice, self.booked_at)
+        self._tells = job.pool.tells
+        self._number = 0
+        """By which other processes know it."""
+        self._outcome = NOTHING
+        if self._tells is not None:
+            self._number = self._tells.booked(job.pool, job.prompt, choice, self.booked_at)
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
@@ -139,6 +152,8 @@ class Attempt:
         if not self._began:
             load.take_back(self._booking, now)
         load.release(self._booking, now)
+        if self._tells is not None:
+            self._tells.ended(self._number, self._outcome, now)
 
     async def bound(self, visit: Visit) -> Incoming:
         """Bind its session to the worker; return the request as that may see it.
@@ -167,6 +182,8 @@ class Attempt:
             self.job.visit.accepted(status)
         self._first_byte_s = now - self.booked_at
         self.worker.load.first_byte(self._booking, now)
+        if self._tells is not None and self.job.prompt.stream:
+            self._tells.began(self._number, now)
         if status < 400 and not self.worker.breaker.closed:
             self.worker.breaker.answering(now, self._mark)
         if self.job.prompt.stream:
@@ -216,6 +233,7 @@ class Attempt:
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
+        self._outcome = outcome
         self._judge(now)
         try:
             job.pool.strategy.settled(job.prompt, choice, outcome, now)

@@ -21,8 +21,10 @@ from router.sealed import opened
 from router.server import PortTaken, bind
 from router.serving import Serving
 from router.settings import Settings
+from router.sharing import Sharing
 from router.signals import obeying
 from router.units import Address
+from router.wires import Wires
 
 log = logging.getLogger("warmroute.processes")
 
@@ -39,6 +41,8 @@ class Order(msgspec.Struct, frozen=True):
     admin: Address | None
     posts: Posts | None = None
     """By which connections are passed on."""
+    wires: Wires | None = None
+    """By which they tell each other what they send."""
 
 
 class Child:
@@ -49,6 +53,9 @@ class Child:
         passing = Passing(order.posts, order.place - 1) if order.posts else None
         self._serving = Serving(settings, order.place, passing)
         self._server = self._serving.server
+        fleet = self._serving.door.fleet
+        self._sharing = Sharing(order.wires, order.place - 1, fleet) if order.wires else None
+        fleet.share(self._sharing)
         self._ending = False
         self._view = self._serving.door.view
         # Nobody is to wait for what this process has not begun: it listens when it is ready.
@@ -60,12 +67,16 @@ class Child:
         with obeying(self._end, _nothing):
             channel = await Channel.open(end, self._hear)
             self._view.ask = channel.ask
+            if self._sharing is not None:
+                self._sharing.begin()
             tasks = [asyncio.create_task(one) for one in (self._obey(channel), self._tell(channel))]
             await self._serving.run(self._listeners, self._admin)
             channel.tell("counted", self._view.own_metrics())  # or the sum over all would fall
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._sharing is not None:
+                self._sharing.close()
 
     def _end(self) -> None:
         """Begin the orderly end, once: the same may come as a signal and over the channel."""
@@ -91,6 +102,8 @@ class Child:
                 self._end()
             case "now":
                 self._server.stop(now=True)
+            case "gone" if self._sharing is not None:
+                self._sharing.gone(int(body))
             case "metrics":
                 return self._view.own_metrics()
             case "workers":

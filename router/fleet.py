@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import pygtrie
 
@@ -17,7 +17,7 @@ from router.errors import BadRequest, NoWorker, UnknownModel
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.upstream import Upstream
-from strategies.base import Candidate, Prompt, Strategy
+from strategies.base import Candidate, Outcome, Prompt, Strategy
 from strategies.load import Booking, Load
 from strategies.pace import Curve, Pace
 
@@ -135,6 +135,19 @@ class Worker:
         return f"<Worker {self.name} {self.state.name} {self.load!r} {self.pace!r}>"
 
 
+class Telling(Protocol):
+    """Tells the other processes of this router what is sent."""
+
+    def booked(self, pool: "Pool", prompt: Prompt, choice: Candidate, now: float) -> int:
+        """It is being sent; return the number by which to tell what comes of it."""
+
+    def began(self, number: int, now: float) -> None:
+        """Its prompt is computed."""
+
+    def ended(self, number: int, outcome: Outcome, now: float) -> None:
+        """It is over; once for each that was booked."""
+
+
 Consult = Callable[[Prompt, Sequence[str]], Awaitable[None]]
 
 
@@ -155,6 +168,12 @@ class Pool:
         self.chooser: Strategy = getattr(strategy, "over", strategy)
         """The strategy that compares workers: the one below, where sessions stand over another."""
         self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
+        self.reads_load: bool = getattr(self.chooser, "reads_load", True)
+        """Its strategy looks at what is booked."""
+        self.hears: bool = getattr(self.chooser, "hears_others", False)
+        """Its strategy wants to know what other processes send."""
+        self.tells: Telling | None = None
+        """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
         """Asks about a prompt, elsewhere, before it is decided on."""
         self._ejection = Ejection()
@@ -223,8 +242,13 @@ class Pool:
         """Whether it is there and has the model; any will do where none is named."""
         return worker.ready and (not model or model in worker.models)
 
-    def book(self, prompt: Prompt, choice: Candidate, now: float) -> Booking:
-        """Charge `prompt` to the chosen worker; its load releases the booking."""
+    def book(
+        self, prompt: Prompt, choice: Candidate, now: float, *, elsewhere: bool = False
+    ) -> Booking:
+        """Charge `prompt` to the chosen worker; its load releases the booking.
+
+        `elsewhere`: another process of the router sends it.
+        """
         worker = choice.worker
         load = worker.load
         load.turn = next(_turns)
@@ -234,9 +258,11 @@ class Pool:
             prompt.tokens + prompt.answer_tokens,
             uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=prompt.stream,
+            elsewhere=elsewhere,
         )
         try:
-            self.strategy.placed(prompt, worker, now)
+            if self.hears or not elsewhere:
+                self.strategy.placed(prompt, worker, now)
         except BaseException:
             load.release(booking, now)
             raise
@@ -247,6 +273,7 @@ class Fleet:
     """All pools, found by model name."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
+        self._tells: Telling | None = None
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
@@ -258,6 +285,13 @@ class Fleet:
                 self._patterns[_trie_key(pattern)] = pool
         # Names that were answered for: no longer than the list of models that workers serve.
         self._routes: dict[str, Pool] = {}
+        self.share(self._tells)
+
+    def share(self, tells: Telling | None) -> None:
+        """Tell other processes what is sent, from now on and from all pools that come."""
+        self._tells = tells
+        for pool in self.pools:
+            pool.tells = tells if pool.reads_load else None
 
     @property
     def workers(self) -> Iterator[Worker]:

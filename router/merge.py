@@ -30,7 +30,7 @@ _MEAN = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second
 _GROWING = frozenset(("counter", "histogram"))
 
 #: What each process knows of its own bookings on a worker.
-_BOOKED = ("in_flight", "wait_seconds", "kv_tokens_booked")
+_BOOKED = ("in_flight", "kv_tokens_booked")
 
 _Labels = tuple[tuple[str, str], ...]
 
@@ -106,7 +106,8 @@ def _merge_worker(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     one = next((worker for worker in same if worker["state"] != "ready"), same[0])
     sums = {key: sum(worker[key] for worker in same) for key in _BOOKED}
     mean = sum(worker["pace_factor"] for worker in same) / len(same)
-    return {**one, **sums, "pace_factor": mean}
+    wait = max(worker["wait_seconds"] for worker in same)  # they tell each other
+    return {**one, **sums, "wait_seconds": wait, "pace_factor": mean}
 
 
 def _merge(same: Sequence[Family]) -> Family:

@@ -274,8 +274,8 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
         for worker in pool.workers:
             where = (pool.name, worker.name)
             up.add_metric(where, float(worker.state is State.READY))
-            flying.add_metric(where, worker.load.in_flight)
-            booked.add_metric(where, worker.load.kv_tokens)
+            flying.add_metric(where, worker.load.here)
+            booked.add_metric(where, worker.load.tokens_here)
             pace.add_metric(where, worker.pace.factor)
             out.add_metric(where, float(not worker.breaker.closed))
             unsized.add_metric(where, float(worker.kv_tokens is None))

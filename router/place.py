@@ -121,6 +121,11 @@ class Place:
         if self._channel is not None:
             self._channel.tell("now" if now else "stop")
 
+    def tell(self, what: str, body: bytes) -> None:
+        """Tell the one that runs, if there is one."""
+        if self._channel is not None:
+            self._channel.tell(what, body)
+
     def kill(self) -> None:
         """End it, whatever it does."""
         if self._process is not None and self._process.returncode is None:

@@ -20,6 +20,7 @@ from router.rebuild import CannotBuild
 from router.sealed import seal
 from router.settings import Settings
 from router.units import Address
+from router.wires import Wiring
 
 log = logging.getLogger("warmroute.processes")
 
@@ -39,11 +40,12 @@ class Processes:
         self._told = False
         # What is encrypted cannot be passed on: its handshake has begun where it was accepted.
         self._commons = None if settings.tls else Commons(count)
+        self._wiring = Wiring(count)
         self._places = [
             Place(
                 partial(self._order, number),
                 self._answer,
-                posts.all if (posts := self._posts(number)) else (),
+                self._descriptors(number),
                 partial(self._gone, number),
             )
             for number in range(1, count + 1)
@@ -64,6 +66,7 @@ class Processes:
             self._kill()
             if self._commons is not None:
                 self._commons.close()
+            self._wiring.close()
         return 0 if all(ended) else 1
 
     def stop(self) -> None:
@@ -103,8 +106,12 @@ class Processes:
         return True
 
     def _order(self, number: int) -> Order:
-        posts = self._posts(number)
-        return Order(number, seal(self._settings), self._listen, self._admin, posts)
+        posts, wires = self._posts(number), self._wiring.wires(number - 1)
+        return Order(number, seal(self._settings), self._listen, self._admin, posts, wires)
+
+    def _descriptors(self, number: int) -> Sequence[int]:
+        posts, wires = self._posts(number), self._wiring.wires(number - 1)
+        return (*wires.all, *posts.all) if posts else wires.all
 
     def _posts(self, number: int) -> Posts | None:
         return self._commons.posts(number - 1) if self._commons else None
@@ -112,6 +119,8 @@ class Processes:
     def _gone(self, number: int) -> None:
         if self._commons is not None:
             self._commons.shut(number - 1)
+        for place in self._places:
+            place.tell("gone", b"%d" % (number - 1))
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""

@@ -70,7 +70,7 @@ class Serving:
 
     async def _see_off(self, worker: Worker) -> None:
         """Tell when whoever runs a worker that left may stop it; its series end then too."""
-        while worker.load.in_flight:  # noqa: ASYNC110 - a load is plain numbers, without events
+        while worker.load.here:  # noqa: ASYNC110 - a load is plain numbers, without events
             await asyncio.sleep(FAREWELL_S)
         log.info("worker %s has left: its last request has ended", worker.name)
         if worker.name not in {other.name for other in self.door.fleet.workers}:

@@ -144,9 +144,9 @@ def _status(pool: str, worker: Worker) -> WorkerStatus:
         state=worker.state.value,
         reason=worker.reason,
         models=sorted(worker.models),
-        in_flight=worker.load.in_flight,
+        in_flight=worker.load.here,
         wait_seconds=worker.wait(),
         kv_tokens=worker.kv_tokens,
-        kv_tokens_booked=worker.load.kv_tokens,
+        kv_tokens_booked=worker.load.tokens_here,
         pace_factor=worker.pace.factor,
     )

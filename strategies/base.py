@@ -177,19 +177,17 @@ class Strategy(Protocol):
 
     One that has something to leave for the router after it also has `left() -> bytes`, and
     `take_over(data) -> str`, which returns what that was and raises ValueError with a sentence.
+
+    Where several processes share a port, each books what the others send too. `placed` and
+    `settled` are called for that as well if the class says `hears_others = True`: without a `rank`
+    before, and with no more of the prompt than sizes and keys. One that looks at no load says
+    `reads_load = False`, and its processes tell each other nothing.
     """
 
     Options: ClassVar[type[Any]]
 
     reads_prompt: ClassVar[bool] = True
     """Whether it looks at `Prompt.keys`; where not, they are not made."""
-
-    reads_load: ClassVar[bool] = True
-    """Whether it looks at `WorkerView.load`; where not, processes do not tell each other theirs."""
-
-    hears_others: ClassVar[bool] = False
-    """Whether `placed` and `settled` are called too for what other processes of the router send,
-    without a `rank` before and with no more of the prompt than sizes and keys."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Order the eligible `workers` (at least one), best first; nothing is placed yet."""

@@ -1,0 +1,105 @@
+"""What the other processes of this router have sent, booked here as if it had been sent from here.
+
+So each decides by what all of them know: a worker is as busy as it is, and holds what any of them
+sent it. Pure: told what happened, it changes loads and tells strategies.
+"""
+
+import logging
+from typing import NamedTuple
+
+from router.fleet import Fleet, Pool, Worker
+from router.news import Anew, Began, Booked, Ended, News
+from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
+from strategies.blocks import TEXT_ENDS
+from strategies.load import Booking
+from strategies.loads import Loading
+
+log = logging.getLogger("warmroute.processes")
+
+#: What came of a request whose process is gone.
+_UNKNOWN = Outcome(ok=False)
+
+
+class _Theirs(NamedTuple):
+    """One request of another process."""
+
+    pool: Pool
+    worker: Worker
+    prompt: Prompt
+    choice: Candidate
+    booking: Booking
+
+
+class Mirror:
+    """No larger than what the others have under way."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._open: dict[int, dict[int, _Theirs]] = {}
+        # By the place of the process, then by its number there.
+
+    def __len__(self) -> int:
+        """Requests of others that are under way."""
+        return sum(len(theirs) for theirs in self._open.values())
+
+    def take(self, place: int, news: News, now: float) -> None:
+        """The process at `place` tells it. What nobody here knows of is nothing: pools and workers
+        come and go, and not in all processes at once."""
+        theirs = self._open.setdefault(place, {})
+        match news:
+            case Booked():
+                self._booked(theirs, news, min(now, news.at))
+            case Began():
+                if (one := theirs.get(news.number)) is not None:
+                    one.worker.load.first_byte(one.booking, min(now, news.at))
+            case Ended():
+                if (one := theirs.pop(news.number, None)) is not None:
+                    outcome = Outcome(
+                        ok=news.ok,
+                        began=news.began,
+                        cached_tokens=news.cached_tokens,
+                        answer_tokens=news.answer_tokens,
+                    )
+                    _end(one, outcome, min(now, news.at))
+            case Anew():
+                self.gone(place, now)
+
+    def gone(self, place: int, now: float) -> None:
+        """The process there has ended: so has all that it had under way."""
+        for one in self._open.pop(place, {}).values():
+            _end(one, _UNKNOWN, now)
+
+    def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
+        pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
+        worker = pool.named.get(news.worker) if pool is not None else None
+        if pool is None or worker is None:
+            return
+        prompt = Prompt(
+            "",
+            news.tokens,
+            news.keys,
+            TEXT_ENDS,
+            news.unit_tokens,
+            answer_tokens=news.answer_tokens,
+            stream=news.stream,
+        )
+        loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
+        choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)
+        try:
+            booking = pool.book(prompt, choice, now, elsewhere=True)
+        except Exception:
+            log.exception("pool %s: a fault of its strategy", pool.name)
+            return
+        theirs[news.number] = _Theirs(pool, worker, prompt, choice, booking)
+
+
+def _end(one: _Theirs, outcome: Outcome, now: float) -> None:
+    load, pool = one.worker.load, one.pool
+    if pool.hears:
+        try:
+            pool.strategy.settled(one.prompt, one.choice, outcome, now)
+        except Exception:
+            log.exception("pool %s: a fault of its strategy", pool.name)
+    if not outcome.began:
+        load.take_back(one.booking, now)
+    load.release(one.booking, now)

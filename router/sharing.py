@@ -1,0 +1,180 @@
+"""One process tells the others what it sends, and hears what they send (`mirror.py`).
+
+Dynamo's routers do so through a broker, and call it replica sync. Here it costs one datagram for
+all that happened within `FLUSH_S`, and a request waits for none of it.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from itertools import count
+from time import monotonic
+
+from router.fleet import Fleet, Pool
+from router.mirror import Mirror
+from router.news import Anew, Began, Booked, Ended, Letter, News
+from router.news import decode as opened
+from router.news import encode as sealed
+from router.wires import Line, Outbox, Wires
+from strategies.base import Candidate, Outcome, Prompt
+from strategies.blocks import TEXT_ENDS
+
+#: Seconds that news waits for more of it: a small part of the least prefill that matters.
+FLUSH_S = 0.002
+#: Seconds until a process that did not read is tried again.
+AGAIN_S = 0.05
+#: A letter is closed when it has so many bytes; the last news in it may be as many more.
+LETTER_BYTES, _LARGEST = 32 << 10, 128 << 10
+#: Bytes of a piece of news, about: a booking and its names, and what comes of it; and of a key.
+_LARGE, _SMALL, KEY_BYTES = 160, 32, 9
+#: Bookings in a letter that tells all of them.
+_BATCH = 32
+#: Letters that are read before anything else has its turn.
+_AT_ONCE = 32
+
+
+class Sharing:
+    """One process's part. `place` is from 0."""
+
+    def __init__(self, wires: Wires, place: int, fleet: Fleet) -> None:
+        self.mirror = Mirror(fleet)
+        self._place = place
+        self._inbox = socket.socket(fileno=wires.inbox)
+        self._outboxes = {
+            number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
+        }
+        self._outboxes.pop(place).close()
+        self._numbers = count(1)
+        self._open: dict[int, Booked] = {}
+        self._news: list[News] = []
+        self._bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Hear the others from now on, and ask them for what they have under way."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._inbox.fileno(), self._hear)
+        asking = self._letter([Anew(asks=True)])
+        for outbox in self._outboxes.values():
+            outbox.write(asking)
+        self._flush()
+
+    def close(self) -> None:
+        """Tell and hear nothing any more."""
+        if self._loop is not None:
+            self._flush()
+            self._loop.remove_reader(self._inbox.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = self._timer = None
+        self._inbox.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    def gone(self, place: int) -> None:
+        """The process there has ended."""
+        while self._read():  # what it still told
+            pass
+        self.mirror.gone(place, monotonic())
+        self._outboxes[place].drop(Line.ABSENT)
+
+    # What attempts tell.
+
+    def booked(self, pool: Pool, prompt: Prompt, choice: Candidate, now: float) -> int:
+        """It is being sent; return the number by which to tell what comes of it."""
+        number, loading = next(self._numbers), choice.loading
+        heard = pool.hears and prompt.ends is TEXT_ENDS
+        news = Booked(
+            number,
+            now,
+            pool.name,
+            choice.worker.name,
+            prompt.tokens,
+            prompt.answer_tokens,
+            prompt.stream,
+            choice.cost.prefill,
+            choice.held_tokens,
+            loading.l1,
+            loading.l2,
+            prompt.unit_tokens,
+            prompt.keys if heard else (),
+        )
+        self._open[number] = news
+        self._tell(news, _LARGE + KEY_BYTES * len(news.keys))
+        return number
+
+    def began(self, number: int, now: float) -> None:
+        """Its prompt is computed."""
+        self._tell(Began(number, now))
+
+    def ended(self, number: int, outcome: Outcome, now: float) -> None:
+        """It is over."""
+        del self._open[number]
+        cached, answer = outcome.cached_tokens, outcome.answer_tokens
+        self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer))
+
+    def _tell(self, news: News, size: int = _SMALL) -> None:
+        if self._loop is None:
+            return
+        self._news.append(news)
+        self._bytes += size
+        if self._bytes >= LETTER_BYTES:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        """Write what there is to tell, and again what could not be written."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        news, self._news, self._bytes = self._news, [], 0
+        letter = self._letter(news) if news else b""
+        behind = False
+        for outbox in self._outboxes.values():
+            if letter and outbox.line is Line.OPEN:
+                outbox.write(letter)
+            else:
+                outbox.push()
+            if outbox.line is Line.LOST:
+                self._open_line(outbox)
+            behind = behind or outbox.behind
+        if behind and self._loop is not None:
+            self._timer = self._loop.call_later(AGAIN_S, self._flush)
+
+    def _open_line(self, outbox: Outbox) -> None:
+        """It is told what is under way, and from now on what happens."""
+        outbox.drop(Line.OPEN)
+        outbox.write(self._letter([Anew(asks=False)]))
+        under_way = list(self._open.values())
+        for first in range(0, len(under_way), _BATCH):
+            outbox.write(self._letter(under_way[first : first + _BATCH]))
+
+    def _letter(self, news: Sequence[News]) -> bytes:
+        return sealed(Letter(self._place, news))
+
+    # What the others tell.
+
+    def _hear(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._read():
+                return
+
+    def _read(self) -> bool:
+        """Take one letter, if there is one."""
+        try:
+            data = self._inbox.recv(_LARGEST)
+        except BlockingIOError:
+            return False
+        letter, now = opened(data), monotonic()
+        for news in letter.news:
+            self.mirror.take(letter.place, news, now)
+            if isinstance(news, Anew):
+                self._answer(self._outboxes[letter.place], news)
+        return True
+
+    def _answer(self, outbox: Outbox, anew: Anew) -> None:
+        if anew.asks or outbox.line is Line.ABSENT:
+            self._flush()  # or those that are open would be told twice
+            self._open_line(outbox)

@@ -1,0 +1,99 @@
+"""Sockets by which the processes of one router write to each other: one that each reads, one that
+all others write to. Datagrams of a socket pair (unix(7)): whole, in order, and nobody else can
+reach them.
+"""
+
+import socket
+from collections import deque
+from enum import Enum
+
+from msgspec import Struct
+
+#: Bytes that wait for a process that does not read; beyond that it is told anew when it does.
+MOST_WAITING = 16 << 20
+
+
+class Wires(Struct, frozen=True):
+    """The descriptors of one process. They keep their numbers in it."""
+
+    inbox: int
+    outboxes: tuple[int, ...]
+    """One for each process, this one too."""
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Every descriptor."""
+        return (self.inbox, *self.outboxes)
+
+
+class Wiring:
+    """The sockets of all processes, kept by the one that minds them."""
+
+    def __init__(self, count: int) -> None:
+        self._pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(count)]
+        for pair in self._pairs:
+            for end in pair:
+                end.setblocking(False)
+
+    def wires(self, place: int) -> Wires:
+        """Return the descriptors for the process at a place, from 0."""
+        return Wires(self._pairs[place][1].fileno(), tuple(out.fileno() for out, _ in self._pairs))
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        for pair in self._pairs:
+            for end in pair:
+                end.close()
+
+
+class Line(Enum):
+    """How it stands with one other process."""
+
+    ABSENT = "absent"
+    """It has not spoken yet, or has ended: it is told nothing."""
+    OPEN = "open"
+    LOST = "lost"
+    """It has not read for so long that it has to be told anew."""
+
+
+class Outbox:
+    """What is on its way to one other process."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self.line = Line.ABSENT
+
+    @property
+    def behind(self) -> bool:
+        """There is something to be written as soon as it reads."""
+        return bool(self._waiting) or self.line is Line.LOST
+
+    def write(self, data: bytes) -> None:
+        """Write it, or keep it until it can be written."""
+        self._waiting.append(data)
+        self._bytes += len(data)
+        self.push()
+        if self._bytes > MOST_WAITING:
+            self.drop(Line.LOST)
+
+    def push(self) -> None:
+        """Write what waits, as far as it goes."""
+        while self._waiting:
+            try:
+                self._end.send(self._waiting[0])
+            except OSError:  # it does not read, or there is no memory for it now
+                return
+            self._bytes -= len(self._waiting.popleft())
+
+    def drop(self, line: Line) -> None:
+        """Nothing that waits is written any more."""
+        self._waiting.clear()
+        self._bytes = 0
+        self.line = line
+
+    def close(self) -> None:
+        """Give back the descriptor."""
+        self.drop(Line.ABSENT)
+        self._end.close()

@@ -1,0 +1,36 @@
+"""A fleet as a process of the router has it, without sockets or settings."""
+
+from router.connection import NEVER, Patience
+from router.fleet import Fleet, Pool, Worker
+from router.upstream import Upstream
+from strategies.base import Candidate, Cost, Prompt
+from strategies.blocks import TEXT_ENDS, chain
+from strategies.registry import make
+
+_PATIENCE = Patience(connect=1.0, first_byte=1.0, idle=1.0, keepalive=1.0, total=NEVER)
+
+
+def fleet(strategy: str = "prefixaware", workers: int = 2) -> Fleet:
+    """One pool, `p`, of workers `w0`, `w1` and so on."""
+    upstream = Upstream("127.0.0.1", 1, tls=None, patience=_PATIENCE)
+    found = [Worker(f"w{n}", f"http://w{n}", upstream, models=["m"]) for n in range(workers)]
+    return Fleet([Pool("p", ["*"], found, make(strategy, {}))])
+
+
+def prompt(text: str, *, tokens: int | None = None, stream: bool = True) -> Prompt:
+    """What a router knows of a text that it has not tokenized."""
+    data = text.encode()
+    return Prompt(
+        "m",
+        len(data) // 4 if tokens is None else tokens,
+        chain(0, data),
+        TEXT_ENDS,
+        0.25,
+        answer_tokens=100,
+        stream=stream,
+    )
+
+
+def choice(of: Fleet, worker: int, prefill_s: float = 1.0, held: int = 0) -> Candidate:
+    """A worker of its only pool, chosen."""
+    return Candidate(of.pools[0].workers[worker], Cost(prefill=prefill_s), held)

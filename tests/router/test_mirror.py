@@ -1,0 +1,213 @@
+"""What others send is booked as if it were sent from here."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.fleet import Fleet, Pool
+from router.mirror import Mirror
+from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
+from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
+from strategies.leastload import LeastLoad
+from strategies.load import Booking
+from strategies.prefixaware import PrefixAware
+from tests.router.fleets import choice, fleet, prompt
+
+TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400
+
+
+class There:
+    """Another process: does what a router does, and tells it as a router tells it."""
+
+    def __init__(self, strategy: str = "prefixaware") -> None:
+        self.fleet = fleet(strategy)
+        self._numbers = count(1)
+        self._open: dict[int, tuple[Prompt, Candidate, Booking]] = {}
+
+    def book(self, text: str, worker: int, now: float, *, stream: bool = True) -> Booked:
+        """A request is sent."""
+        asked, number = prompt(text, stream=stream), next(self._numbers)
+        chosen = choice(self.fleet, worker)
+        pool = self.fleet.pools[0]
+        self._open[number] = asked, chosen, pool.book(asked, chosen, now)
+        sizes = asked.tokens, asked.answer_tokens, stream, 1.0, 0, 0, 0, asked.unit_tokens
+        return Booked(number, now, "p", f"w{worker}", *sizes, asked.keys)
+
+    def begin(self, number: int, now: float) -> Began:
+        """Its prompt is computed."""
+        _, chosen, booking = self._open[number]
+        chosen.worker.load.first_byte(booking, now)
+        return Began(number, now)
+
+    def end(self, number: int, now: float, *, began: bool = True, cached: int = 0) -> Ended:
+        """It is over."""
+        asked, chosen, booking = self._open.pop(number)
+        outcome = Outcome(ok=began, began=began, cached_tokens=cached, answer_tokens=50)
+        self.fleet.pools[0].strategy.settled(asked, chosen, outcome, now)
+        if not began:
+            chosen.worker.load.take_back(booking, now)
+        chosen.worker.load.release(booking, now)
+        return Ended(number, now, began, began, cached, 50)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those under way."""
+        return list(self._open)
+
+
+def sent(place: int, news: News) -> News:
+    """As it arrives."""
+    letter = decode(encode(Letter(place, [news])))
+    assert letter.place == place
+    return letter.news[0]
+
+
+def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
+    """All that a decision could depend on."""
+    strategy = of.pools[0].strategy
+    tree = strategy._tree if isinstance(strategy, PrefixAware) else None
+    held = tree.held(prompt(TEXT).keys) if tree else {}
+    return [
+        {
+            "in_flight": worker.load.in_flight,
+            "decoding": worker.load.decoding,
+            "kv_tokens": worker.load.kv_tokens,
+            "shared": worker.load.shared_tokens,
+            "uncached": worker.load.uncached,
+            "wait": worker.load.wait(now),
+            "given": worker.load.given_s,
+            "surplus": worker.load.kv_surplus(now),
+            "stay": worker.load.stay_s,
+            "held": held.get(worker.name),
+        }
+        for worker in of.workers
+    ]
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["book", "begin", "end", "refused"]),
+        st.integers(0, 1),
+        st.integers(0, 20_000),
+        st.integers(0, 7),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_all_is_as_it_is_there(done: list[tuple[str, int, int, int, bool]]) -> None:
+    """After every step; and when all is over nothing is left of it but what was learned."""
+    there, here = There(), fleet()
+    mirror, now = Mirror(here), 0.0
+    for what, worker, length, which, stream in done:
+        now += 0.25
+        if what == "book":
+            news: News = there.book(TEXT[:length], worker, now, stream=stream)
+        elif not there.numbers:
+            continue
+        else:
+            number = there.numbers[which % len(there.numbers)]
+            if what == "begin":
+                news = there.begin(number, now)
+            else:
+                news = there.end(number, now, began=what == "end", cached=length // 8)
+        mirror.take(1, sent(1, news), now + 0.001)
+        assert len(mirror) == len(there.numbers)
+        assert picture(here, now) == picture(there.fleet, now)
+        for one in here.workers:
+            assert (one.load.here, one.load.tokens_here) == (0, 0)
+    for number in there.numbers:
+        mirror.take(1, there.end(number, now), now)
+    loads = [worker.load for worker in here.workers]
+    assert [load.in_flight + load.elsewhere + load.elsewhere_tokens for load in loads] == [0, 0]
+
+
+def test_a_process_that_is_gone() -> None:
+    """What it had under way is over; what others have is not."""
+    one, two, here = There(), There(), fleet()
+    mirror = Mirror(here)
+    mirror.take(1, one.book(TEXT, 0, 0.0), 0.0)
+    mirror.take(2, two.book(TEXT, 0, 0.0), 0.0)
+    mirror.take(2, two.book(TEXT, 1, 0.0), 0.0)
+    mirror.gone(2, 1.0)
+    assert [worker.load.elsewhere for worker in here.workers] == [1, 0]
+    mirror.take(2, two.end(1, 2.0), 2.0)  # it was told of no such thing
+    mirror.take(1, Anew(asks=False), 2.0)
+    assert [worker.load.in_flight for worker in here.workers] == [0, 0]
+    assert len(mirror) == 0
+
+
+def test_what_is_not_known_here() -> None:
+    """Its settings are others, for a moment."""
+    there, here = There(), fleet(workers=1)
+    mirror = Mirror(here)
+    mirror.take(1, there.book(TEXT, 1, 0.0), 0.0)
+    here.replace([Pool("q", ["*"], here.pools[0].workers, here.pools[0].strategy)])
+    mirror.take(1, there.book(TEXT, 0, 0.0), 0.0)
+    assert len(mirror) == 0
+    for news in (there.begin(1, 1.0), there.end(1, 1.0), there.end(2, 1.0)):
+        mirror.take(1, news, 1.0)
+    assert next(here.workers).load.in_flight == 0
+
+
+def test_a_pool_that_has_another_strategy_by_then() -> None:
+    """What began with one ends with it."""
+    there, here = There(), fleet()
+    before = here.pools[0]
+    mirror = Mirror(here)
+    mirror.take(1, there.book(TEXT, 0, 0.0), 0.0)
+    after = fleet().pools[0]
+    here.replace([after])
+    mirror.take(1, there.end(1, 1.0, began=False), 1.0)
+    assert before.workers[0].load.in_flight == 0
+    assert isinstance(before.strategy, PrefixAware)
+    assert before.strategy._placed == {}
+    assert before.strategy._tree.held(prompt(TEXT).keys) == {}  # taken back
+
+
+class Failing(LeastLoad):
+    """Fails at what it is told, and counts how often it is."""
+
+    hears_others = True
+
+    def __init__(self) -> None:
+        super().__init__(NoOptions())
+        self.fails, self.placements, self.ends = "", 0, 0
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        super().placed(prompt, worker, now)
+        self.placements += 1
+        if self.fails == "placed":
+            raise LookupError
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        super().settled(prompt, candidate, outcome, now)
+        self.ends += 1
+        if self.fails == "settled":
+            raise LookupError
+
+
+@pytest.mark.parametrize("fails", ["", "placed", "settled"])
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_strategy_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, *, hears: bool
+) -> None:
+    """It is told if it wants to be; its faults leave nothing behind."""
+    monkeypatch.setattr(Failing, "hears_others", hears)
+    strategy, there = Failing(), There()
+    strategy.fails = fails
+    here = fleet()
+    pool = Pool("p", ["*"], here.pools[0].workers, strategy)
+    mirror = Mirror(Fleet([pool]))
+    mirror.take(1, there.book(TEXT, 0, 0.0), 0.0)
+    refused = hears and fails == "placed"
+    assert pool.workers[0].load.in_flight == (0 if refused else 1)
+    mirror.take(1, there.end(1, 1.0), 1.0)
+    assert pool.workers[0].load.in_flight == 0
+    assert (strategy.placements, strategy.ends) == ((1, 0 if refused else 1) if hears else (0, 0))
+    assert ("a fault of its strategy" in caplog.text) == (hears and bool(fails))

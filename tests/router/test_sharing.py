@@ -1,0 +1,206 @@
+"""Processes that tell each other what they send."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from router import wires
+from router.fleet import Fleet
+from router.sharing import Sharing
+from router.wires import Line, Wires, Wiring
+from strategies.base import Outcome
+from tests.router.fleets import choice, fleet, prompt
+
+ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)
+
+
+class Process:
+    """One of several, in this one."""
+
+    def __init__(self, wiring: Wiring, place: int) -> None:
+        given = wiring.wires(place)
+        inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
+        self.fleet: Fleet = fleet()
+        self.sharing = Sharing(inherited, place, self.fleet)
+        self.fleet.share(self.sharing)
+        self.place = place
+
+    def send(self, text: str = "text", worker: int = 0) -> int:
+        """Tell of a request, and return its number."""
+        pool = self.fleet.pools[0]
+        return self.sharing.booked(pool, prompt(text), choice(self.fleet, worker), 0.0)
+
+    def end(self, number: int) -> None:
+        """It is over."""
+        self.sharing.ended(number, ENDED, 1.0)
+
+    @property
+    def flying(self) -> list[int]:
+        """Requests of others, by worker."""
+        return [worker.load.elsewhere for worker in self.fleet.workers]
+
+
+@pytest.fixture
+def wiring() -> Iterator[Wiring]:
+    """Of three processes."""
+    found = Wiring(3)
+    yield found
+    found.close()
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait for it."""
+    async with asyncio.timeout(10):
+        while not what():  # noqa: ASYNC110 - others write it
+            await asyncio.sleep(0.001)
+
+
+def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> None:
+    """Run a script with the first so many processes, which have heard of each other."""
+
+    async def run() -> None:
+        with ExitStack() as stack:
+            found = [Process(wiring, place) for place in range(count)]
+            for one in found:
+                stack.callback(one.sharing.close)
+                one.sharing.begin()
+            lines = [one.sharing._outboxes[to] for one in found for to in range(count)
+                     if to != one.place]  # fmt: skip
+            await until(lambda: all(line.line is Line.OPEN for line in lines))
+            await script(*found)
+
+    asyncio.run(run())
+
+
+def test_each_hears_of_all(wiring: Wiring) -> None:
+    """What is sent, that its prompt is computed, and its end."""
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        first, second = one.send(worker=1), two.send(worker=1)
+        await until(lambda: (one.flying, two.flying, three.flying) == ([0, 1], [0, 1], [0, 2]))
+        three_load = three.fleet.pools[0].workers[1].load
+        assert three_load.decoding == 0
+        one.sharing.began(first, 0.5)
+        await until(lambda: three_load.decoding == 1)
+        one.end(first)
+        two.end(second)
+        await until(lambda: three.flying == [0, 0])
+        assert [len(process.sharing.mirror) for process in (one, two, three)] == [0, 0, 0]
+
+    play(wiring, 3, script)
+
+
+def test_one_letter_for_all_that_happens_at_once(
+    wiring: Wiring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many; but a large one is not waited for."""
+    letters: list[bytes] = []
+    write = wires.Outbox.write
+
+    def counted(self: wires.Outbox, data: bytes) -> None:
+        letters.append(data)
+        write(self, data)
+
+    async def script(one: Process, two: Process) -> None:
+        monkeypatch.setattr(wires.Outbox, "write", counted)
+        for _ in range(20):
+            one.send()
+        await until(lambda: two.flying == [20, 0])
+        assert len(letters) == 1
+        for number in range(20):
+            one.send(f"{number} is long " * 50_000)
+        assert len(letters) > 1
+        assert max(map(len, letters)) < 64 << 10
+        await until(lambda: two.flying == [40, 0])
+
+    play(wiring, 2, script)
+
+
+def test_one_that_comes_later(wiring: Wiring) -> None:
+    """It is told what is under way, once; and it need not have been told to begin with."""
+
+    async def script(one: Process, two: Process) -> None:
+        for _ in range(100):
+            one.send(worker=1)
+        one.end(1)
+        late = Process(wiring, 2)
+        try:
+            assert late.send() == 1
+            late.sharing.begin()
+            await until(lambda: late.flying == [0, 99] and two.flying == [1, 99])
+            one.end(2)
+            await until(lambda: late.flying == [0, 98])
+            late.end(1)
+            await until(lambda: two.flying == [0, 98])
+        finally:
+            late.sharing.close()
+
+    play(wiring, 2, script)
+
+
+def test_one_that_has_gone(wiring: Wiring) -> None:
+    """What it had is over, also what it told last; nothing is kept for it until another speaks."""
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        three.send()
+        three.send()
+        three.sharing.close()
+        for process in (one, two):
+            process.sharing.gone(2)
+        assert (one.flying, two.flying) == ([0, 0], [0, 0])
+        number = one.send()
+        await until(lambda: two.flying == [1, 0])
+        assert not one.sharing._outboxes[2].behind
+        again = Process(wiring, 2)
+        try:
+            again.sharing.begin()
+            await until(lambda: again.flying == [1, 0])
+            one.end(number)
+            again.send(worker=1)
+            await until(lambda: (one.flying, again.flying) == ([0, 1], [0, 0]))
+        finally:
+            again.sharing.close()
+
+    play(wiring, 3, script)
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1 << 13])
+def test_one_that_does_not_read(wiring: Wiring, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """What it missed is told later, or told anew if it is too much; the others hear meanwhile."""
+    monkeypatch.setattr(wires, "MOST_WAITING", most)
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        loop, frozen = asyncio.get_running_loop(), three.sharing._inbox.fileno()
+        loop.remove_reader(frozen)
+        for number in range(1, 1001):
+            one.send()
+            if number % 10 == 0:
+                one.sharing._flush()
+            if number > 50:
+                one.end(number - 50)
+        await until(lambda: two.flying == [50, 0])
+        assert three.flying == [0, 0]
+        loop.add_reader(frozen, three.sharing._hear)
+        await until(lambda: three.flying == [50, 0])
+        one.end(1000)
+        await until(lambda: three.flying == [49, 0])
+        await until(lambda: not one.sharing._outboxes[2].behind)
+
+    play(wiring, 3, script)
+
+
+def test_nobody_is_told_by_one_that_has_ended(wiring: Wiring) -> None:
+    """Requests may end later than the sockets are closed."""
+
+    async def script(one: Process, two: Process) -> None:
+        number = one.send()
+        await until(lambda: two.flying == [1, 0])
+        one.sharing.close()
+        one.end(number)
+        one.send()
+        assert one.sharing._news == []
+
+    play(wiring, 2, script)
