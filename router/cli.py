@@ -100,7 +100,7 @@ def serve(
         str | None, typer.Option(help="HOST:PORT to listen on, in place of the file's.")
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="How many share the port; each knows only what it sent.")
+        int, typer.Option(min=1, help="How many share the port, one for each core.")
     ] = 1,
     workers: Workers = None,
 ) -> None:

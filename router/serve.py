@@ -87,7 +87,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         uvloop.run(refuse_lost_stores(settings))
         build(settings, Contexts())  # what cannot be made is said once, not by every process
         _refuse_split_sessions(settings)
-        _say_what_is_lost(settings, count)
+        say_what_is_not_shared(settings, count)
         processes = Processes(settings, count, listen, admin)
 
         async def run() -> int:
@@ -138,17 +138,20 @@ def _refuse_split_sessions(settings: Settings) -> None:
             )
 
 
-def _say_what_is_lost(settings: Settings, count: int) -> None:
+def say_what_is_not_shared(settings: Settings, count: int) -> None:
+    """Log what each of so many processes has for itself."""
     log.info(
-        "%d processes share a port and its connections: each has its own bookings, turns, queue,"
-        " learned pace and ejections, and limits and clients.connections hold for each",
+        "%d processes share a port, its connections and what they know of each other's requests:"
+        " each has its own queue, learned pace and ejections, and limits, clients.connections and a"
+        " strategy's memory are for each",
         count,
     )
     for pool in settings.all_pools():
         name = pool.strategy.name
-        if getattr(registry.find(name), "reads_prompt", True):
+        found = registry.find(name)
+        if getattr(found, "reads_prompt", True) and not getattr(found, "hears_others", False):
             log.warning(
-                "pool %s: %s remembers in each process what that one sent: a conversation finds"
+                "pool %s: %s is told in each process what that one sent: a conversation finds"
                 " its worker again while its client keeps the connection, else one time in %d",
                 pool.name,
                 name,

@@ -41,7 +41,8 @@ class Session:
 
     Options: ClassVar[type[Any]] = SessionOptions
     reads_prompt: ClassVar[bool] = True
-    """Only if the strategy below does."""
+    """Only if the strategy below does; so the next."""
+    hears_others: ClassVar[bool] = True
     keeps_sessions: ClassVar[bool] = True
     """Pools of this strategy have a table of sessions."""
 

@@ -5,15 +5,22 @@ import os
 import re
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.serve import say_what_is_not_shared
+from router.settings import Settings
+from strategies import registry
+from strategies.leastload import LeastLoad
+from strategies.prefixaware import PrefixAware
 from tests.commands import Running, Serve, refuses, run
 from tests.reload.changing import CHAT, CHUNK, END, SSE, STREAM, answered_by, chat, load
 from tests.support import MakeStub, post, read_all, until
@@ -232,16 +239,47 @@ def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
     assert f"127.0.0.1:{shared}: Address already in use" in done.stderr
 
 
-def test_what_is_lost_is_said(stub: MakeStub, serve: Serve) -> None:
-    """In plain words at the start; for a strategy that remembers nothing, without a warning."""
-    worker = stub().url
-    for strategy, warned in (("prefixaware", 1), ("leastload", 0)):
-        running = serve(worker, args=("--processes", 2), strategy=strategy)
-        running.url()
-        log = running.err.read_text()
-        assert log.count("2 processes share a port and its connections") == 1
-        assert log.count("one time in 2") == warned
-        assert running.cut(signal.SIGTERM) == 0
+def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve: Serve) -> None:
+    """Each of its turns comes on a connection of its own, which any process may get."""
+    workers = [stub().url for _ in range(4)]
+    running = serve(*workers, args=THREE, logs={"requests": True})
+    url = running.url()
+    talks = [chat(f"talk {number} " + f"{number} word " * 3_000) for number in range(10)]
+    homes: list[set[str]] = [set() for _ in talks]
+    for _ in range(4):
+        for talk, home in zip(talks, homes, strict=True):
+            reply = httpx.post(url + CHAT, json=talk)
+            home.add(answered_by(reply))
+            talk["messages"].append({"role": "user", "content": "and then? " * 50})
+            time.sleep(0.02)  # as a client would, and longer than processes take to tell
+    assert [len(home) for home in homes] == [1] * 10
+    assert len(set.union(*homes)) == 4
+    assert spread(running) == {"1", "2", "3"}
+    assert running.cut(signal.SIGTERM) == 0
+
+
+class Forgetful(LeastLoad):
+    """Somebody else's strategy: it looks at prompts, and is told only of what it ranked."""
+
+    reads_prompt = True
+
+
+@pytest.mark.parametrize(
+    ("strategy", "warned"),
+    [(PrefixAware, 0), (LeastLoad, 0), (Forgetful, 1)],
+)
+def test_what_is_not_shared_is_said(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: type[Any],
+    warned: int,
+) -> None:
+    """In plain words at the start; of prompts only where a strategy would miss them."""
+    monkeypatch.setattr(registry, "find", lambda _: strategy)
+    caplog.set_level("INFO")
+    say_what_is_not_shared(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
+    assert caplog.text.count("2 processes share a port, its connections and what they know") == 1
+    assert caplog.text.count("one time in 2") == warned
 
 
 def test_how_many_there_may_be(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Processes that cannot start, will not end or do not answer."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from router.settings import Settings
 from router.shares import Shares
 from router.units import Address
 from tests.pems import write_pems
+from tests.reload.changing import CHAT, chat
+from tests.support import MakeStub, post, until
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -88,6 +92,43 @@ def test_one_that_has_ended_is_passed_no_connections() -> None:
     with bind(LOCAL, shared=True, listen=False) as kept:
         listen = Address("127.0.0.1", kept.getsockname()[1])
         assert serving(script, listen, shutdown={"delay": "0s"}) == 0
+
+
+def test_one_that_has_ended_has_nothing_under_way(
+    stub: MakeStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others hear of it at once, whenever another one serves in its place."""
+    monkeypatch.setattr(place, "FIRST_S", 30.0)
+    worker, clients = stub(["stall"]), ExitStack()
+    texts = [f"{number} of " * 12_000 for number in range(8)]
+
+    async def seen(running: Processes) -> tuple[int, float]:
+        """How many the first process has there, and how long it believes that one waits there."""
+        said = await running._places[0].workers()
+        assert said is not None
+        (found,) = msgspec.json.decode(said)
+        return found["in_flight"], found["wait_seconds"]
+
+    async def script(running: Processes) -> None:
+        for text in texts:
+            body = json.dumps(chat(text, stream=True)).encode()
+            clients.enter_context(post(listen.port, CHAT, body))
+        await asyncio.to_thread(until, lambda: len(worker.requests) == 8)
+        here, before = await seen(running)
+        assert 2 < here < 6
+        running._places[1].kill()
+        async with asyncio.timeout(1):  # much less than the prompts are believed to take
+            while (await seen(running))[1] > before * (here + 1) / 8:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        clients.close()
+        running.stop()
+
+    with bind(LOCAL, shared=True, listen=False) as kept, clients:
+        listen = Address("127.0.0.1", kept.getsockname()[1])
+        ending = {"delay": "0s", "drain": "0s"}
+        at_once = {"queue": 0}
+        code = serving(script, listen, shutdown=ending, limits=at_once, workers=[worker.url])
+        assert code == 0
 
 
 def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
