@@ -15,7 +15,7 @@ from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News
 from router.news import decode as opened
 from router.news import encode as sealed
-from router.wires import Line, Outbox, Wires
+from router.wires import LARGEST, Inbox, Line, Outbox, Wires
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
 
@@ -23,12 +23,10 @@ from strategies.blocks import TEXT_ENDS
 FLUSH_S = 0.002
 #: Seconds until a process that did not read is tried again.
 AGAIN_S = 0.05
-#: A letter is closed when it has so many bytes; the last news in it may be as many more.
-LETTER_BYTES, _LARGEST = 32 << 10, 128 << 10
-#: Bytes of a piece of news, about: a booking and its names, and what comes of it; and of a key.
-_LARGE, _SMALL, KEY_BYTES = 160, 32, 9
-#: Bookings in a letter that tells all of them.
-_BATCH = 32
+#: A letter is closed when it has so many bytes: what is in it last takes `LARGEST` at most.
+LETTER_BYTES = LARGEST // 4
+#: Bytes of a piece of news, at most, but for the names and keys in it; and of a key.
+_LARGE, _SMALL, _KEY = 128, 32, 9
 #: Letters that are read before anything else has its turn.
 _AT_ONCE = 32
 
@@ -39,7 +37,7 @@ class Sharing:
     def __init__(self, wires: Wires, place: int, fleet: Fleet) -> None:
         self.mirror = Mirror(fleet)
         self._place = place
-        self._inbox = socket.socket(fileno=wires.inbox)
+        self._inbox = Inbox(socket.socket(fileno=wires.inbox))
         self._outboxes = {
             number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
         }
@@ -54,7 +52,7 @@ class Sharing:
     def begin(self) -> None:
         """Hear the others from now on, and ask them for what they have under way."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._inbox.fileno(), self._hear)
+        self._inbox.begin(self._hear)
         asking = self._letter([Anew(asks=True)])
         for outbox in self._outboxes.values():
             outbox.write(asking)
@@ -62,12 +60,10 @@ class Sharing:
 
     def close(self) -> None:
         """Tell and hear nothing any more."""
-        if self._loop is not None:
-            self._flush()
-            self._loop.remove_reader(self._inbox.fileno())
+        self._flush()
         if self._timer is not None:
             self._timer.cancel()
-        self._loop = self._timer = None
+        self._loop, self._timer = None, None
         self._inbox.close()
         for outbox in self._outboxes.values():
             outbox.close()
@@ -101,7 +97,7 @@ class Sharing:
             prompt.keys if heard else (),
         )
         self._open[number] = news
-        self._tell(news, _LARGE + KEY_BYTES * len(news.keys))
+        self._tell(news, _size(news))
         return number
 
     def began(self, number: int, now: float) -> None:
@@ -147,9 +143,16 @@ class Sharing:
         """It is told what is under way, and from now on what happens."""
         outbox.drop(Line.OPEN)
         outbox.write(self._letter([Anew(asks=False)]))
-        under_way = list(self._open.values())
-        for first in range(0, len(under_way), _BATCH):
-            outbox.write(self._letter(under_way[first : first + _BATCH]))
+        some: list[News] = []
+        size = 0
+        for booked in self._open.values():
+            some.append(booked)
+            size += _size(booked)
+            if size >= LETTER_BYTES:
+                outbox.write(self._letter(some))
+                some, size = [], 0
+        if some:
+            outbox.write(self._letter(some))
 
     def _letter(self, news: Sequence[News]) -> bytes:
         return sealed(Letter(self._place, news))
@@ -163,9 +166,8 @@ class Sharing:
 
     def _read(self) -> bool:
         """Take one letter, if there is one."""
-        try:
-            data = self._inbox.recv(_LARGEST)
-        except BlockingIOError:
+        data = self._inbox.read()
+        if not data:
             return False
         letter, now = opened(data), monotonic()
         for news in letter.news:
@@ -178,3 +180,8 @@ class Sharing:
         if anew.asks or outbox.line is Line.ABSENT:
             self._flush()  # or those that are open would be told twice
             self._open_line(outbox)
+
+
+def _size(booked: Booked) -> int:
+    """Bytes that it takes, at most: no name has more than four a letter."""
+    return _LARGE + 4 * (len(booked.pool) + len(booked.worker)) + _KEY * len(booked.keys)

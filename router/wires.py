@@ -3,12 +3,16 @@ all others write to. Datagrams of a socket pair (unix(7)): whole, in order, and 
 reach them.
 """
 
+import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 
 from msgspec import Struct
 
+#: Bytes of a letter, at most.
+LARGEST = 128 << 10
 #: Bytes that wait for a process that does not read; beyond that it is told anew when it does.
 MOST_WAITING = 16 << 20
 
@@ -44,6 +48,33 @@ class Wiring:
         for pair in self._pairs:
             for end in pair:
                 end.close()
+
+
+class Inbox:
+    """What others have written to this process."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self, hear: Callable[[], None]) -> None:
+        """Have `hear` called whenever there is something to be read."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._end.fileno(), hear)
+
+    def read(self) -> bytes:
+        """Return one letter, or nothing if there is none."""
+        try:
+            return self._end.recv(LARGEST)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """Give back the descriptor."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._end.fileno())
+            self._loop = None
+        self._end.close()
 
 
 class Line(Enum):
