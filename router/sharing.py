@@ -44,10 +44,13 @@ class Sharing:
         self._outboxes.pop(place).close()
         self._numbers = count(1)
         self._open: dict[int, Booked] = {}
+        self._begun: set[int] = set()
+        """Those of them whose prompts are computed."""
         self._news: list[News] = []
         self._bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Hear the others from now on, and ask them for what they have under way."""
@@ -61,9 +64,9 @@ class Sharing:
     def close(self) -> None:
         """Tell and hear nothing any more."""
         self._flush()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop, self._timer = None, None
+        if self._again is not None:
+            self._again.cancel()
+        self._loop, self._again = None, None
         self._inbox.close()
         for outbox in self._outboxes.values():
             outbox.close()
@@ -102,11 +105,13 @@ class Sharing:
 
     def began(self, number: int, now: float) -> None:
         """Its prompt is computed."""
+        self._begun.add(number)
         self._tell(Began(number, now))
 
     def ended(self, number: int, outcome: Outcome, now: float) -> None:
         """It is over."""
         del self._open[number]
+        self._begun.discard(number)
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer))
 
@@ -136,18 +141,25 @@ class Sharing:
             if outbox.line is Line.LOST:
                 self._open_line(outbox)
             behind = behind or outbox.behind
-        if behind and self._loop is not None:
-            self._timer = self._loop.call_later(AGAIN_S, self._flush)
+        if behind and self._again is None and self._loop is not None:
+            self._again = self._loop.call_later(AGAIN_S, self._retry)
+
+    def _retry(self) -> None:
+        self._again = None
+        self._flush()
 
     def _open_line(self, outbox: Outbox) -> None:
         """It is told what is under way, and from now on what happens."""
         outbox.drop(Line.OPEN)
         outbox.write(self._letter([Anew(asks=False)]))
         some: list[News] = []
-        size = 0
+        size, now = 0, monotonic()
         for booked in self._open.values():
             some.append(booked)
             size += _size(booked)
+            if booked.number in self._begun:
+                some.append(Began(booked.number, now))
+                size += _SMALL
             if size >= LETTER_BYTES:
                 outbox.write(self._letter(some))
                 some, size = [], 0

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from router import wires
+from router import sharing, wires
 from router.fleet import Fleet
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
@@ -128,11 +128,13 @@ def test_one_that_comes_later(wiring: Wiring) -> None:
         for _ in range(100):
             one.send(worker=1)
         one.end(1)
+        one.sharing.began(3, 0.5)
         late = Process(wiring, 2)
         try:
             assert late.send() == 1
             late.sharing.begin()
             await until(lambda: late.flying == [0, 99] and two.flying == [1, 99])
+            assert [worker.load.decoding for worker in late.fleet.workers] == [0, 1]
             one.end(2)
             await until(lambda: late.flying == [0, 98])
             late.end(1)
@@ -186,10 +188,27 @@ def test_one_that_does_not_read(wiring: Wiring, monkeypatch: pytest.MonkeyPatch,
         await until(lambda: two.flying == [50, 0])
         assert three.flying == [0, 0]
         loop.add_reader(frozen, three.sharing._hear)
-        await until(lambda: three.flying == [50, 0])
+        await until(lambda: three.flying == [50, 0])  # without anything new to be told
         one.end(1000)
         await until(lambda: three.flying == [49, 0])
         await until(lambda: not one.sharing._outboxes[2].behind)
+
+    play(wiring, 3, script)
+
+
+def test_nobody_waits_for_one_that_does_not_read(
+    wiring: Wiring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads is told at once."""
+    monkeypatch.setattr(sharing, "AGAIN_S", 3600.0)
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        asyncio.get_running_loop().remove_reader(three.sharing._inbox._end.fileno())
+        while not one.sharing._outboxes[2].behind:
+            one.send()
+            one.sharing._flush()
+        one.send(worker=1)
+        await until(lambda: two.flying[1] == 1)
 
     play(wiring, 3, script)
 
