@@ -103,7 +103,7 @@ class Child:
             case "now":
                 self._server.stop(now=True)
             case "gone" if self._sharing is not None:
-                self._sharing.gone(int(body))
+                self._sharing.gone(*msgspec.msgpack.decode(body, type=tuple[int, int]))
             case "metrics":
                 return self._view.own_metrics()
             case "workers":

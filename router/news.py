@@ -64,6 +64,8 @@ class Letter(Struct, array_like=True, gc=False):
 
     place: int
     """Of the process that tells, from 0."""
+    pid: int
+    """Its id: another one may come to its place."""
     news: Sequence[News]
 
 

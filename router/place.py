@@ -29,7 +29,7 @@ _RUN = "import sys; sys.path = sys.argv[2:]; from router.child import main; main
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
 
 
-def _nothing() -> None:
+def _nothing(_: int) -> None:
     """Nobody wants to know."""
 
 
@@ -41,11 +41,11 @@ class Place:
         order: Callable[[], Order],
         answer: Hear,
         descriptors: Sequence[int] = (),
-        gone: Callable[[], None] = _nothing,
+        gone: Callable[[int], None] = _nothing,
     ) -> None:
         """`order` is asked at every start; `answer` is given to what the process asks.
 
-        It inherits `descriptors`; `gone` is called when one has ended.
+        It inherits `descriptors`; `gone` is called with its id when one has ended.
         """
         self.ready = asyncio.Event()
         """One has begun to serve."""
@@ -101,7 +101,7 @@ class Place:
             return await process.wait()
         finally:
             self._channel = None
-            self._has_gone()
+            self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
             self._counted = []
             self.kill()

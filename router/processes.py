@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
+
 from router import logs
 from router.channel import Refusal
 from router.child import Order
@@ -116,11 +118,11 @@ class Processes:
     def _posts(self, number: int) -> Posts | None:
         return self._commons.posts(number - 1) if self._commons else None
 
-    def _gone(self, number: int) -> None:
+    def _gone(self, number: int, pid: int) -> None:
         if self._commons is not None:
             self._commons.shut(number - 1)
         for place in self._places:
-            place.tell("gone", b"%d" % (number - 1))
+            place.tell("gone", msgspec.msgpack.encode((number - 1, pid)))
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""

@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from itertools import count
+from os import getpid
 from time import monotonic
 
 from router.fleet import Fleet, Pool
@@ -36,7 +37,9 @@ class Sharing:
 
     def __init__(self, wires: Wires, place: int, fleet: Fleet) -> None:
         self.mirror = Mirror(fleet)
-        self._place = place
+        self._place, self._pid = place, getpid()
+        self._pids: dict[int, int] = {}
+        """Who told last, by place."""
         self._inbox = Inbox(socket.socket(fileno=wires.inbox))
         self._outboxes = {
             number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
@@ -71,10 +74,12 @@ class Sharing:
         for outbox in self._outboxes.values():
             outbox.close()
 
-    def gone(self, place: int) -> None:
-        """The process there has ended."""
+    def gone(self, place: int, pid: int) -> None:
+        """That process there has ended; another one may have told something already."""
         while self._read():  # what it still told
             pass
+        if self._pids.get(place, pid) != pid:
+            return
         self.mirror.gone(place, monotonic())
         self._outboxes[place].drop(Line.ABSENT)
 
@@ -167,7 +172,7 @@ class Sharing:
             outbox.write(self._letter(some))
 
     def _letter(self, news: Sequence[News]) -> bytes:
-        return sealed(Letter(self._place, news))
+        return sealed(Letter(self._place, self._pid, news))
 
     # What the others tell.
 
@@ -182,6 +187,7 @@ class Sharing:
         if not data:
             return False
         letter, now = opened(data), monotonic()
+        self._pids[letter.place] = letter.pid
         for news in letter.news:
             self.mirror.take(letter.place, news, now)
             if isinstance(news, Anew):

@@ -60,7 +60,7 @@ class There:
 
 def sent(place: int, news: News) -> News:
     """As it arrives."""
-    letter = decode(encode(Letter(place, [news])))
+    letter = decode(encode(Letter(place, 7, [news])))
     assert letter.place == place
     return letter.news[0]
 

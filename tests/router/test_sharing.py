@@ -28,6 +28,15 @@ class Process:
         self.fleet.share(self.sharing)
         self.place = place
 
+    @property
+    def pid(self) -> int:
+        """By which the others know it."""
+        return self.sharing._pid
+
+    @pid.setter
+    def pid(self, pid: int) -> None:
+        self.sharing._pid = pid
+
     def send(self, text: str = "text", worker: int = 0) -> int:
         """Tell of a request, and return its number."""
         pool = self.fleet.pools[0]
@@ -153,18 +162,23 @@ def test_one_that_has_gone(wiring: Wiring) -> None:
         three.send()
         three.sharing.close()
         for process in (one, two):
-            process.sharing.gone(2)
+            process.sharing.gone(2, three.pid)
         assert (one.flying, two.flying) == ([0, 0], [0, 0])
         number = one.send()
         await until(lambda: two.flying == [1, 0])
         assert not one.sharing._outboxes[2].behind
         again = Process(wiring, 2)
         try:
+            again.pid = 2
             again.sharing.begin()
             await until(lambda: again.flying == [1, 0])
             one.end(number)
             again.send(worker=1)
             await until(lambda: (one.flying, again.flying) == ([0, 1], [0, 0]))
+            one.sharing.gone(2, three.pid)  # that is heard late, and of another one
+            assert one.flying == [0, 1]
+            one.sharing.gone(2, again.pid)
+            assert one.flying == [0, 0]
         finally:
             again.sharing.close()
 
