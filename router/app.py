@@ -102,6 +102,10 @@ class Door:
         """A request was refused, or its client left, before anybody served it."""
         self._proxy.refused(exchange, status, reason)
 
+    def freed_elsewhere(self) -> None:
+        """Another process of this router tells that requests of its own have got on."""
+        self._proxy.freed_elsewhere()
+
     async def change(self, settings: Settings) -> list[Worker]:
         """Put other settings into effect, all of them between two requests.
 

@@ -53,9 +53,11 @@ class Child:
         passing = Passing(order.posts, order.place - 1) if order.posts else None
         self._serving = Serving(settings, order.place, passing)
         self._server = self._serving.server
-        fleet = self._serving.door.fleet
-        self._sharing = Sharing(order.wires, order.place - 1, fleet) if order.wires else None
-        fleet.share(self._sharing)
+        door, wires = self._serving.door, order.wires
+        self._sharing: Sharing | None = None
+        if wires is not None:
+            self._sharing = Sharing(wires, order.place - 1, door.fleet, door.freed_elsewhere)
+        door.fleet.share(self._sharing)
         self._ending = False
         self._view = self._serving.door.view
         # Nobody is to wait for what this process has not begun: it listens when it is ready.

@@ -22,6 +22,9 @@ log = logging.getLogger("warmroute.fleet")
 
 #: Seconds between two looks at those held.
 TICK_S = 0.05
+#: Seconds until a look at them when another process of the router has told of an end: it looks at
+#: those that it holds itself at once, and tells of many ends a second.
+SOON_S = 0.005
 
 Waiter = asyncio.Future[None]
 #: Ranks those of a pool's workers that have room for a prompt, as they are now; None without any.
@@ -40,6 +43,8 @@ class Holding:
         self._pools: dict[Pool, LateBinding[Waiter]] = {}
         self._models: Counter[tuple[Pool, str]] = Counter()
         self._looking: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._soon = False
+        """The next look is as near as it can be."""
 
     def __len__(self) -> int:
         return sum(len(binding) for binding in self._pools.values())
@@ -88,6 +93,15 @@ class Holding:
             if self._looking is not None:
                 self._looking.cancel()
             self._looking = asyncio.get_running_loop().call_soon(self._look)
+            self._soon = True
+
+    def freed_elsewhere(self) -> None:
+        """A prefill or an answer has ended that another process had sent."""
+        if self._pools and not self._soon:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = asyncio.get_running_loop().call_later(SOON_S, self._look)
+            self._soon = True
 
     def let_go(self) -> None:
         """Everybody looks anew: the fleet is another one."""
@@ -95,6 +109,7 @@ class Holding:
             _wake_all(binding)
 
     def _look(self) -> None:
+        self._soon = False
         now, loop = monotonic(), asyncio.get_running_loop()
         for pool, binding in list(self._pools.items()):
             loads = [worker.load for worker in pool.workers if worker.ready]

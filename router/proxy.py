@@ -280,6 +280,10 @@ class Proxy:
         last = pool.strategy.rank(prompt, others, now)
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
+    def freed_elsewhere(self) -> None:
+        """Another process of the router tells that a prefill or an answer has ended."""
+        self._holding.freed_elsewhere()
+
     def close(self) -> None:
         """Begin no more prompts."""
         self._tokenizing.close()

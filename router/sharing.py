@@ -6,7 +6,7 @@ all that happened within `FLUSH_S`, and a request waits for none of it.
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from os import getpid
 from time import monotonic
@@ -35,8 +35,10 @@ _AT_ONCE = 32
 class Sharing:
     """One process's part. `place` is from 0."""
 
-    def __init__(self, wires: Wires, place: int, fleet: Fleet) -> None:
+    def __init__(self, wires: Wires, place: int, fleet: Fleet, freed: Callable[[], None]) -> None:
+        """`freed` is called when others have told that something has ended."""
         self.mirror = Mirror(fleet)
+        self._freed = freed
         self._place, self._pid = place, getpid()
         self._pids: dict[int, int] = {}
         """Who told last, by place."""
@@ -179,7 +181,8 @@ class Sharing:
     def _hear(self) -> None:
         for _ in range(_AT_ONCE):
             if not self._read():
-                return
+                break
+        self._freed()
 
     def _read(self) -> bool:
         """Take one letter, if there is one."""

@@ -24,9 +24,13 @@ class Process:
         given = wiring.wires(place)
         inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
         self.fleet: Fleet = fleet()
-        self.sharing = Sharing(inherited, place, self.fleet)
+        self.freed = 0
+        self.sharing = Sharing(inherited, place, self.fleet, self._count)
         self.fleet.share(self.sharing)
         self.place = place
+
+    def _count(self) -> None:
+        self.freed += 1
 
     @property
     def pid(self) -> int:
@@ -94,7 +98,10 @@ def test_each_hears_of_all(wiring: Wiring) -> None:
         assert three_load.decoding == 0
         one.sharing.began(first, 0.5)
         await until(lambda: three_load.decoding == 1)
+        freed = three.freed
         one.end(first)
+        await until(lambda: three.flying == [0, 1])
+        assert three.freed > freed
         two.end(second)
         await until(lambda: three.flying == [0, 0])
         assert [len(process.sharing.mirror) for process in (one, two, three)] == [0, 0, 0]
