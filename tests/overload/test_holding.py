@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from time import monotonic
 
 import httpx
 import pytest
 
+from router import holding
 from router.admission import Admission
 from strategies.load import Booking, Load
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
@@ -84,6 +86,24 @@ def test_who_would_only_queue_is_held_here(
     assert router.metric("warmroute_held") == 0
     assert router.metric("warmroute_held_requests_total") == 3
     assert router.worker().load.promised_s == 0.0
+    until(router.idle)
+
+
+def test_what_ends_elsewhere_lets_them_go(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has sent the long prompt, and tells when it is computed."""
+    monkeypatch.setattr(holding, "TICK_S", 3600.0)
+    router = route(stub().url, health=QUIET)
+    load, loop = router.worker().load, router._server._loop
+    assert loop is not None
+    theirs = load.book(monotonic(), 60.0, 60_000, elsewhere=True)
+    answer = ask(router, crowd, "ours", 2000)
+    until(held(router, 1))
+    load.release(theirs, monotonic())
+    for _ in range(3):  # they tell often
+        loop.call_soon_threadsafe(router.door.freed_elsewhere)
+    assert answer.result().status_code == 200
     until(router.idle)
 
 
