@@ -94,7 +94,7 @@ def test_what_ends_elsewhere_lets_them_go(
 ) -> None:
     """Another process has sent the long prompt, and tells when it is computed."""
     monkeypatch.setattr(holding, "TICK_S", 3600.0)
-    router = route(stub().url, health=QUIET)
+    router = route(stub().url, health=QUIET, timeouts={"queue": "1h"})
     load, loop = router.worker().load, router._server._loop
     assert loop is not None
     theirs = load.book(monotonic(), 60.0, 60_000, elsewhere=True)
