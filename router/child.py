@@ -57,6 +57,7 @@ class Child:
         self._sharing: Sharing | None = None
         if wires is not None:
             self._sharing = Sharing(wires, order.place - 1, door.fleet, door.freed_elsewhere)
+            self._serving.at_rest = self._sharing.close
         door.fleet.share(self._sharing)
         self._ending = False
         self._view = self._serving.door.view
@@ -77,8 +78,6 @@ class Child:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._sharing is not None:
-                self._sharing.close()
 
     def _end(self) -> None:
         """Begin the orderly end, once: the same may come as a signal and over the channel."""

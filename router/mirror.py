@@ -43,8 +43,11 @@ class Mirror:
         return sum(len(theirs) for theirs in self._open.values())
 
     def take(self, place: int, news: News, now: float) -> None:
-        """The process at `place` tells it. What nobody here knows of is nothing: pools and workers
-        come and go, and not in all processes at once."""
+        """The process at `place` tells it.
+
+        What nobody here knows of is nothing: pools and workers come and go, and not in all
+        processes at once.
+        """
         theirs = self._open.setdefault(place, {})
         match news:
             case Booked():
@@ -67,7 +70,11 @@ class Mirror:
     def gone(self, place: int, now: float) -> None:
         """The process there has ended: so has all that it had under way."""
         for one in self._open.pop(place, {}).values():
-            _end(one, _UNKNOWN, now)
+            _end(one, _UNKNOWN, now, known=False)
+
+    def has(self, place: int) -> bool:
+        """Something of the process there is under way."""
+        return bool(self._open.get(place))
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
@@ -82,6 +89,7 @@ class Mirror:
             news.unit_tokens,
             answer_tokens=news.answer_tokens,
             stream=news.stream,
+            elsewhere=True,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)
@@ -90,16 +98,19 @@ class Mirror:
         except Exception:
             log.exception("pool %s: a fault of its strategy", pool.name)
             return
+        if (before := theirs.pop(news.number, None)) is not None:
+            _end(before, _UNKNOWN, now, known=False)
         theirs[news.number] = _Theirs(pool, worker, prompt, choice, booking)
 
 
-def _end(one: _Theirs, outcome: Outcome, now: float) -> None:
+def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> None:
+    """Unless it is `known` how it ended, no load learns from when that was."""
     load, pool = one.worker.load, one.pool
     if pool.hears:
         try:
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
             log.exception("pool %s: a fault of its strategy", pool.name)
-    if not outcome.began:
+    if not (known and outcome.began):
         load.take_back(one.booking, now)
     load.release(one.booking, now)

@@ -69,5 +69,29 @@ class Letter(Struct, array_like=True, gc=False):
     news: Sequence[News]
 
 
+#: Bytes of a piece of news, at most, but for the names and keys in it; and of a key.
+_LARGE, _SMALL, _KEY = 128, 48, 9
+
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Letter).decode
+
+
+def size(news: News) -> int:
+    """Bytes that it takes, at most: no name has more than four a letter."""
+    if isinstance(news, Booked):
+        return _LARGE + 4 * (len(news.pool) + len(news.worker)) + _KEY * len(news.keys)
+    return _SMALL
+
+
+def letters(place: int, pid: int, news: Sequence[News], most: int) -> list[bytes]:
+    """Write it all, closing a letter when it has `most` bytes."""
+    written, some, total = [], list[News](), 0
+    for one in news:
+        some.append(one)
+        total += size(one)
+        if total >= most:
+            written.append(encode(Letter(place, pid, some)))
+            some, total = [], 0
+    if some:
+        written.append(encode(Letter(place, pid, some)))
+    return written

@@ -148,11 +148,13 @@ def say_what_is_not_shared(settings: Settings, count: int) -> None:
     )
     for pool in settings.all_pools():
         name = pool.strategy.name
-        found = registry.find(name)
+        strategy = registry.make(name, dict(pool.strategy.options))
+        found = getattr(strategy, "over", strategy)  # the one below sessions
         if getattr(found, "reads_prompt", True) and not getattr(found, "hears_others", False):
             log.warning(
-                "pool %s: %s is told in each process what that one sent: a conversation finds"
-                " its worker again while its client keeps the connection, else one time in %d",
+                "pool %s: %s is told in each process only what that one sent: if it remembers"
+                " prompts, a conversation finds its worker again while its client keeps the"
+                " connection, else one time in %d",
                 pool.name,
                 name,
                 count,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from router import logs
 from router.app import create_app
@@ -40,6 +40,8 @@ class Serving:
         self._tls = _context(settings)
         self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
         self._farewells: set[asyncio.Task[None]] = set()
+        self.at_rest: Callable[[], None] = _nothing
+        """Called when all is answered: nothing that was learned may change from then on."""
 
     async def run(
         self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
@@ -50,6 +52,7 @@ class Serving:
         finally:
             for task in tuple(self._farewells):
                 task.cancel()
+            self.at_rest()
             state = self._settings.shutdown.state
             await asyncio.to_thread(leave, self.door.fleet, state, self._place)
 
@@ -83,6 +86,10 @@ class Serving:
                 refresh(self._tls, tls)
             except ValueError as error:  # they have changed since they were looked at
                 log.error("tls: %s", error)
+
+
+def _nothing() -> None:
+    """Nobody else changes it."""
 
 
 def _context(settings: Settings) -> ssl.SSLContext | None:

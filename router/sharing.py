@@ -1,19 +1,21 @@
 """One process tells the others what it sends, and hears what they send (`mirror.py`).
 
 Dynamo's routers do so through a broker, and call it replica sync. Here it costs one datagram for
-all that happened within `FLUSH_S`, and a request waits for none of it.
+all that happened within `FLUSH_S`, and a request waits for none of it. Who says nothing for
+`SILENT_S` while it has something under way hangs: that counts no longer, until it speaks again and
+has told anew.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from os import getpid
 from time import monotonic
 
 from router.fleet import Fleet, Pool
 from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, Letter, News
+from router.news import Anew, Began, Booked, Ended, Letter, News, letters, size
 from router.news import decode as opened
 from router.news import encode as sealed
 from router.wires import LARGEST, Inbox, Line, Outbox, Wires
@@ -24,10 +26,11 @@ from strategies.blocks import TEXT_ENDS
 FLUSH_S = 0.002
 #: Seconds until a process that did not read is tried again.
 AGAIN_S = 0.05
+#: Seconds between two signs of life of one that has something under way; and how long none comes
+#: until nobody believes that it has.
+BEAT_S, SILENT_S = 1.0, 5.0
 #: A letter is closed when it has so many bytes: what is in it last takes `LARGEST` at most.
 LETTER_BYTES = LARGEST // 4
-#: Bytes of a piece of news, at most, but for the names and keys in it; and of a key.
-_LARGE, _SMALL, _KEY = 128, 32, 9
 #: Letters that are read before anything else has its turn.
 _AT_ONCE = 32
 
@@ -39,9 +42,13 @@ class Sharing:
         """`freed` is called when others have told that something has ended."""
         self.mirror = Mirror(fleet)
         self._freed = freed
+        self._got_on = False
+        """Something has ended since it was called."""
         self._place, self._pid = place, getpid()
-        self._pids: dict[int, int] = {}
-        """Who told last, by place."""
+        self._heard: dict[int, tuple[int, float]] = {}
+        """The id of who told last, by place, and when."""
+        self._silent: set[int] = set()
+        """Places that are believed to have nothing under way."""
         self._inbox = Inbox(socket.socket(fileno=wires.inbox))
         self._outboxes = {
             number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
@@ -54,36 +61,39 @@ class Sharing:
         self._news: list[News] = []
         self._bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._again: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def begin(self) -> None:
         """Hear the others from now on, and ask them for what they have under way."""
         self._loop = asyncio.get_running_loop()
+        self._inbox.clear()  # that was for one that served here before
         self._inbox.begin(self._hear)
-        asking = self._letter([Anew(asks=True)])
         for outbox in self._outboxes.values():
-            outbox.write(asking)
+            outbox.write(self._letter(Anew(asks=True)))
         self._flush()
+        self._beat()
 
     def close(self) -> None:
         """Tell and hear nothing any more."""
         self._flush()
-        if self._again is not None:
-            self._again.cancel()
-        self._loop, self._again = None, None
+        self._loop = None
+        for timer in self._timers.values():
+            timer.cancel()
         self._inbox.close()
         for outbox in self._outboxes.values():
             outbox.close()
 
     def gone(self, place: int, pid: int) -> None:
         """That process there has ended; another one may have told something already."""
+        if self._loop is None:
+            return
         while self._read():  # what it still told
             pass
-        if self._pids.get(place, pid) != pid:
+        if place in self._heard and self._heard[place][0] != pid:
             return
         self.mirror.gone(place, monotonic())
         self._outboxes[place].drop(Line.ABSENT)
+        self._freed()
 
     # What attempts tell.
 
@@ -91,6 +101,7 @@ class Sharing:
         """It is being sent; return the number by which to tell what comes of it."""
         number, loading = next(self._numbers), choice.loading
         heard = pool.hears and prompt.ends is TEXT_ENDS
+        # (A strategy of others may give numbers of its own kinds.)
         news = Booked(
             number,
             now,
@@ -99,15 +110,15 @@ class Sharing:
             prompt.tokens,
             prompt.answer_tokens,
             prompt.stream,
-            choice.cost.prefill,
-            choice.held_tokens,
-            loading.l1,
-            loading.l2,
+            float(choice.cost.prefill),
+            int(choice.held_tokens),
+            int(loading.l1),
+            int(loading.l2),
             prompt.unit_tokens,
             prompt.keys if heard else (),
         )
         self._open[number] = news
-        self._tell(news, _size(news))
+        self._tell(news)
         return number
 
     def began(self, number: int, now: float) -> None:
@@ -122,59 +133,70 @@ class Sharing:
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer))
 
-    def _tell(self, news: News, size: int = _SMALL) -> None:
+    def _tell(self, news: News) -> None:
         if self._loop is None:
             return
         self._news.append(news)
-        self._bytes += size
+        self._bytes += size(news)
         if self._bytes >= LETTER_BYTES:
             self._flush()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+        elif "flush" not in self._timers:
+            self._timers["flush"] = self._loop.call_later(FLUSH_S, self._flush)
 
     def _flush(self) -> None:
         """Write what there is to tell, and again what could not be written."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if (timer := self._timers.pop("flush", None)) is not None:
+            timer.cancel()
         news, self._news, self._bytes = self._news, [], 0
-        letter = self._letter(news) if news else b""
+        letter = sealed(Letter(self._place, self._pid, news)) if news else b""
         behind = False
         for outbox in self._outboxes.values():
             if letter and outbox.line is Line.OPEN:
                 outbox.write(letter)
             else:
                 outbox.push()
-            if outbox.line is Line.LOST:
-                self._open_line(outbox)
             behind = behind or outbox.behind
-        if behind and self._again is None and self._loop is not None:
-            self._again = self._loop.call_later(AGAIN_S, self._retry)
+        if behind and "again" not in self._timers and self._loop is not None:
+            self._timers["again"] = self._loop.call_later(AGAIN_S, self._retry)
 
     def _retry(self) -> None:
-        self._again = None
+        """Look whether those who did not read do so again."""
+        del self._timers["again"]
+        for outbox in self._outboxes.values():
+            if outbox.line is Line.LOST and outbox.reads(self._letter(Anew(asks=False))):
+                self._open_line(outbox)
         self._flush()
 
-    def _open_line(self, outbox: Outbox) -> None:
+    def _open_line(self, outbox: Outbox, *, asks: bool = False) -> None:
         """It is told what is under way, and from now on what happens."""
-        outbox.drop(Line.OPEN)
-        outbox.write(self._letter([Anew(asks=False)]))
-        some: list[News] = []
-        size, now = 0, monotonic()
+        self._flush()  # what is under way is told already to those whose line is open
+        now = monotonic()
+        under_way: list[News] = [Anew(asks)]
         for booked in self._open.values():
-            some.append(booked)
-            size += _size(booked)
+            under_way.append(booked)
             if booked.number in self._begun:
-                some.append(Began(booked.number, now))
-                size += _SMALL
-            if size >= LETTER_BYTES:
-                outbox.write(self._letter(some))
-                some, size = [], 0
-        if some:
-            outbox.write(self._letter(some))
+                under_way.append(Began(booked.number, now))
+        outbox.begin(letters(self._place, self._pid, under_way, LETTER_BYTES))
 
-    def _letter(self, news: Sequence[News]) -> bytes:
-        return sealed(Letter(self._place, self._pid, news))
+    def _letter(self, news: News) -> bytes:
+        return sealed(Letter(self._place, self._pid, [news]))
+
+    def _beat(self) -> None:
+        """Give a sign of life, and look for the others'."""
+        self._hear()  # what was written while this process did something else
+        if self._loop is None:
+            return
+        now = monotonic()
+        for place, (_, heard) in self._heard.items():
+            if now - heard > SILENT_S and self.mirror.has(place):
+                self.mirror.gone(place, now)
+                self._silent.add(place)
+        if self._open:
+            sign = sealed(Letter(self._place, self._pid, []))
+            for outbox in self._outboxes.values():
+                if outbox.line is Line.OPEN and not outbox.behind:
+                    outbox.write(sign)
+        self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
 
     # What the others tell.
 
@@ -182,7 +204,9 @@ class Sharing:
         for _ in range(_AT_ONCE):
             if not self._read():
                 break
-        self._freed()
+        if self._got_on:
+            self._got_on = False
+            self._freed()
 
     def _read(self) -> bool:
         """Take one letter, if there is one."""
@@ -190,19 +214,17 @@ class Sharing:
         if not data:
             return False
         letter, now = opened(data), monotonic()
-        self._pids[letter.place] = letter.pid
+        place, outbox = letter.place, self._outboxes[letter.place]
+        self._heard[place] = letter.pid, now
         for news in letter.news:
-            self.mirror.take(letter.place, news, now)
+            self.mirror.take(place, news, now)
             if isinstance(news, Anew):
-                self._answer(self._outboxes[letter.place], news)
+                self._silent.discard(place)
+                if news.asks or outbox.line is Line.ABSENT:
+                    self._open_line(outbox)
+            elif not isinstance(news, Booked):
+                self._got_on = True
+        if place in self._silent:  # what it told before is forgotten
+            self._silent.discard(place)
+            self._open_line(outbox, asks=True)
         return True
-
-    def _answer(self, outbox: Outbox, anew: Anew) -> None:
-        if anew.asks or outbox.line is Line.ABSENT:
-            self._flush()  # or those that are open would be told twice
-            self._open_line(outbox)
-
-
-def _size(booked: Booked) -> int:
-    """Bytes that it takes, at most: no name has more than four a letter."""
-    return _LARGE + 4 * (len(booked.pool) + len(booked.worker)) + _KEY * len(booked.keys)

@@ -6,7 +6,7 @@ reach them.
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -62,6 +62,11 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._end.fileno(), hear)
 
+    def clear(self) -> None:
+        """Drop all that is there."""
+        while self.read():
+            pass
+
     def read(self) -> bytes:
         """Return one letter, or nothing if there is none."""
         try:
@@ -109,6 +114,21 @@ class Outbox:
         if self._bytes > MOST_WAITING:
             self.drop(Line.LOST)
 
+    def reads(self, data: bytes) -> bool:
+        """Whether it reads again: this was written, and nothing waits."""
+        try:
+            self._end.send(data)
+        except OSError:
+            return False
+        return True
+
+    def begin(self, letters: Sequence[bytes]) -> None:
+        """It is told these first, however many, and whatever comes from now on."""
+        self.drop(Line.OPEN)
+        self._waiting.extend(letters)
+        self.push()
+        self._bytes = 0  # only what comes after them is bounded
+
     def push(self) -> None:
         """Write what waits, as far as it goes."""
         while self._waiting:
@@ -116,7 +136,7 @@ class Outbox:
                 self._end.send(self._waiting[0])
             except OSError:  # it does not read, or there is no memory for it now
                 return
-            self._bytes -= len(self._waiting.popleft())
+            self._bytes = max(0, self._bytes - len(self._waiting.popleft()))
 
     def drop(self, line: Line) -> None:
         """Nothing that waits is written any more."""

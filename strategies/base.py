@@ -66,6 +66,8 @@ class Prompt(Struct, frozen=True, gc=False):
     bound: str | None = None
     """Name of the worker that the request's session is bound to; empty while it is bound to
     nobody, None without a session."""
+    elsewhere: bool = False
+    """Another process of this router has sent it: of its text no more is known than `keys`."""
 
 
 class WorkerView(Protocol):

@@ -206,6 +206,8 @@ class KvAware:
         if not outcome.began:
             tree.take_back(placed.placement)
             return
+        if prompt.elsewhere and self.memory is not None:
+            return  # what was predicted there, and by what, is not known here
         cached = outcome.cached_tokens
         if self.store is not None and outcome.ok:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)

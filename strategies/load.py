@@ -138,7 +138,8 @@ class Load:
         self.pending[booking] = None
         self.uncached += uncached
         self._booked_s += prefill_s
-        self.given_s = self._given_still(now) + prefill_s
+        late = min(0.0, now - self.given_at)  # others tell of it afterwards
+        self.given_s = self._given_still(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking

@@ -41,8 +41,7 @@ class Session:
 
     Options: ClassVar[type[Any]] = SessionOptions
     reads_prompt: ClassVar[bool] = True
-    """Only if the strategy below does; so the next."""
-    hears_others: ClassVar[bool] = True
+    """Only if the strategy below does."""
     keeps_sessions: ClassVar[bool] = True
     """Pools of this strategy have a table of sessions."""
 

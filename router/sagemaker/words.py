@@ -171,8 +171,11 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
     """It has had its turn, though nothing is computed: the next session goes elsewhere."""
     worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
     now = monotonic()
+    outcome = Outcome(ok=True, began=False)
     worker.load.release(pool.book(prompt, choice, now), now)
-    pool.strategy.settled(prompt, choice, Outcome(ok=True, began=False), now)
+    pool.strategy.settled(prompt, choice, outcome, now)
+    if pool.tells is not None:
+        pool.tells.ended(pool.tells.booked(pool, prompt, choice, now), outcome, now)
 
 
 def _answer(asked: Invocation, line: bytes, said: bytes) -> None:

@@ -251,7 +251,7 @@ def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve:
             reply = httpx.post(url + CHAT, json=talk)
             home.add(answered_by(reply))
             talk["messages"].append({"role": "user", "content": "and then? " * 50})
-            time.sleep(0.02)  # as a client would, and longer than processes take to tell
+            time.sleep(0.05)  # as a client would, and longer than processes take to tell
     assert [len(home) for home in homes] == [1] * 10
     assert len(set.union(*homes)) == 4
     assert spread(running) == {"1", "2", "3"}
@@ -275,7 +275,7 @@ def test_what_is_not_shared_is_said(
     warned: int,
 ) -> None:
     """In plain words at the start; of prompts only where a strategy would miss them."""
-    monkeypatch.setattr(registry, "find", lambda _: strategy)
+    monkeypatch.setattr(registry, "make", lambda *_: strategy(strategy.Options()))
     caplog.set_level("INFO")
     say_what_is_not_shared(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
     assert caplog.text.count("2 processes share a port, its connections and what they know") == 1

@@ -1,6 +1,7 @@
 """What others send is booked as if it were sent from here."""
 
 from itertools import count
+from math import exp
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.leastload import LeastLoad
-from strategies.load import Booking
+from strategies.load import BACK_S, Booking
 from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
@@ -140,6 +141,24 @@ def test_a_process_that_is_gone() -> None:
     mirror.take(1, Anew(asks=False), 2.0)
     assert [worker.load.in_flight for worker in here.workers] == [0, 0]
     assert len(mirror) == 0
+
+
+def test_what_is_told_anew() -> None:
+    """It counts once; and what nobody saw the end of teaches nothing."""
+    there, here = There(), fleet()
+    mirror, load = Mirror(here), next(here.workers).load
+    stay_s = load.stay_s
+    for _ in range(3):
+        for news in (Anew(asks=False), there.book(TEXT, 0, 1.0), there.book(TEXT, 0, 1.0)):
+            mirror.take(1, news, 20.0)
+        there = There()
+    assert (load.in_flight, len(mirror)) == (2, 2)
+    assert load.given_s == pytest.approx(2.0 * exp(-19.0 / BACK_S))
+    mirror.take(1, there.book(TEXT, 0, 2.0), 20.0)  # the same number, which cannot be
+    assert (load.in_flight, len(mirror)) == (2, 2)
+    mirror.gone(1, 21.0)
+    assert (load.in_flight, load.stay_s) == (0, stay_s)
+    assert load.given_s == pytest.approx(0.0)
 
 
 def test_what_is_not_known_here() -> None:

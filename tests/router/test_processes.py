@@ -115,6 +115,9 @@ def test_one_that_has_ended_has_nothing_under_way(
             clients.enter_context(post(listen.port, CHAT, body))
         await asyncio.to_thread(until, lambda: len(worker.requests) == 8)
         here, before = await seen(running)
+        while (now := await seen(running))[1] > before:  # it has not heard of all yet
+            here, before = now
+            await asyncio.sleep(0.05)
         assert 2 < here < 6
         running._places[1].kill()
         async with asyncio.timeout(1):  # much less than the prompts are believed to take

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 
 from router import sharing, wires
 from router.fleet import Fleet
+from router.news import Booked, Letter, encode
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from strategies.base import Outcome
@@ -120,7 +121,14 @@ def test_one_letter_for_all_that_happens_at_once(
         letters.append(data)
         write(self, data)
 
+    begin = wires.Outbox.begin
+
+    def begun(self: wires.Outbox, told: Sequence[bytes]) -> None:
+        letters.extend(told)
+        begin(self, told)
+
     async def script(one: Process, two: Process) -> None:
+        monkeypatch.setattr(sharing, "BEAT_S", 3600.0)
         monkeypatch.setattr(wires.Outbox, "write", counted)
         for _ in range(20):
             one.send()
@@ -130,7 +138,9 @@ def test_one_letter_for_all_that_happens_at_once(
             one.send(f"{number} is long " * 500_000)
         assert len(letters) > 1
         one.sharing._flush()
+        monkeypatch.setattr(wires.Outbox, "begin", begun)
         one.sharing._open_line(one.sharing._outboxes[1])
+        assert len(letters) > 3
         assert wires.LARGEST / 8 < max(map(len, letters)) < wires.LARGEST / 2
         await until(lambda: two.flying == [40, 0])
 
@@ -234,6 +244,75 @@ def test_nobody_waits_for_one_that_does_not_read(
     play(wiring, 3, script)
 
 
+def test_more_is_under_way_than_may_wait(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told all the same, once the other reads, and nothing of it stays."""
+    monkeypatch.setattr(wires, "MOST_WAITING", 1 << 14)
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        loop, frozen = asyncio.get_running_loop(), three.sharing._inbox._end.fileno()
+        loop.remove_reader(frozen)
+        for _ in range(3_000):
+            one.send()
+            one.sharing._flush()
+        await asyncio.sleep(0.2)  # it is tried again, and in vain
+        loop.add_reader(frozen, three.sharing._hear)
+        await until(lambda: three.flying == [3_000, 0])
+        for number in range(1, 3_001):
+            one.end(number)
+        await until(lambda: (two.flying, three.flying) == ([0, 0], [0, 0]))
+        assert len(three.sharing.mirror) == 0
+
+    play(wiring, 3, script)
+
+
+def test_one_that_hangs(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has under way counts until it is silent for long, and again when it speaks."""
+    monkeypatch.setattr(sharing, "BEAT_S", 0.02)
+    monkeypatch.setattr(sharing, "SILENT_S", 0.2)
+
+    async def script(one: Process, two: Process) -> None:
+        first, mine = one.send(), two.send(worker=1)
+        await until(lambda: (one.flying, two.flying) == ([0, 1], [1, 0]))
+        one.sharing._timers["beat"].cancel()
+        await until(lambda: two.flying == [0, 0])
+        one.send()
+        await until(lambda: two.flying == [2, 0])
+        one.end(first)
+        two.end(mine)
+        await until(lambda: (one.flying, two.flying) == ([0, 0], [1, 0]))
+
+    play(wiring, 2, script)
+
+
+def test_a_sign_of_life_is_enough(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers take minutes, of which there is nothing to be told."""
+    monkeypatch.setattr(sharing, "BEAT_S", 0.02)
+    monkeypatch.setattr(sharing, "SILENT_S", 0.5)
+
+    async def script(one: Process, two: Process) -> None:
+        one.send()
+        await until(lambda: two.flying == [1, 0])
+        heard = two.sharing._heard[0]
+        await asyncio.sleep(0.7)
+        assert two.sharing._heard[0] > heard
+        assert two.flying == [1, 0]
+
+    play(wiring, 2, script)
+
+
+def test_what_was_written_to_one_before(wiring: Wiring) -> None:
+    """Whoever wrote it may have gone without anybody to tell."""
+    booked = Booked(1, 0.0, "p", "w0", 10, 10, False, 1.0, 0, 0, 0, 1.0, ())
+    os.write(wiring.wires(1).outboxes[0], encode(Letter(1, 7, [booked])))
+
+    async def script(one: Process, two: Process) -> None:
+        one.send()
+        await until(lambda: two.flying == [1, 0])
+        assert one.flying == [0, 0]
+
+    play(wiring, 2, script)
+
+
 def test_nobody_is_told_by_one_that_has_ended(wiring: Wiring) -> None:
     """Requests may end later than the sockets are closed."""
 
@@ -243,6 +322,7 @@ def test_nobody_is_told_by_one_that_has_ended(wiring: Wiring) -> None:
         one.sharing.close()
         one.end(number)
         one.send()
+        one.sharing.gone(1, two.pid)  # whoever minds them may still say so
         assert one.sharing._news == []
 
     play(wiring, 2, script)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from strategies.base import Candidate, Outcome, Prompt, Seconds
+from strategies.base import Candidate, Cost, Outcome, Prompt, Seconds
 from strategies.explain import words
 from strategies.kvaware import KvAware, KvAwareOptions
 from strategies.load import Load
@@ -295,6 +295,23 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
         assert (kvaware.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
     assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
     assert kvaware.loads.rates["l1"] == pytest.approx(200_000)
+
+
+@pytest.mark.parametrize("memory", [None, Told(a=Held(1024))])
+def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
+    """By what it was predicted there is not known here, unless nobody has anything but a shadow."""
+    kvaware, worker = strategy(memory, 0.0), View("a", kv_tokens=100_000)
+    for number in range(1, 30):
+        keys = [100 * number + block for block in range(64)]
+        theirs = Prompt("", 4160, keys=keys, ends=PROMPT.ends, elsewhere=True)
+        kvaware.placed(theirs, worker, 0.0)
+        assert kvaware._shadow.held(keys) == {"a": 64}
+        there = Candidate(worker, Cost(), 0)
+        kvaware.settled(theirs, there, Outcome(True, cached_tokens=2048), 0.0)
+    scale = kvaware._shadow._shadows["a"].scale
+    assert (scale > 1.5) == (memory is None)
+    assert kvaware._placed == {}
+    assert memory is None or (memory.observed, memory.corrected) == ([], [])
 
 
 def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> Candidate:
