@@ -17,12 +17,13 @@ EJECTION = {"first": "100ms", "longest": "200ms"}
 #: Probes come when something has failed, and all the time.
 QUIET = {"interval": "1h", "timeout": "5s", "ejection": EJECTION}
 LIVELY = {"interval": "50ms", "timeout": "5s", "ejection": EJECTION}
-#: Silence is noticed soon.
 SETTINGS: dict[str, Any] = {
     "strategy": "roundrobin",
     "health": QUIET,
-    "timeouts": {"first_byte": "1s", "idle": "1s"},
+    "timeouts": {"first_byte": "30s", "idle": "30s"},
 }
+#: Where it is silence that is to be noticed.
+SOON = {"first_byte": "2s", "idle": "2s"}
 
 
 class Fleet:

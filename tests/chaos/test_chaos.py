@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.chaos.conftest import LIVELY, PATH, Fleet, MakeFleet, assert_answered, request
+from tests.chaos.conftest import LIVELY, PATH, SOON, Fleet, MakeFleet, assert_answered, request
 from tests.chaos.echo import FULL, answer, body, head
 from tests.chaos.proxy import End, Fault
 from tests.support import error_of, until
@@ -61,7 +61,8 @@ def test_broken_before_the_body(
     fleet: MakeFleet, fault: Fault, told: tuple[int, str], place: str, stream: bool
 ) -> None:
     """An error object with a status; charged once, to the worker that broke; nobody else asked."""
-    made, marker = fleet(), "broken"
+    made = fleet(timeouts=SOON) if told[0] == 504 else fleet()
+    marker = "broken"
     start = head(marker, stream=stream)
     at = {"nothing": 0, "status": 9, "header": start.index(b"\r\n") + 5, "head": len(start)}[place]
     if place == "head" and fault.garbage and not stream:
@@ -106,7 +107,7 @@ def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End) -> None:
 
 def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
     """After `timeouts.idle` it ends as one that broke."""
-    made, marker = fleet(), "stalled"
+    made, marker = fleet(timeouts=SOON), "stalled"
     with halfway(made, marker, stream=True) as (first, rest):
         content = first + b"".join(rest)
     assert error_event(content)["code"] == "worker_failed"
@@ -116,7 +117,7 @@ def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
 
 def test_a_json_answer_that_stalls_halfway(fleet: MakeFleet) -> None:
     """After `timeouts.idle` it is cut."""
-    made, marker = fleet(), "stalled"
+    made, marker = fleet(timeouts=SOON), "stalled"
     with pytest.raises(httpx.RemoteProtocolError):
         rest_of(made, marker, None)
     assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
@@ -148,7 +149,7 @@ def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
 @pytest.mark.parametrize("missing", [1, 900])
 def test_an_answer_shorter_than_it_says(fleet: MakeFleet, missing: int, stream: bool) -> None:
     """The client hears that something is missing: it is cut, or its stream ends with an error."""
-    made, marker = fleet(), "short"
+    made, marker = fleet(timeouts=SOON), "short"
     made.workers[0].chunked = False
     size = len(body(marker, stream=stream))
     more_digits = len(str(size + missing)) - len(str(size))
@@ -195,7 +196,7 @@ def test_a_connection_refused(fleet: MakeFleet, stream: bool) -> None:
 @both_ways
 def test_a_worker_that_vanished(fleet: MakeFleet, stream: bool) -> None:
     """Nothing even refuses: after `timeouts.connect` another one answers, and then at once."""
-    made = fleet(health={"interval": "1h", "timeout": "200ms"}, timeouts={"connect": "200ms"})
+    made = fleet(health={"interval": "1h", "timeout": "1s"}, timeouts={"connect": "1s"})
     made.chaos[0].vanish()
     for _ in range(3):
         marker = made.marker()

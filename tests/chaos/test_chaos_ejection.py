@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.chaos.conftest import PATH, Fleet, MakeFleet, assert_answered, request
+from tests.chaos.conftest import PATH, SOON, Fleet, MakeFleet, assert_answered, request
 from tests.chaos.proxy import Fault
 from tests.support import post, until
 
@@ -28,7 +28,7 @@ def statuses(made: Fleet, count: int) -> list[int]:
 )
 def test_so_many_failures_and_no_more(fleet: MakeFleet, fault: Fault, status: int) -> None:
     """After three failures in a row nobody is sent there, although its probes succeed."""
-    made = fleet(health=FOR_LONG)
+    made = fleet(health=FOR_LONG, timeouts=SOON) if status == 504 else fleet(health=FOR_LONG)
     made.chaos[0].fault = fault
     assert sorted(statuses(made, 20)) == [200] * 17 + [status] * 3
     assert made.router.worker(0).ready
@@ -109,7 +109,7 @@ def test_one_is_left_out_and_the_other_dies(fleet: MakeFleet) -> None:
 
 def test_clients_that_leave_charge_nobody(fleet: MakeFleet) -> None:
     """However many: it is not the worker that failed."""
-    made = fleet(health=FOR_LONG, timeouts={"first_byte": "60s"})
+    made = fleet(health=FOR_LONG)
     body = json.dumps(request("leaving", stream=True)).encode()
     for chaos in made.chaos:
         chaos.fault = Fault("stall")

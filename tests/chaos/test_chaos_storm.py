@@ -7,7 +7,7 @@ from random import Random
 import httpx
 import pytest
 
-from tests.chaos.conftest import LIVELY, Fleet, MakeFleet
+from tests.chaos.conftest import LIVELY, SOON, Fleet, MakeFleet
 from tests.chaos.echo import answer, body, head
 from tests.chaos.proxy import Fault
 from tests.support import error_of, until
@@ -58,7 +58,7 @@ def fault_of(random: Random) -> Fault | None:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
     """Answered by one worker, or told what went wrong; never asked of two; and then all is well."""
-    made, random = fleet(3, health=LIVELY), Random(seed)
+    made, random = fleet(3, health=LIVELY, timeouts=SOON), Random(seed)
     ends: dict[str, str] = {}
     dead: list[int] = []
     with ThreadPoolExecutor(8) as clients:
@@ -113,7 +113,7 @@ def test_refusals_cost_nobody_an_answer(fleet: MakeFleet) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet, stream: bool) -> None:
     """All that waited in vain for a connection are answered by the one that is left."""
-    made = fleet(3, timeouts={"connect": "500ms"}, health={**LIVELY, "timeout": "200ms"})
+    made = fleet(3, timeouts={"connect": "1500ms"}, health={**LIVELY, "timeout": "1s"})
     made.chaos[0].vanish()
     made.chaos[1].vanish()
     markers = [made.marker() for _ in range(24)]

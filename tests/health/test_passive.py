@@ -23,7 +23,7 @@ from tests.health.failing import (
 )
 from tests.support import OK, Action, MakeRouter, MakeStub, post, until
 
-SOON = {"first_byte": "200ms"}
+SOON, LATE = {"first_byte": "1s"}, {"first_byte": "30s"}
 GARBAGE, _ = FAULTS["garbage"]
 
 
@@ -32,7 +32,8 @@ def test_failures_in_a_row(stub: MakeStub, route: MakeRouter, fault: str) -> Non
     """After the third one the next requests go elsewhere, and the metrics say so."""
     script, kind = FAULTS[fault]
     bad, good = stub(script), stub()
-    router = route(bad.url, good.url, strategy="roundrobin", timeouts=SOON, health=health())
+    timeouts = SOON if kind == "timeout" else LATE
+    router = route(bad.url, good.url, strategy="roundrobin", timeouts=timeouts, health=health())
     ask(router, 4)
     assert ejected(router) == [0, 0]
     assert len(bad.requests) == 2

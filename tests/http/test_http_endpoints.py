@@ -156,7 +156,7 @@ def test_a_worker_that_lost_its_health(
 ) -> None:
     """Whatever its probe meets, it is taken out, and the reason is told in words."""
     worker = stub()
-    router = route(worker.url, health={"interval": "20ms", "timeout": "300ms"})
+    router = route(worker.url, health={"interval": "20ms", "timeout": "1s"})
     assert router.worker().ready
     if answer is None:
         worker.stop()

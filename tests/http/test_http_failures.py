@@ -101,7 +101,7 @@ def test_failures_before_the_first_byte(
         bad.url,
         good.url,
         strategy="roundrobin",
-        timeouts={"first_byte": "300ms"},
+        timeouts={"first_byte": "1s" if status == 504 else "30s"},
         health={"interval": "1h"},
     )
     reply = router.http.post("/v1/chat/completions", json=CHAT)

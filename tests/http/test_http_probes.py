@@ -45,7 +45,7 @@ def test_a_worker_that_drips_does_not_hold_up_the_start(
     drip: str, stub: MakeStub, route: MakeRouter
 ) -> None:
     """A probe ends in its time as a whole, however steadily bytes come."""
-    router = route(drip, stub().url, health={"timeout": "200ms"})
+    router = route(drip, stub().url, health={"timeout": "1s"})
     workers = router.http.get("/workers").json()
     assert [worker["state"] for worker in workers] == ["down", "ready"]
     assert workers[0]["reason"] == "/health did not answer in time"
@@ -81,7 +81,7 @@ def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: byte
         worker.url,
         {"url": other.url, "kv_tokens": 1000},
         strategy="roundrobin",
-        health={"timeout": "200ms", "interval": "10ms"},
+        health={"timeout": "500ms", "interval": "10ms"},
     )
     status = {one["url"]: one for one in router.http.get("/workers").json()}[worker.url]
     assert (status["state"], status["kv_tokens"]) == ("ready", None)

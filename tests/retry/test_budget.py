@@ -57,7 +57,7 @@ def test_half_a_fleet_that_cannot_be_reached(stub: MakeStub, route: MakeRouter) 
         bad.url,
         good.url,
         strategy="roundrobin",
-        timeouts={"connect": "700ms"},
+        timeouts={"connect": "2s"},
         limits={"retries": 0},
         health=QUIET,
     )

@@ -123,7 +123,8 @@ def test_failures(
     api: Api, stub: MakeStub, route: MakeRouter, script: list[Action], status: int
 ) -> None:
     """A worker that dies, is full or says nothing: described too, headers and body."""
-    router = route(stub(script, MODEL).url, timeouts={"first_byte": "300ms"})
+    patience = "300ms" if status == 504 else "30s"
+    router = route(stub(script, MODEL).url, timeouts={"first_byte": patience})
     case = api.schema["/v1/completions"]["POST"].Case(
         body={"model": MODEL}, media_type="application/json"
     )
