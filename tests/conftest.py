@@ -1,5 +1,6 @@
 """Fixtures every test may use."""
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,25 @@ from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
 #: Read when its library is imported: no test fetches anything, whatever its workers are called.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what thousands of tests are made of."""
+    set_aside()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_little() -> Iterator[None]:
+    """Set aside what a module has left behind, such as workloads that its tests have in common."""
+    yield
+    set_aside()
+
+
+def set_aside() -> None:
+    """What is alive is not walked any more: a full collection stops all threads, routers and
+    workers alike, and takes a second and more of a suite, longer than a test waits for either."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
