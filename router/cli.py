@@ -14,6 +14,7 @@ from router import __version__, controller_command, demo, logs, server, settings
 from router import explain as explaining
 from router.check_live import check_live
 from router.rebuild import CannotBuild
+from router.rehearsal import rehearse
 from router.reload import Source
 from router.replay import ReplayError, replay_trace
 from router.replay_plan import Endpoint
@@ -145,6 +146,8 @@ def check(
     settings, notes = _load(file, workers)
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
+    if reason := uvloop.run(rehearse(settings)):
+        raise _fail(f"{file}: {reason}")
     if explain_mapping and not notes:
         raise _fail(f"{file} is no manifest: its settings are what they are", 2)
     if explain_mapping:

@@ -12,7 +12,7 @@ import pytest
 
 from router import __version__
 from router.settings_file import schema_text
-from tests.commands import run, started
+from tests.commands import ENV, run, started
 from tests.support import until
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -92,6 +92,28 @@ def test_check_of_a_bad_file(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert [line.split(": ")[0] for line in lines] == [f"{path}:{n}" for n in (1, 2, 4, 5, 7, 8)]
     assert 'did you mean "strategy"?' in lines[1]
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
+def test_a_strategy_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Of a package that is installed, and does not go with this build say: 1, and its own words."""
+    info = tmp_path / "moody-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[warmroute.strategies]\nmoody = moody:Moody\n")
+    (tmp_path / "moody.py").write_text(
+        "from dataclasses import dataclass\n\n\nclass Moody:\n"
+        "    @dataclass(frozen=True)\n    class Options:\n        pass\n\n"
+        "    def __init__(self, options):\n        raise TypeError('not today')\n"
+    )
+    monkeypatch.setitem(ENV, "PYTHONPATH", str(tmp_path))
+    path = tmp_path / "w.yaml"
+    path.write_text("listen: 127.0.0.1:0\nworkers: [http://127.0.0.1:1]\nstrategy: moody\n")
+    done = run(*command, path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "strategy moody cannot be made: TypeError: not today" in done.stderr
 
 
 @pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
