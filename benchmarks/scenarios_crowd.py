@@ -1,13 +1,14 @@
 """Many want the same, or all at once, or there are many workers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.routing_columns import SMALL
 from benchmarks.routing_drive import Fleet, Placed
 from benchmarks.routing_made import bursts, chats, no_reuse, one_prefix
 from benchmarks.routing_work import Talk, Work
-from benchmarks.scenarios_check import Check, hit_rate, imbalance, p99, run, ttft
+from benchmarks.scenarios_check import ROOMY, Check, hit_rate, imbalance, p99, run, ttft
 
 
 def hot_prefix(size: float) -> Sequence[Check]:
@@ -29,14 +30,33 @@ def hot_prefix(size: float) -> Sequence[Check]:
     ]
 
 
-#: Seconds in which the prefix is computed for the first time, wherever it is.
-_EARLY_S = 5.0
+#: Seconds in which the prefix is computed for the first time, wherever it is; and a large one.
+_EARLY_S, _LARGE_S = 5.0, 80.0
 
 
-def _halves(done: Sequence[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _halves(done: Sequence[Placed], early_s: float = _EARLY_S) -> tuple[list[Placed], list[Placed]]:
     """Who came early, and who came then."""
-    early = [placed for placed in done if placed.asked.at_s <= _EARLY_S]
-    return early, [placed for placed in done if placed.asked.at_s > _EARLY_S]
+    early = [placed for placed in done if placed.asked.at_s <= early_s]
+    return early, [placed for placed in done if placed.asked.at_s > early_s]
+
+
+def large_prefix(size: float) -> Sequence[Check]:
+    """The prefix that everybody has is large: more than half of a small KV cache, so that it does
+    not fit twice, and need not; or large enough that who holds it gets all, until answers crawl."""
+    little, much = max(160, round(400 * size)), max(600, round(1_500 * size))
+    small = Fleet(replace(SMALL, kv_tokens=100_000), 2)
+    checks = []
+    for what, fleet, work in (
+        ("small caches", small, one_prefix(1, 0.8, number=little, shared=60_000)),
+        ("many answers", ROOMY, one_prefix(1, 4.0, number=much, shared=64_000)),
+    ):
+        ours = _halves(run(work, fleet=fleet), _LARGE_S)[1]
+        turns = _halves(run(work, "round robin", fleet), _LARGE_S)[1]
+        checks += [
+            Check(f"mean TTFT over round robin's, {what}", ttft(ours) / ttft(turns), 1.2),
+            Check(f"end to end over round robin's, {what}", _whole(ours) / _whole(turns), 1.2),
+        ]
+    return checks
 
 
 def _whole(done: Sequence[Placed]) -> float:

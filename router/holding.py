@@ -79,7 +79,7 @@ class Holding:
             await waiter
         finally:
             late.cancel()
-            binding.leave(held)
+            binding.leave(held, monotonic())
             self._models[pool, prompt.model] -= 1
             if not self._models[pool, prompt.model]:
                 del self._models[pool, prompt.model]

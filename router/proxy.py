@@ -273,11 +273,12 @@ class Proxy:
         rests = self._admission.rests
         # A session's worker is not passed over for being full: it holds what others would compute.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
-        decision = pool.strategy.rank(prompt, awake, now)
         if len(awake) == len(workers):
-            return decision
+            return pool.strategy.rank(prompt, workers, now)
+        # (What was ranked last tells how busy the fleet is: not those that rest.)
         others = [worker for worker in workers if worker not in awake]
         last = pool.strategy.rank(prompt, others, now)
+        decision = pool.strategy.rank(prompt, awake, now)
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     def freed_elsewhere(self) -> None:

@@ -6,7 +6,7 @@ Each term is a time that somebody waits: this request, those that decode, those 
 Where a term comes from is said beside its constant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
@@ -22,6 +22,10 @@ CROWD = 0.03
 #: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
 #: at hand: weighed by that, a thousand tokens drive prompts from their prefixes, and gain nothing.
 DECODE_S = 3.0
+#: From so many times the KV cache on it grows with the square. What requests have in common lies
+#: there once and is read for each of them, so more may be in use than there is room: those whom one
+#: more slows are many then, and what all have in common would never be worth a second copy.
+CROWDED = 2.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 #: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
@@ -39,6 +43,8 @@ class Costs:
     def __init__(self) -> None:
         self._demand = Demand()
         self._last: tuple[Prompt, float, float] | None = None
+        self._told: Prompt | None = None
+        """Whose demand was told last."""
 
     def rank(
         self,
@@ -48,12 +54,14 @@ class Costs:
         held: Mapping[str, int] | None = None,
         *,
         loading: Mapping[str, Loading] | None = None,
+        in_use: Callable[[str], float] | None = None,
     ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `loading` what of it lies on slower
-        tiers, by its name; while it is loaded nobody else is served, as while it is computed. Ties
-        go to the least booked, then to the least recently chosen.
+        tiers, by its name; while it is loaded nobody else is served, as while it is computed.
+        `in_use` tells how many of its tokens the requests under way on a worker have. Ties go to
+        the least booked, then to the least recently chosen.
         """
         waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
@@ -85,11 +93,13 @@ class Costs:
                 space = least
             if space:
                 used = float(load.kv_tokens + tokens + answer)
-                decode = slowness * used / space
+                decode = slowness * used / space * max(1.0, used / space / CROWDED)
                 used += load.promised_tokens - load.shared_tokens
                 # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
-                    room = load.stay_s * min(1.0, used / space - 1.0 + LEAST_WAIT)
+                    taken = used - in_use(name) if in_use is not None else used
+                    if taken > space:
+                        room = load.stay_s * min(1.0, taken / space - 1.0 + LEAST_WAIT)
             if turns:
                 home = turns * _turn_waits(load, used, space or 0, now)
             total = wait + prefill + price + decode + room + home
@@ -100,9 +110,10 @@ class Costs:
 
     def placed(self, prompt: Prompt, now: float) -> None:
         """It is sent: news if it was ranked last, and not if it is sent again, or by others."""
-        if self._last is not None and self._last[0] is prompt:
+        if self._last is not None and self._last[0] is prompt and self._told is not prompt:
             self._demand.arrived(self._last[1], self._last[2], now)
-            self._last = None
+            self._told = prompt
+        self._last = None
 
 
 def _least_room(workers: Sequence[WorkerView]) -> int:

@@ -7,6 +7,7 @@ of what was sent there stands in, as with `prefixaware`, and the reason says so.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from strategies.base import (
@@ -158,9 +159,10 @@ class KvAware:
                 loading[name] = self.loads.of(held, worker)
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
-        plain = self._costs.rank(prompt, workers, now) if below else None
+        in_use = partial(self._shadow.in_use, prompt.keys)
+        plain = self._costs.rank(prompt, workers, now, in_use=in_use) if below else None
         candidates: Sequence[Candidate] = self._costs.rank(
-            prompt, workers, now, tokens, loading=loading
+            prompt, workers, now, tokens, loading=loading, in_use=in_use
         )
         if plain is not None:
             candidates = ordered_as(candidates, plain)

@@ -150,11 +150,14 @@ class LateBinding(Generic[T]):
         self._held += 1
         return held
 
-    def leave(self, held: Held[T]) -> None:
+    def leave(self, held: Held[T], now: float) -> None:
         """Its client has gone. Doing it twice, or after its release, changes nothing."""
         if held in self._lines.get(held.tenant, ()):
             self._remove(held)
-        if not self._held:
+            self._clear()
+            for other in islice(self, LOOKED_AT):
+                self._promise(other, now)
+        elif not self._held:
             self._clear()
 
     def release(

@@ -153,11 +153,15 @@ class Load:
         self._computed(booking, now)
 
     def _computed(self, booking: Booking, now: float) -> None:
-        if booking is next(iter(self.pending)):
+        head = booking is next(iter(self.pending))
+        del self.pending[booking]
+        if head and booking.taken_back:  # others were computed meanwhile
+            following = next(iter(self.pending), booking)
+            self._head_since = max(self._head_since, following.at)
+        elif head:
             if booking.stream:
                 self._time(booking, now - self._head_since)
             self._head_since = now
-        del self.pending[booking]
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s

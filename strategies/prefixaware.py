@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
@@ -41,7 +42,8 @@ class PrefixAware:
         depths = self._tree.held(prompt.keys)
         tokens = {blocks: held_tokens(prompt, blocks) for blocks in set(depths.values())}
         held = {name: tokens[blocks] for name, blocks in depths.items()}
-        candidates = self._costs.rank(prompt, workers, now, held)
+        in_use = partial(self._tree.in_use, prompt.keys)
+        candidates = self._costs.rank(prompt, workers, now, held, in_use=in_use)
         if not held:
             return Decision(candidates, "cold")
         most = max(held.get(worker.name, 0) for worker in workers)

@@ -168,6 +168,27 @@ class PrefixTree:
             below = node.mask
         return depths
 
+    def in_use(self, keys: Sequence[int], worker: str) -> float:
+        """Tokens of these blocks that requests under way there have, whoever sends them."""
+        shadow, tokens = self._shadows.get(worker), 0.0
+        if shadow is None:
+            return tokens
+        node, at, count = self.root, 0, len(keys)
+        while at < count:
+            child = node.children.get(keys[at])
+            entry = child.entries.get(shadow.bit) if child is not None else None
+            if child is None or entry is None or not entry.users:
+                break
+            run = child.keys
+            end = at + len(run)
+            whole = end <= count and keys[end - 1] == run[-1]
+            common = len(run) if whole else _common(run, keys, at)
+            tokens += child.tokens(0, min(common, entry.held))
+            if not whole:
+                break
+            node, at = child, end
+        return tokens
+
     def shared(self, worker: str) -> float:
         """Tokens that its requests under way have in common, counted for all but one of them."""
         shadow = self._shadows.get(worker)

@@ -1,6 +1,7 @@
 """The parts that a good choice is made of, and how to do without each."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def without_full(patch: pytest.MonkeyPatch) -> None:
 def without_room(patch: pytest.MonkeyPatch) -> None:
     """A full KV cache keeps nobody waiting."""
     patch.setattr(Load, "stay_s", property(lambda _: 0.0, lambda *_: None))
+
+
+def without_use(patch: pytest.MonkeyPatch) -> None:
+    """A prefix that is in use counts again for each who comes."""
+    patch.setattr(PrefixTree, "in_use", lambda *_: 0.0)
+
+
+def without_crowding(patch: pytest.MonkeyPatch) -> None:
+    """One more answer costs no more where many are slowed by it."""
+    patch.setattr(cost, "CROWDED", inf)
 
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from router import admission, rests
+from strategies.demand import Demand
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
 
@@ -281,6 +282,24 @@ def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
     time.sleep(0.3)  # the line is looked at three times, and nobody is called
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 4
+    assert len(full.requests) == 1
+
+
+def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes last, and is busy; all others have nothing to do."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
+    router = route(full.url, stub().url, stub().url, health=QUIET)
+    while not full.requests:
+        assert router.http.post(PATH, json=CHAT).status_code == 200
+    told: list[float] = []
+    monkeypatch.setattr(Demand, "arrived", lambda _, busy, *__: told.append(busy))
+    router.worker(0).load.book(time.monotonic(), 60.0, 60_000)
+    until(lambda: not any(router.worker(number).load.pending for number in (1, 2)))
+    assert router.http.post(PATH, json=CHAT).status_code == 200
+    assert told == [0.0]
     assert len(full.requests) == 1
 
 

@@ -11,6 +11,7 @@ from strategies.base import Candidate, Cost, NoOptions, Outcome, Prompt, Strateg
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.chbl import Chbl, ChblOptions
 from strategies.cost import Costs
+from strategies.demand import Demand
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.poweroftwo import PowerOfTwo
@@ -368,3 +369,54 @@ def test_a_report_of_fewer_tokens_is_believed() -> None:
     ]
     assert held[0] == 0
     assert all(held[1:])
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+def test_what_a_request_has_in_common_with_those_under_way_takes_no_room(strategy: str) -> None:
+    """A prefix of more than half of the KV cache lies there once, whoever comes; a prompt that has
+    nothing in common with it waits for room."""
+    (worker,) = workers = fleet(1)
+    worker.kv_tokens = worker.room_tokens = 100_000
+    run = Run(strategy, workers)
+    for number in range(3):
+        asked = prompt("x" * 240_000 + f"question {number}")
+        assert run.strategy.rank(asked, workers, 0.0).candidates[0].cost.room == 0.0
+        run.place(asked)
+    other = prompt("y" * 240_000)
+    assert run.strategy.rank(other, workers, 0.0).candidates[0].cost.room > 0.0
+
+
+def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
+    """Where it lies, more is read than the KV cache has room for, and each who comes slows all."""
+    workers = fleet(2)
+    run = Run("prefixaware", workers)
+    texts = ["x" * 240_000 + f"question {number}" for number in range(40)]
+    for text in texts:
+        choice = run.strategy.rank(prompt(text), workers, 0.0).candidates[0]
+        asked = prompt(text)
+        worker = next(w for w in workers if w.name == choice.worker.name)
+        booking = worker.load.book(0.0, choice.cost.prefill, asked.tokens + asked.answer_tokens)
+        worker.load.first_byte(booking, 0.0)  # computed at once: nobody waits
+        run.strategy.placed(asked, worker, 0.0)
+    flying = sorted(worker.load.in_flight for worker in workers)
+    assert flying[0] > 10
+
+
+def test_demand_is_told_of_a_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is ranked and sent."""
+    told: list[float] = []
+    monkeypatch.setattr(Demand, "arrived", lambda _, busy, *__: told.append(busy))
+    workers, costs = fleet(2), Costs()
+    workers[0].load.book(0.0, 1.0)
+    asked, other = prompt("text " * 100), prompt("other " * 100)
+    costs.rank(asked, workers, 0.0)
+    costs.placed(asked, 0.0)
+    costs.placed(asked, 0.0)
+    costs.rank(asked, workers[:1], 0.0)
+    costs.placed(asked, 0.0)
+    assert told == [0.5]
+    costs.rank(other, workers[1:], 0.0)
+    costs.placed(asked, 0.0)
+    costs.rank(other, workers[1:], 0.0)
+    costs.placed(other, 0.0)
+    assert told == [0.5, 0.0]

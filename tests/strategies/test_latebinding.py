@@ -147,8 +147,8 @@ def test_who_leaves_is_not_released() -> None:
     desk = Desk(Stand("a", 10.0))
     prompt = Prompt(ANY, 5)
     held = desk.binding.enter("r", prompt, desk.rank(prompt), 0.0)
-    desk.binding.leave(held)
-    desk.binding.leave(held)
+    desk.binding.leave(held, 0.0)
+    desk.binding.leave(held, 0.0)
     assert desk.workers[0].load.promised_s == 0.0
     desk.now = 20.0
     assert desk.released() == []
@@ -279,7 +279,23 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     released = binding.release(rank, now, [worker.load])
     assert released is not None
     assert released[0].item == "large"
-    binding.leave(released[0])
+    binding.leave(released[0], now)
     for held in binding:
-        binding.leave(held)
+        binding.leave(held, now)
     assert (worker.load.promised_s, worker.load.promised_tokens) == (0.0, 0)
+
+
+def test_who_has_left_is_waited_for_by_nobody() -> None:
+    """Nor while every worker is busy, and nobody looked at; those who stay are."""
+    worker = Stand("a", 100.0)
+    desk = Desk(worker)
+    for number in range(5):
+        assert desk.come(f"r{number}", 4)
+    first, *others = desk.binding
+    for held in others:
+        desk.binding.leave(held, 1.0)
+    assert worker.load.promised_s == 4.0
+    desk.now = 100.0
+    assert desk.released() == ["r0"]
+    desk.binding.leave(first, 100.0)
+    assert worker.load.promised_s == 0.0

@@ -138,3 +138,21 @@ def test_what_was_refused_was_not_given() -> None:
         load.release(refused, number + 0.5)
     load.release(kept, 11.0)
     assert load.given_s == pytest.approx(3.0 * BACK_S / (BACK_S + 9.5), rel=0.03)
+
+
+def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
+    """It is timed from when it came; so it is not taken for one that was computed in no time."""
+    load = Load()
+    refused, second, third = load.book(0.0, 1.0), load.book(0.5, 1.0), load.book(0.6, 1.0)
+    load.take_back(refused, 3.0)
+    load.release(refused, 3.0)
+    assert load.wait(3.0) == 1.0
+    load.first_byte(second, 3.2)
+    assert refused.computed_s is None
+    assert second.computed_s == pytest.approx(2.7)
+    load.take_back(third, 4.0)
+    load.release(third, 4.0)
+    assert load.wait(4.0) == 0.0
+    fourth = load.book(5.0, 1.0)
+    load.first_byte(fourth, 5.5)
+    assert fourth.computed_s == pytest.approx(0.5)

@@ -311,3 +311,25 @@ def test_taking_back_never_disconnects(
     for name in ("a", "b", "c"):
         tree.forget(name)
     assert (len(tree), tree.root.children) == (0, {})
+
+
+@given(_steps, st.sets(st.integers(0, 39)), _prompts)
+def test_what_is_in_use_is_what_those_under_way_have(
+    steps: list[tuple[str, Prompt]], ended: set[int], asked: Prompt
+) -> None:
+    """Of a prompt, as much as the request there that has most in common with it."""
+    tree = PrefixTree(_LARGE)
+    under_way: dict[str, list[Prompt]] = {}
+    placements = [tree.insert(keys(prompt), worker) for worker, prompt in steps]
+    for number, (worker, prompt) in enumerate(steps):
+        if number in ended:
+            tree.close(placements[number])
+        else:
+            under_way.setdefault(worker, []).append(prompt)
+    for worker in ("a", "b", "c", "nobody"):
+        common = [
+            next((n for n, (x, y) in enumerate(zip(one, asked, strict=False)) if x != y),
+                 min(len(one), len(asked)))
+            for one in under_way.get(worker, [])
+        ]  # fmt: skip
+        assert tree.in_use(keys(asked), worker) == max(common, default=0)
