@@ -47,12 +47,22 @@ class Looped:
         self.port = self._server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._over.wait()
-        self._server.close()
-        await asyncio.sleep(0)  # what was just being accepted
+        await self.close()
         while self._tasks:
-            for task in self._tasks:
+            told = set(self._tasks)
+            for task in told:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(told)
+        await asyncio.sleep(0)  # what was closed last
+
+    async def close(self) -> None:
+        """Accept no more. Whoever is just being accepted must not find the server closed, or its
+        connection would be nobody's (CPython's `Server._attach`)."""
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._server.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))

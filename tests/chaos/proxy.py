@@ -51,7 +51,13 @@ class Chaos(Looped):
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
         first = await reader.read(65536)
-        there, back = await asyncio.open_connection("127.0.0.1", self._worker.port)
+        connecting = asyncio.create_task(asyncio.open_connection("127.0.0.1", self._worker.port))
+        try:
+            there, back = await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # or what is half open would stay so
+            with suppress(OSError):
+                (await connecting)[1].close()
+            raise
         line = _Line(self, writer, back, probe=first.startswith(b"GET"))
         self._lines.add(line)
         self.connections += not line.probe
@@ -91,7 +97,7 @@ class Chaos(Looped):
         """Reset all connections and accept no more; the port stays taken."""
 
         async def die() -> None:
-            self._server.close()
+            await self.close()
             self._bound = socket.socket()
             self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._bound.bind(("127.0.0.1", self.port))
