@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router import admission, rests
-from strategies.demand import Demand
+from strategies.prefixaware import PrefixAware
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
 
@@ -294,12 +294,16 @@ def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
     router = route(full.url, stub().url, stub().url, health=QUIET)
     while not full.requests:
         assert router.http.post(PATH, json=CHAT).status_code == 200
-    told: list[float] = []
-    monkeypatch.setattr(Demand, "arrived", lambda _, busy, *__: told.append(busy))
+    strategy = router.door.fleet.pools[0].strategy
+    assert isinstance(strategy, PrefixAware)
+    demand = strategy._costs._demand
+    before = demand._prompts
+    assert demand._busy == 0.0
     router.worker(0).load.book(time.monotonic(), 60.0, 60_000)
     until(lambda: not any(router.worker(number).load.pending for number in (1, 2)))
     assert router.http.post(PATH, json=CHAT).status_code == 200
-    assert told == [0.0]
+    assert demand._busy == 0.0
+    assert demand._prompts > before
     assert len(full.requests) == 1
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import log
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from strategies.base import Candidate, Cost, NoOptions, Outcome, Prompt, Strateg
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.chbl import Chbl, ChblOptions
 from strategies.cost import Costs
-from strategies.demand import Demand
+from strategies.demand import SMOOTHED_S
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.poweroftwo import PowerOfTwo
@@ -402,21 +403,24 @@ def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
     assert flying[0] > 10
 
 
-def test_demand_is_told_of_a_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demand_is_told_of_a_prompt_once() -> None:
     """However often it is ranked and sent."""
-    told: list[float] = []
-    monkeypatch.setattr(Demand, "arrived", lambda _, busy, *__: told.append(busy))
     workers, costs = fleet(2), Costs()
-    workers[0].load.book(0.0, 1.0)
-    asked, other = prompt("text " * 100), prompt("other " * 100)
-    costs.rank(asked, workers, 0.0)
-    costs.placed(asked, 0.0)
-    costs.placed(asked, 0.0)
-    costs.rank(asked, workers[:1], 0.0)
-    costs.placed(asked, 0.0)
-    assert told == [0.5]
-    costs.rank(other, workers[1:], 0.0)
-    costs.placed(asked, 0.0)
-    costs.rank(other, workers[1:], 0.0)
-    costs.placed(other, 0.0)
-    assert told == [0.5, 0.0]
+    workers[0].load.book(0.0, 1000.0)
+    demand, late = costs._demand, SMOOTHED_S * log(2.0)
+    first, asked, other = (prompt(f"{word} " * 100) for word in ("first", "asked", "other"))
+    costs.rank(first, workers[1:], 0.0)
+    costs.placed(first, 0.0)
+    costs.rank(asked, workers, late)
+    costs.placed(asked, late)
+    told = demand._busy, demand._prompts
+    assert list(told) == pytest.approx([0.25, 1.5])
+    costs.placed(asked, late)
+    costs.rank(asked, workers[:1], 2 * late)
+    costs.placed(asked, 2 * late)
+    costs.rank(other, workers, 2 * late)
+    costs.placed(asked, 2 * late)
+    assert (demand._busy, demand._prompts) == told
+    costs.rank(other, workers[1:], 2 * late)
+    costs.placed(other, 2 * late)
+    assert demand._busy == pytest.approx(0.125)
