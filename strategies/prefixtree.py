@@ -142,19 +142,7 @@ class PrefixTree:
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
-        path = []
-        node, at, count = self.root, 0, len(keys)
-        while at < count:
-            child = node.children.get(keys[at])
-            if child is None:
-                break
-            path.append(child)
-            run = child.keys
-            end = at + len(run)
-            if end > count or keys[end - 1] != run[-1]:
-                at += _common(run, keys, at)
-                break
-            node, at = child, end
+        path, at = self._along(keys)
         depths: dict[str, int] = {}
         below = 0
         for node in reversed(path):
@@ -173,20 +161,12 @@ class PrefixTree:
         shadow, tokens = self._shadows.get(worker), 0.0
         if shadow is None:
             return tokens
-        node, at, count = self.root, 0, len(keys)
-        while at < count:
-            child = node.children.get(keys[at])
-            entry = child.entries.get(shadow.bit) if child is not None else None
-            if child is None or entry is None or not entry.users:
+        path, at = self._along(keys)
+        for node in path:
+            entry = node.entries.get(shadow.bit)
+            if entry is None or not entry.users:
                 break
-            run = child.keys
-            end = at + len(run)
-            whole = end <= count and keys[end - 1] == run[-1]
-            common = len(run) if whole else _common(run, keys, at)
-            tokens += child.tokens(0, min(common, entry.held))
-            if not whole:
-                break
-            node, at = child, end
+            tokens += node.tokens(0, min(entry.held, at - node.at))
         return tokens
 
     def shared(self, worker: str) -> float:
@@ -257,6 +237,23 @@ class PrefixTree:
     def _knows(self, shadow: Shadow) -> bool:
         """It was not forgotten since."""
         return self._shadows.get(shadow.worker) is shadow
+
+    def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
+        """Return the nodes that have any of `keys`, and how many of these are there."""
+        path = []
+        node, at, count = self.root, 0, len(keys)
+        while at < count:
+            child = node.children.get(keys[at])
+            if child is None:
+                break
+            path.append(child)
+            run = child.keys
+            end = at + len(run)
+            if end > count or keys[end - 1] != run[-1]:
+                at += _common(run, keys, at)
+                break
+            node, at = child, end
+        return path, at
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, parting and adding runs as needed."""

@@ -51,13 +51,7 @@ class Chaos(Looped):
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
         first = await reader.read(65536)
-        connecting = asyncio.create_task(asyncio.open_connection("127.0.0.1", self._worker.port))
-        try:
-            there, back = await asyncio.shield(connecting)
-        except asyncio.CancelledError:  # or what is half open would stay so
-            with suppress(OSError):
-                (await connecting)[1].close()
-            raise
+        there, back = await asyncio.open_connection("127.0.0.1", self._worker.port)
         line = _Line(self, writer, back, probe=first.startswith(b"GET"))
         self._lines.add(line)
         self.connections += not line.probe
