@@ -42,7 +42,10 @@ def _halves(done: Sequence[Placed], early_s: float = _EARLY_S) -> tuple[list[Pla
 
 def large_prefix(size: float) -> Sequence[Check]:
     """The prefix that everybody has is large: more than half of a small KV cache, so that it does
-    not fit twice, and need not; or large enough that who holds it gets all, until answers crawl."""
+    not fit twice, and need not; or large enough that who holds it gets all, until answers crawl.
+
+    All workers must come to hold it, while turns have it computed everywhere at once.
+    """
     little, much = max(160, round(400 * size)), max(600, round(1_500 * size))
     small = Fleet(replace(SMALL, kv_tokens=100_000), 2)
     checks = []
@@ -50,9 +53,10 @@ def large_prefix(size: float) -> Sequence[Check]:
         ("small caches", small, one_prefix(1, 0.8, number=little, shared=60_000)),
         ("many answers", ROOMY, one_prefix(1, 4.0, number=much, shared=64_000)),
     ):
-        ours = _halves(run(work, fleet=fleet), _LARGE_S)[1]
-        turns = _halves(run(work, "round robin", fleet), _LARGE_S)[1]
+        early, ours = _halves(run(work, fleet=fleet), _LARGE_S)
+        their_early, turns = _halves(run(work, "round robin", fleet), _LARGE_S)
         checks += [
+            Check(f"mean TTFT at first, {what}", ttft(early) / ttft(their_early), 1.6),
             Check(f"mean TTFT over round robin's, {what}", ttft(ours) / ttft(turns), 1.2),
             Check(f"end to end over round robin's, {what}", _whole(ours) / _whole(turns), 1.2),
         ]

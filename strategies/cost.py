@@ -6,13 +6,14 @@ Each term is a time that somebody waits: this request, those that decode, those 
 Where a term comes from is said beside its constant.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
 from strategies.demand import Demand
 from strategies.load import BACK_S, Load
 from strategies.loads import Loading
+from strategies.match import NOT_WANTED, Match
 from strategies.ranking import Ranking, Row
 
 #: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
@@ -22,10 +23,6 @@ CROWD = 0.03
 #: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
 #: at hand: weighed by that, a thousand tokens drive prompts from their prefixes, and gain nothing.
 DECODE_S = 3.0
-#: From so many times the KV cache on it grows with the square. What requests have in common lies
-#: there once and is read for each of them, so more may be in use than there is room: those whom one
-#: more slows are many then, and what all have in common would never be worth a second copy.
-CROWDED = 2.0
 #: Part of a request's stay that it waits at least where there is no room for it.
 LEAST_WAIT = 0.25
 #: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
@@ -35,6 +32,40 @@ HOME, MOST_HOME = 0.3, 4.0
 #: Seconds that one turn waits for room where the KV cache has been full, counted from this share in
 #: use: requests come and go, and one that is two thirds full on the average is full now and then.
 FULL, FULL_FROM = 4.0, 0.6
+
+
+class _Charge:
+    """What one prompt is charged, wherever it goes."""
+
+    __slots__ = ("_depth", "_later", "_match", "_reuse", "_tokens", "_wanted", "slowness")
+
+    def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
+        self._tokens, self._match = prompt.tokens, match
+        self._later, self._reuse = demand.price(workers), demand.reuse
+        wanted = match.wanted(workers) if match is not None and prompt.tokens else NOT_WANTED
+        self._wanted, self._depth = wanted.tokens, held_tokens(prompt, wanted.blocks)
+        self.slowness = DECODE_S if prompt.answer_tokens else 0.0
+        """Seconds that a full KV cache costs answers."""
+        if self._wanted:  # those who follow would be there too
+            self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
+
+    def price(self, prefill: float, held: int, decoding: int) -> float:
+        """What so many seconds of prefill, that much being held, cost others."""
+        later = self._later
+        if held < self._depth:  # in part they are spent for those who come
+            theirs = min(1.0, self._wanted / (self._tokens - held))
+            later *= 1.0 - self._reuse * theirs
+        return (later + CROWD * decoding) * prefill
+
+    def room(self, worker: str, load: Load, used: float, space: float) -> float:
+        """Seconds until there is room, where so many times the KV cache would be in use.
+
+        What does not fit even where nothing runs is refused by the engine: nobody is to wait for
+        that, and this is not to be asked then.
+        """
+        if self._match is not None:
+            used -= self._match.in_use(worker) / space
+        return load.stay_s * min(1.0, used - 1.0 + LEAST_WAIT) if used > 1.0 else 0.0
 
 
 class Costs:
@@ -54,14 +85,14 @@ class Costs:
         held: Mapping[str, int] | None = None,
         *,
         loading: Mapping[str, Loading] | None = None,
-        in_use: Callable[[str], float] | None = None,
+        match: Match | None = None,
     ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
         `held` is how many tokens of the prompt a worker holds, `loading` what of it lies on slower
         tiers, by its name; while it is loaded nobody else is served, as while it is computed.
-        `in_use` tells how many of its tokens the requests under way on a worker have. Ties go to
-        the least booked, then to the least recently chosen.
+        `match` tells what of it is in use, and what is wanted on more workers. Ties go to the least
+        booked, then to the least recently chosen.
         """
         waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
@@ -69,8 +100,7 @@ class Costs:
         demand, count = self._demand, len(workers)
         # (Of a session that begins without a prompt nothing is known: those take turns.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
-        later, turns = demand.price(count), demand.turns() if tokens else 0.0
-        slowness = DECODE_S if answer else 0.0
+        charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
         curve, computed, least = None, dict[int, float](), -1
         for place, worker in enumerate(workers):
@@ -85,7 +115,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            price = (later + CROWD * load.decoding) * prefill
+            price = charge.price(prefill, has, load.decoding)
             decode = room = home = used = 0.0
             space = worker.room_tokens
             if not space:
@@ -93,13 +123,10 @@ class Costs:
                 space = least
             if space:
                 used = float(load.kv_tokens + tokens + answer)
-                decode = slowness * used / space * max(1.0, used / space / CROWDED)
+                decode = charge.slowness * used / space
                 used += load.promised_tokens - load.shared_tokens
-                # (What does not fit even where nothing runs is refused: none should wait for that.)
                 if used > space >= tokens and load.in_flight:
-                    taken = used - in_use(name) if in_use is not None else used
-                    if taken > space:
-                        room = load.stay_s * min(1.0, taken / space - 1.0 + LEAST_WAIT)
+                    room = charge.room(name, load, used / space, space)
             if turns:
                 home = turns * _turn_waits(load, used, space or 0, now)
             total = wait + prefill + price + decode + room + home

@@ -32,7 +32,8 @@ class Demand:
 
     def __init__(self) -> None:
         self._busy = 0.0
-        self._reuse = REUSE
+        self.reuse = REUSE
+        """The part of recent prompts that was held somewhere."""
         self._held = self._prompts = 0.0
         self._seen: float | None = None
 
@@ -45,17 +46,17 @@ class Demand:
         self._busy += (1.0 - stays) * (busy - self._busy)
         self._held = stays * self._held + reuse
         self._prompts = stays * self._prompts + 1.0
-        self._reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)
+        self.reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)
         self._seen = now if self._seen is None else max(now, self._seen)
 
     def price(self, workers: int) -> float:
         """What a second of prefill costs those who come, in seconds, among so many workers."""
-        busy, bound = self._busy, min(1.0, BOUND * self._reuse)
+        busy, bound = self._busy, min(1.0, BOUND * self.reuse)
         all_busy: float = busy ** max(1.0, FREE * workers)
         met = bound * busy + (1.0 - bound) * all_busy
         return min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
 
     def turns(self) -> float:
         """How often what is computed now will be asked for again, as usual."""
-        reuse = self._reuse
+        reuse = self.reuse
         return min(MOST_TURNS, reuse / (1.0 - reuse)) if reuse < 1.0 else MOST_TURNS

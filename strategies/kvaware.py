@@ -7,7 +7,6 @@ of what was sent there stands in, as with `prefixaware`, and the reason says so.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from strategies.base import (
@@ -136,7 +135,8 @@ class KvAware:
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with what it said it holds."""
         told, stored = self._told(prompt, workers), self._stored(prompt)
-        shadow = self._shadow.held(prompt.keys)
+        match = self._shadow.match(prompt.keys)
+        shadow = match.held()
         recent = self._recent.held(prompt.keys, now)
         promoted = self._promoted.held(prompt, now) if self.loads.promotes else _NOBODY
         tokens: dict[str, int] = {}
@@ -159,10 +159,9 @@ class KvAware:
                 loading[name] = self.loads.of(held, worker)
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
-        in_use = partial(self._shadow.in_use, prompt.keys)
-        plain = self._costs.rank(prompt, workers, now, in_use=in_use) if below else None
+        plain = self._costs.rank(prompt, workers, now, match=match) if below else None
         candidates: Sequence[Candidate] = self._costs.rank(
-            prompt, workers, now, tokens, loading=loading, in_use=in_use
+            prompt, workers, now, tokens, loading=loading, match=match
         )
         if plain is not None:
             candidates = ordered_as(candidates, plain)

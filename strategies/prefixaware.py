@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
@@ -39,11 +38,11 @@ class PrefixAware:
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
-        depths = self._tree.held(prompt.keys)
+        match = self._tree.match(prompt.keys)
+        depths = match.held()
         tokens = {blocks: held_tokens(prompt, blocks) for blocks in set(depths.values())}
         held = {name: tokens[blocks] for name, blocks in depths.items()}
-        in_use = partial(self._tree.in_use, prompt.keys)
-        candidates = self._costs.rank(prompt, workers, now, held, in_use=in_use)
+        candidates = self._costs.rank(prompt, workers, now, held, match=match)
         if not held:
             return Decision(candidates, "cold")
         most = max(held.get(worker.name, 0) for worker in workers)

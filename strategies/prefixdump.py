@@ -13,7 +13,8 @@ import msgspec
 
 from strategies.base import TOKEN_ENDS
 from strategies.blocks import TEXT_ENDS
-from strategies.prefixtree import BLOCKS, Node, PrefixTree
+from strategies.node import Node
+from strategies.prefixtree import BLOCKS, PrefixTree
 from strategies.shadow import LEAST, MOST, Shadow
 
 #: Changes with the form, and with how keys are made.

@@ -7,11 +7,12 @@ Each worker's order of use is its `Shadow`.
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from sys import maxsize
 
-from strategies.shadow import UNBOUNDED, Entry, Shadow
+from strategies.match import Match
+from strategies.node import Node
+from strategies.shadow import UNBOUNDED, Shadow
 
 #: Every block counts one.
 BLOCKS = range(1 << 32)
@@ -20,47 +21,6 @@ BLOCKS = range(1 << 32)
 AT_ONCE = 64
 #: Tokens of an answer that are believed, however many are reported.
 LONGEST_ANSWER = 32_768
-
-
-class Node:
-    """A run of blocks: those who hold any of it hold all that lies before it."""
-
-    __slots__ = ("at", "children", "ends", "entries", "keys", "mask", "parent", "unit")
-
-    def __init__(
-        self, parent: "Node | None", keys: "array[int]", at: int, ends: Sequence[int], unit: float
-    ) -> None:
-        self.parent = parent
-        self.keys = keys
-        self.at = at
-        """Blocks before it."""
-        self.ends = ends
-        self.unit = unit
-        """Tokens of a unit of `ends`."""
-        self.children: dict[int, Node] = {}
-        """By their first key."""
-        self.entries: dict[int, Entry] = {}
-        """By the bit of the worker."""
-        self.mask = 0
-        """The bits of `entries`."""
-
-    def tokens(self, first: int, last: int) -> float:
-        """Tokens of its blocks from `first` up to `last`; negative backwards."""
-        return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
-
-    def blocks(self, held: int, tokens: float) -> int:
-        """How many of the last of `held` blocks make at least so many tokens; at least one."""
-        ends, at = self.ends, self.at
-        target = ends[at + held] - tokens / self.unit
-        kept = bisect_left(ends, target, at, at + held)
-        while kept > at and ends[kept] > target:
-            kept -= 1
-        return max(1, at + held - kept)
-
-    def leave(self) -> None:
-        """Nobody holds it any more."""
-        if self.parent is not None:
-            self.parent.children.pop(self.keys[0], None)
 
 
 class Placement:
@@ -113,6 +73,7 @@ class PrefixTree:
         placement = Placement(leaf, shadow)
         bit, touch = shadow.bit, shadow.touch
         while node.parent is not None:
+            node.users += 1
             entry = node.entries.get(bit)
             length = len(node.keys)
             if entry is None:
@@ -132,6 +93,7 @@ class PrefixTree:
                 shadow.add(entry, max(0.0, tail - entry.extra))
                 tail = 0.0
             node = node.parent
+        node.users += 1
         tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
         share = self._share()
         if shadow.size > tokens or shadow.bytes > share:
@@ -140,34 +102,13 @@ class PrefixTree:
             self._tidy()
         return placement
 
+    def match(self, keys: Sequence[int]) -> Match:
+        """Return what is known of a prompt with these keys; to be asked before anything changes."""
+        return Match(*self._along(keys), self._shadows, self._by_bit)
+
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
-        path, at = self._along(keys)
-        depths: dict[str, int] = {}
-        below = 0
-        for node in reversed(path):
-            mask = node.mask & ~below
-            while mask:
-                bit = mask & -mask
-                mask ^= bit
-                shadow = self._by_bit[bit]
-                if not shadow.leaving:
-                    depths[shadow.worker] = min(node.at + node.entries[bit].held, at)
-            below = node.mask
-        return depths
-
-    def in_use(self, keys: Sequence[int], worker: str) -> float:
-        """Tokens of these blocks that requests under way there have, whoever sends them."""
-        shadow, tokens = self._shadows.get(worker), 0.0
-        if shadow is None:
-            return tokens
-        path, at = self._along(keys)
-        for node in path:
-            entry = node.entries.get(shadow.bit)
-            if entry is None or not entry.users:
-                break
-            tokens += node.tokens(0, min(entry.held, at - node.at))
-        return tokens
+        return self.match(keys).held()
 
     def shared(self, worker: str) -> float:
         """Tokens that its requests under way have in common, counted for all but one of them."""
@@ -176,7 +117,11 @@ class PrefixTree:
 
     def close(self, placement: Placement, answer: float = 0.0) -> None:
         """The request has ended: its blocks are free, the last used, with those of its answer."""
-        shadow = placement.shadow
+        shadow, used = placement.shadow, placement.leaf
+        while used.parent is not None:
+            used.users -= 1
+            used = used.parent
+        used.users -= 1
         if not self._knows(shadow):
             return
         shadow.clock += 1
@@ -283,7 +228,7 @@ class PrefixTree:
         parent.children[keys[0]] = upper
         upper.children[keys[length]] = lower
         lower.parent, lower.keys, lower.at = upper, keys[length:], lower.at + length
-        upper.mask = lower.mask
+        upper.mask, upper.users = lower.mask, lower.users
         for bit, entry in list(lower.entries.items()):
             shadow = self._by_bit[bit]
             if entry.held <= length:

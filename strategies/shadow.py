@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strategies.prefixtree import Node
+    from strategies.node import Node
 
 UNBOUNDED = float("inf")
 #: Bytes of an entry and of its part of a node (measured 700), and of one key.

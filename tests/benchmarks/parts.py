@@ -1,7 +1,6 @@
 """The parts that a good choice is made of, and how to do without each."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from strategies import cost, demand
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
+from strategies.match import NOT_WANTED, Match
 from strategies.pace import Pace
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
@@ -53,12 +53,12 @@ def without_room(patch: pytest.MonkeyPatch) -> None:
 
 def without_use(patch: pytest.MonkeyPatch) -> None:
     """A prefix that is in use counts again for each who comes."""
-    patch.setattr(PrefixTree, "in_use", lambda *_: 0.0)
+    patch.setattr(Match, "in_use", lambda *_: 0.0)
 
 
-def without_crowding(patch: pytest.MonkeyPatch) -> None:
-    """One more answer costs no more where many are slowed by it."""
-    patch.setattr(cost, "CROWDED", inf)
+def without_copies(patch: pytest.MonkeyPatch) -> None:
+    """What many ask for is wanted where it lies, and nowhere else."""
+    patch.setattr(Match, "wanted", lambda *_: NOT_WANTED)
 
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def without_holding(patch: pytest.MonkeyPatch) -> None:
 
 def without_prefixes(patch: pytest.MonkeyPatch) -> None:
     """Nobody holds anything."""
-    patch.setattr(PrefixTree, "held", lambda *_: {})
+    patch.setattr(Match, "held", lambda *_: {})
 
 
 def without_placements(patch: pytest.MonkeyPatch) -> None:

@@ -332,4 +332,4 @@ def test_what_is_in_use_is_what_those_under_way_have(
                  min(len(one), len(asked)))
             for one in under_way.get(worker, [])
         ]  # fmt: skip
-        assert tree.in_use(keys(asked), worker) == max(common, default=0)
+        assert tree.match(keys(asked)).in_use(worker) == max(common, default=0)

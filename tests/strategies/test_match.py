@@ -1,0 +1,131 @@
+"""What the tree knows of one prompt: who uses it, and where one more copy of it is wanted."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.base import Outcome
+from strategies.match import NOT_WANTED
+from strategies.node import Node
+from strategies.prefixtree import PrefixTree
+from tests.strategies.test_choice import LONG, Run, fleet, prompt
+from tests.strategies.test_prefixtree import _LARGE, Prompt, _prompts, _steps, keys
+
+#: Two prompts that part after two blocks, and one that has nothing in common with them.
+ONE, OTHER, APART = (0, 1, 2, 3), (0, 1, 3, 3), (2, 2)
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """All of a tree, the root first."""
+    yield node
+    for child in node.children.values():
+        yield from nodes(child)
+
+
+def path(node: Node) -> int:
+    """The key at its end, which names all of it."""
+    return node.keys[-1] if node.parent is not None else 0
+
+
+@given(_steps, st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
+def test_a_node_knows_how_many_use_it(
+    steps: list[tuple[str, Prompt]], ended: set[int], refused: set[int]
+) -> None:
+    """Those under way whose prompt begins with it, however runs were parted since."""
+    tree, users = PrefixTree(_LARGE), dict[int, int]()
+    placements = [tree.insert(keys(asked), worker) for worker, asked in steps]
+    for number, (_, asked) in enumerate(steps):
+        if number not in ended | refused:
+            for key in [0, *keys(asked)]:
+                users[key] = users.get(key, 0) + 1
+            continue
+        tree.close(placements[number])
+        if number in refused:
+            tree.take_back(placements[number])
+    assert {path(node): node.users for node in nodes(tree.root) if node.users} == {
+        path(node): users[path(node)] for node in nodes(tree.root) if users.get(path(node))
+    }
+
+
+@given(_steps, st.integers(0, 40), st.sampled_from(["a", "b", "c"]))
+def test_nobody_uses_it_when_all_have_ended(
+    steps: list[tuple[str, Prompt]], when: int, gone: str
+) -> None:
+    """Neither where a worker was forgotten meanwhile, and sent some of it again."""
+    tree, placements = PrefixTree(_LARGE), []
+    for number, (worker, asked) in enumerate(steps):
+        if number == when:
+            tree.forget(gone)
+        placements.append(tree.insert(keys(asked), worker))
+    for placement in placements:
+        tree.close(placement)
+    assert {node.users for node in nodes(tree.root)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "workers", "blocks", "tokens"),
+    [
+        # One request alone has nothing in common with anybody.
+        ([("a", ONE)], 8, 0, 0.0),
+        # All that is under way: there is to be a copy everywhere.
+        ([("a", ONE)] * 3, 8, 4, 4.0),
+        # Two of three others of four, so on three quarters of four workers: two more.
+        ([("a", ONE), ("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4.0),
+        # On a half of two workers, and there it is.
+        ([("a", ONE), ("a", ONE), ("b", APART), ("b", APART)], 2, 0, 0.0),
+        # On a third of four: a third of a copy is lacking.
+        ([("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4 / 3),
+        # Both hold it.
+        ([("a", ONE), ("b", ONE)], 2, 0, 0.0),
+        # As far as the two have in common.
+        ([("a", ONE), ("a", OTHER)], 4, 2, 2.0),
+    ],
+)
+def test_what_many_ask_for_is_wanted_on_as_many_workers(
+    sent: list[tuple[str, Prompt]], workers: int, blocks: int, tokens: float
+) -> None:
+    """The part of those under way that has it, of the workers."""
+    tree = PrefixTree(_LARGE)
+    placements = [tree.insert(keys(asked), worker) for worker, asked in sent]
+    wanted = tree.match(keys(ONE)).wanted(workers)
+    assert (wanted.blocks, wanted.tokens) == (blocks, pytest.approx(tokens))
+    for placement in placements:
+        tree.close(placement)
+    assert tree.match(keys(ONE)).wanted(workers) == NOT_WANTED
+
+
+@given(_steps, _prompts, st.integers(1, 8))
+def test_no_more_is_wanted_than_there_is(
+    steps: list[tuple[str, Prompt]], asked: Prompt, workers: int
+) -> None:
+    """Never more tokens than the blocks have, and nothing of what nobody was sent."""
+    tree = PrefixTree(_LARGE)
+    for worker, sent in steps:
+        tree.insert(keys(sent), worker)
+    wanted = tree.match(keys(asked)).wanted(workers)
+    held = max(tree.held(keys(asked)).values(), default=0)
+    assert 0.0 <= wanted.tokens <= wanted.blocks <= held
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_prefix_that_many_have_gets_a_second_copy(*, alike: bool) -> None:
+    """Six answers are under way on the worker that holds it, with the same prefix or with others;
+    nobody waits, so it would be cheapest to join them."""
+    run = Run("prefixaware", fleet(4))
+    holder = run.workers[0]
+    for number in range(7):
+        text = LONG if alike or not number else f"{number} " + LONG
+        asked = prompt(text + f"question {number} " * 40)
+        run.strategy.placed(asked, holder, 0.0)
+        holder.load.first_byte(holder.load.book(0.0, 0.0, asked.tokens + 100), 0.0)
+    for number in range(60):  # most of what comes is held, and followed by more of it
+        asked = prompt(LONG + f"another {number} " * 40)
+        found = run.strategy.rank(asked, run.workers, 0.0).candidates
+        run.strategy.placed(asked, holder, 0.0)
+        run.strategy.settled(
+            asked, next(c for c in found if c.worker is holder), Outcome(ok=True), 0.0
+        )
+    chosen = run.strategy.rank(prompt(LONG + "and one more"), run.workers, 0.0).candidates[0]
+    assert (chosen.worker.name == "w0") is not alike
