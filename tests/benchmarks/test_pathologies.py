@@ -29,6 +29,7 @@ from strategies.load import Load
 from tests.benchmarks.parts import (
     without_booking,
     without_correction,
+    without_copies,
     without_decode,
     without_forgetting,
     without_full,
@@ -92,8 +93,10 @@ def test_answers_do_not_pile_up_with_the_holder(monkeypatch: pytest.MonkeyPatch)
 
     work = long_answers(1, 8.0, number=3, users=80)
     turns = whole(run(work, "round robin"))
-    assert whole(run(work)) < 1.25 * turns
+    assert whole(run(work)) < 1.1 * turns
     without_decode(monkeypatch)
+    assert whole(run(work)) > 1.5 * turns
+    without_copies(monkeypatch)
     assert whole(run(work)) > 1.8 * turns
 
 

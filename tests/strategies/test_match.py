@@ -90,7 +90,8 @@ def test_what_many_ask_for_is_wanted_on_as_many_workers(
     tree = PrefixTree(_LARGE)
     placements = [tree.insert(keys(asked), worker) for worker, asked in sent]
     wanted = tree.match(keys(ONE)).wanted(workers)
-    assert (wanted.blocks, wanted.tokens) == (blocks, pytest.approx(tokens))
+    assert wanted.blocks == blocks
+    assert wanted.tokens == pytest.approx(tokens)
     for placement in placements:
         tree.close(placement)
     assert tree.match(keys(ONE)).wanted(workers) == NOT_WANTED
