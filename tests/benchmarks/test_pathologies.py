@@ -28,8 +28,8 @@ from strategies.base import Prompt, WorkerView
 from strategies.load import Load
 from tests.benchmarks.parts import (
     without_booking,
-    without_correction,
     without_copies,
+    without_correction,
     without_decode,
     without_forgetting,
     without_full,
