@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
 #: Read when its library is imported: no test fetches anything, whatever its workers are called.
 os.environ["HF_HUB_OFFLINE"] = "1"
+#: Modules after which all there is is walked once, while nothing is served.
+WALKED_EVERY = 20
+_modules = count(1)
 
 
 def pytest_collection_finish() -> None:
@@ -22,8 +26,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_little() -> Iterator[None]:
-    """Set aside what a module has left behind, such as workloads that its tests have in common."""
+    """Set aside what a module has left behind, such as workloads that its tests have in common.
+
+    What was set aside and has died since is let go of now and then.
+    """
     yield
+    if next(_modules) % WALKED_EVERY == 0:
+        gc.unfreeze()
     set_aside()
 
 
