@@ -96,12 +96,23 @@ def documents(seed: int, rate: float = 6.0, *, number: int = 100, questions: int
     return Work("documents", talks)
 
 
-def one_prefix(seed: int, rate: float = 40.0, *, number: int = 3_000, shared: int = 8_000) -> Work:
-    """One prompt of 8,000 tokens that everybody has, 500 of their own after it."""
-    chance, own = Random(f"one_prefix {seed}"), count(1)
+def one_prefix(
+    seed: int,
+    rate: float = 40.0,
+    *,
+    number: int = 3_000,
+    shared: int = 8_000,
+    another: int | None = None,
+) -> Work:
+    """One prompt of 8,000 tokens that everybody has, 500 of their own after it.
+
+    From request `another` on, it is another one.
+    """
+    chance, own = Random(f"one_prefix {seed}"), count(2)
     talks = []
     for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
-        parts = [(0, shared), (next(own), around(500, chance))]
+        prefix = int(another is not None and user >= another)
+        parts = [(prefix, shared), (next(own), around(500, chance))]
         talks.append(Talk(at_s, user, (_turn(parts, around(200, chance)),)))
     return Work("one_prefix", talks)
 

@@ -24,7 +24,7 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         *(scenarios_fleet.scale_out, scenarios_fleet.slow_worker),
         *(scenarios_fleet.slow_in_bursts, scenarios_fleet.restart),
-        *(scenarios_crowd.hot_prefix, scenarios_crowd.large_prefix),
+        *(scenarios_crowd.hot_prefix, scenarios_crowd.large_prefix, scenarios_crowd.new_prefix),
         *(scenarios_crowd.cold_siblings, scenarios_crowd.all_at_once, scenarios_crowd.fleets),
         *(scenarios_cache.tight, scenarios_cache.wrong_capacity, scenarios_cache.lies),
         *(scenarios_cache.churn, scenarios_cache.long_documents),

@@ -32,6 +32,8 @@ def hot_prefix(size: float) -> Sequence[Check]:
 
 #: Seconds in which the prefix is computed for the first time, wherever it is; and a large one.
 _EARLY_S, _LARGE_S = 5.0, 80.0
+#: In which all workers are to come to hold another one.
+_AFTER_S = 60.0
 
 
 def _halves(done: Sequence[Placed], early_s: float = _EARLY_S) -> tuple[list[Placed], list[Placed]]:
@@ -61,6 +63,26 @@ def large_prefix(size: float) -> Sequence[Check]:
             Check(f"end to end over round robin's, {what}", _whole(ours) / _whole(turns), 1.2),
         ]
     return checks
+
+
+def new_prefix(size: float) -> Sequence[Check]:
+    """Everybody's system prompt is replaced by another one, on a fleet that is busy with answers.
+
+    Turns have it computed everywhere at once. Who waits for the few who hold it waits longer, and
+    where they keep it for themselves they answer for all.
+    """
+    half = max(300, round(600 * size))
+    ours, turns = list[Placed](), list[Placed]()
+    for seed in (1, 2, 3):
+        work = one_prefix(seed, 4.0, number=2 * half, shared=64_000, another=half)
+        began = work.talks[half].at_s
+        for policy, kept in (("prefixaware", ours), ("round robin", turns)):
+            done = run(work, policy)
+            kept += [one for one in done if began <= one.asked.at_s <= began + _AFTER_S]
+    return [
+        Check("mean TTFT of the minute after over round robin's", ttft(ours) / ttft(turns), 1.5),
+        Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.4),
+    ]
 
 
 def _whole(done: Sequence[Placed]) -> float:
