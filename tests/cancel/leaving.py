@@ -99,7 +99,8 @@ def assert_gone(router: Router, worker: Stub | None = None) -> None:
 def heads_seen(worker: Worker) -> int:
     """Answers of which the head has arrived, and not the end."""
     busy = tuple(worker.upstream._busy)
-    return sum(c._head is not None and not c._closed and not c._complete for c in busy)
+    answers = [c._answer for c in busy if not c._closed]
+    return sum(answer.head is not None and not answer.complete for answer in answers)
 
 
 @contextmanager

@@ -202,4 +202,4 @@ def test_slow_reader_holds_back_the_worker(stub: MakeStub, route: MakeRouter) ->
 
 def _unread(router: Router) -> int:
     """Bytes taken from the worker and not yet passed on."""
-    return sum(c._unread for c in gc.get_objects() if isinstance(c, Connection))
+    return sum(c._answer.unread for c in gc.get_objects() if isinstance(c, Connection))

@@ -1,0 +1,88 @@
+"""What a worker's bytes mean, piece by piece, without a socket."""
+
+import pytest
+
+from router.answer_reader import HEAD_LIMIT, AnswerReader
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+
+
+def read(*pieces: bytes) -> AnswerReader:
+    """Return a reader that has read all of these."""
+    reader = AnswerReader()
+    for piece in pieces:
+        assert reader.feed(piece) is None
+    return reader
+
+
+@pytest.mark.parametrize("at", range(1, len(HEAD) + 20, 7))
+def test_an_answer_is_the_same_wherever_it_is_cut(at: int) -> None:
+    """A read ends anywhere."""
+    whole = HEAD + b"Content-Length: 5\r\n\r\nhello"
+    reader = read(whole[:at], whole[at:])
+    assert reader.head is not None
+    assert (reader.head.status, reader.head.length) == (200, 5)
+    assert reader.complete
+    assert reader.plain
+    assert not reader.last
+    assert (reader.unread, reader.take(), reader.unread) == (5, b"hello", 0)
+
+
+def test_what_is_not_framed_ends_once_with_the_connection() -> None:
+    """RFC 9112 section 6.3: read until close."""
+    reader = read(HEAD + b"\r\n", b"hel", b"lo")
+    assert not reader.complete
+    assert reader.end()
+    assert reader.complete
+    assert not reader.end()
+    assert reader.take() == b"hello"
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_what_is_framed_does_not_end_before_its_time(framing: bytes) -> None:
+    """A connection that is lost then has cut it off."""
+    reader = read(HEAD + framing + b"\r\n")
+    assert not reader.end()
+    assert not reader.complete
+
+
+def test_a_second_answer_spoils_the_connection_and_not_the_first() -> None:
+    """Nobody asked for it."""
+    reader = read(HEAD + b"Content-Length: 2\r\n\r\nok" + HEAD + b"Content-Length: 2\r\n\r\nno")
+    assert reader.spoilt
+    assert not reader.plain
+    assert reader.take() == b"ok"
+
+
+def test_interim_answers_are_passed_over() -> None:
+    """And what they tell of themselves is not told of the answer; it is not remembered either."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 99\r\nLink: </x>\r\n\r\n"
+    reader = read(hints + HEAD + b"\r\n")
+    assert reader.head is not None
+    assert reader.head.length is None
+    assert [name for name, _ in reader.head.headers] == [b"content-type"]
+    assert not reader.plain
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not HTTP"),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "a status of 999"),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", "switch"),
+        (HEAD + b"X: " + b"x" * HEAD_LIMIT, "headers without end"),
+    ],
+)
+def test_what_is_no_answer_is_told(data: bytes, said: str) -> None:
+    """Each says what was wrong."""
+    wrong = AnswerReader().feed(data)
+    assert wrong is not None
+    assert said in str(wrong)
+    assert wrong.__traceback__ is None
+
+
+def test_a_worker_that_will_close_says_so() -> None:
+    """Its connection is not kept, and what it said not remembered."""
+    reader = read(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
+    assert reader.last
+    assert not reader.plain
