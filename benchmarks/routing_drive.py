@@ -1,6 +1,6 @@
 """The virtual clock: the product's own strategy over simulated workers, event after event.
 
-Every decision goes through `Strategy.rank`, is booked as `router/fleet.py` books it, and is settled
+Every decision goes through `Strategy.rank`, is booked as `router/pool.py` books it, and is settled
 as `router/attempt.py` settles it, with the cached tokens that the simulated worker reports. What a
 router learns arrives at once: there is no network here.
 """

@@ -18,16 +18,17 @@ from benchmarks.bodies import chat_bodies
 from benchmarks.load import HEADERS
 from router.connection import Connection, Patience
 from router.exchange import Exchange, Source
-from router.fleet import Pool, Worker
 from router.headers import upstream_head
 from router.limits import Limits
 from router.openai import ENDPOINTS, parse
+from router.pool import Pool
 from router.prompts import Prompts
 from router.reading import Bounds, Reader
 from router.relay import Relay
 from router.settings import LimitSettings
 from router.upstream import Upstream
 from router.usage import UsageTail
+from router.worker import Worker
 from strategies.base import Outcome
 from strategies.registry import make
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from router.errors import Overrun, QueueFull
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.queue import Queue, Ticket
 from router.rests import Rests
 from router.settings import Settings
+from router.worker import Worker
 
 #: Seconds between two looks at the line: who has waited too long, and whether a worker has joined.
 TICK_S = 0.1

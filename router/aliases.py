@@ -16,7 +16,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from router.fleet import Pool
+from router.pool import Pool
 from router.series import Counter, Histogram
 
 _LABELS = ("resource_name", "pod_name")

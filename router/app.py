@@ -7,7 +7,7 @@ from typing import Any
 from router.admin import admin, operator_paths
 from router.asgi import Bridge
 from router.exchange import Exchange, date_line
-from router.fleet import Fleet, Worker
+from router.fleet import Fleet
 from router.gate import admin_gate, for_clients, main_gate
 from router.health import Health
 from router.identity.keeper import Keeper
@@ -27,6 +27,7 @@ from router.settings import Settings
 from router.stores.made import refuse_lacking_stores
 from router.tls import Contexts
 from router.view import View
+from router.worker import Worker
 
 
 class Door:

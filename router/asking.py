@@ -11,10 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from controller.memory import Memory
-from router.fleet import Pool, Worker
 from router.identity.sources import is_adapter
 from router.inquiry import Inquiries, NoAnswer
+from router.pool import Pool
 from router.usage import Usage, UsageTail
+from router.worker import Worker
 
 PATH = "/v1/completions"
 #: Tokens of the prompt: two blocks of the largest usual size, and some.

@@ -6,13 +6,14 @@ from time import monotonic
 
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.exchange import Exchange
-from router.fleet import Pool, Worker
 from router.headers import Incoming, header
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
+from router.pool import Pool
 from router.prompts import Along
 from router.sessions.visit import Visit
 from router.usage import NO_USAGE, Usage
+from router.worker import Worker
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
 from strategies.explain import terms, words
 from strategies.loads import HARDLY, Held, Loads

@@ -6,12 +6,13 @@ from router.app import create_app
 from router.asking import ask_all
 from router.block_names import block_names
 from router.check_tiers import tier_mistakes
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet
 from router.identity.agreement import State
 from router.identity.case import Case
 from router.inquiry import Inquiries
 from router.memories import Memories
 from router.memory_status import kv_statuses
+from router.pool import Pool
 from router.remote_memory import RemoteMemory
 from router.settings import Settings
 from router.stores.lookup import StoreDown

@@ -13,14 +13,15 @@ from random import Random
 from controller.memory import Memory
 from router.app import Door
 from router.asking import computed, model_of
-from router.fleet import Pool, Worker
 from router.inquiry import Inquiries, NoAnswer
 from router.memories import FLAG
 from router.memory_status import held_by_tier
+from router.pool import Pool
 from router.settings_tiers import TiersSettings
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.shared import SharedStore
 from router.usage import Usage
+from router.worker import Worker
 
 #: Seconds for one answer; until events are there, and chunks.
 PATIENCE_S, EVENTS_S, STORED_S = 30.0, 2.0, 5.0

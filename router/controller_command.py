@@ -17,7 +17,6 @@ from controller.server import serve
 from controller.source import Source
 from router import logs
 from router.controller_metrics import ControllerMetrics
-from router.fleet import Worker
 from router.health import Health
 from router.inquiry import Inquiries
 from router.memories import Memories
@@ -28,6 +27,7 @@ from router.signals import obeying
 from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
 from router.units import Address
+from router.worker import Worker
 
 
 async def run(

@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from router.errors import BadRequest, DoorError, UnknownModel
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.openai import ENDPOINTS, Endpoint, Request, parse
+from router.pool import Pool
 from router.rebuild import build
 from router.settings import Settings
 from router.tls import Contexts
+from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Explanation, Waits, explain
 

@@ -13,7 +13,6 @@ from time import monotonic
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt, Job
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
-from router.fleet import Worker
 from router.headers import upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
@@ -22,6 +21,7 @@ from router.resort import Resort
 from router.retries import Budget
 from router.settings import Settings
 from router.usage import NO_USAGE
+from router.worker import Worker
 from strategies.base import Candidate
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.fleet import Fleet, State, Worker
+from router.fleet import Fleet
 from router.inquiry import Inquiries, NoAnswer
 from router.settings import HealthSettings
+from router.worker import State, Worker
 
 log = logging.getLogger("warmroute.health")
 

@@ -14,7 +14,8 @@ from functools import partial
 from time import monotonic
 
 from router.errors import DoorError
-from router.fleet import Pool, Worker
+from router.pool import Pool
+from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.latebinding import Held, LateBinding
 

@@ -7,7 +7,7 @@ import asyncio
 from typing import NamedTuple
 
 from router.errors import Gone, Silent, Stale, WorkerError
-from router.fleet import Worker
+from router.worker import Worker
 
 #: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
 LARGEST = 8 << 20

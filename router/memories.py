@@ -10,12 +10,14 @@ import msgspec
 
 from controller.memory import Memory
 from controller.source import Source
-from router.fleet import Consult, Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.inquiry import Inquiries, NoAnswer
+from router.pool import Consult, Pool
 from router.remote_memory import RemoteMemory
 from router.settings import Settings, TiersSettings, WorkerSettings
 from router.stores.made import lookup_of
 from router.stores.shared import SharedStore
+from router.worker import Worker
 from strategies.base import Prompt
 from strategies.loads import Loads
 

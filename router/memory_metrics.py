@@ -11,8 +11,8 @@ from controller.memory import Memory
 from controller.source import Source
 from controller.stream import State
 from controller.truth import ERRORS
-from router.fleet import Pool
 from router.memories import Memories
+from router.pool import Pool
 from strategies.loads import Loads
 
 _WHERE = ("pool", "worker")

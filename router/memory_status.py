@@ -6,9 +6,10 @@ from pydantic import BaseModel
 
 from controller.memory import Memory
 from controller.source import Source
-from router.fleet import Pool, Worker
 from router.memories import FLAG, Memories
+from router.pool import Pool
 from router.remote_memory import RemoteMemory
+from router.worker import Worker
 
 
 class KvStreamStatus(BaseModel):

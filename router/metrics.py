@@ -16,15 +16,17 @@ from prometheus_client.core import (
 from controller.truth import ERRORS
 from router.admission import Admission
 from router.aliases import hyperpod
-from router.fleet import Fleet, Pool, State
+from router.fleet import Fleet
 from router.holding import Holding
 from router.identity import agreement
 from router.identity.case import Case
 from router.memories import Memories
 from router.memory_metrics import memory_metrics
+from router.pool import Pool
 from router.retries import Budget
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
+from router.worker import State
 from strategies.loads import Held
 
 log = logging.getLogger("warmroute.metrics")

@@ -7,8 +7,10 @@ sent it. Pure: told what happened, it changes loads and tells strategies.
 import logging
 from typing import NamedTuple
 
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.news import Anew, Began, Booked, Ended, News
+from router.pool import Pool
+from router.worker import Worker
 from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
 from strategies.load import Booking

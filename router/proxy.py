@@ -19,17 +19,19 @@ from router.errors import DoorError, NoWorker
 from router.events import error_event
 from router.exchange import Exchange
 from router.failover import Failover
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.headers import header
 from router.holding import Holding
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, parse
+from router.pool import Pool
 from router.relay import CutShort
 from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
+from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 

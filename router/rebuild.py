@@ -15,12 +15,14 @@ from ssl import SSLContext
 
 from router.breaker import Ejection
 from router.connection import NEVER, Patience
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.sessions.keeping import keep_sessions
 from router.settings import PoolSettings, Settings, TimeoutSettings, WorkerSettings
 from router.settings_strategy import StrategySettings
 from router.tls import Contexts
 from router.upstream import Upstream
+from router.worker import Worker
 from strategies.base import Strategy
 from strategies.registry import make
 

@@ -11,8 +11,8 @@ from time import monotonic
 from router.admission import Admission
 from router.attempt import Job
 from router.breaker import TRIAL_S
-from router.fleet import Worker
 from router.retries import Budget
+from router.worker import Worker
 from strategies.base import Decision
 
 #: Seconds between two looks at somebody else's trial.

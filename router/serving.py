@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from router import logs
 from router.app import create_app
-from router.fleet import Worker
 from router.passing import Passing
 from router.rebuild import CannotBuild
 from router.server import Ending, Server
@@ -16,6 +15,7 @@ from router.settings import Settings, TlsSettings
 from router.settings_files import check_chain
 from router.state import leave, take_over
 from router.tls import door_context, refresh
+from router.worker import Worker
 
 log = logging.getLogger("warmroute.reload")
 

@@ -13,11 +13,12 @@ from itertools import count
 from os import getpid
 from time import monotonic
 
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet
 from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News, letters, size
 from router.news import decode as opened
 from router.news import encode as sealed
+from router.pool import Pool
 from router.wires import LARGEST, Inbox, Line, Outbox, Wires
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS

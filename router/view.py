@@ -9,13 +9,14 @@ from pydantic import BaseModel, TypeAdapter
 
 from router.channel import Lost, Refusal
 from router.errors import NoWorker
-from router.fleet import Fleet, Worker
+from router.fleet import Fleet
 from router.identity.case import Case
 from router.identity.status import TokenizerStatus
 from router.memories import Memories
 from router.memory_status import KvStatus, kv_statuses, remote_statuses
 from router.merge import families
 from router.metrics import Metrics
+from router.worker import Worker
 
 #: Seconds in which the other processes must have answered.
 PATIENCE_S = 5.0

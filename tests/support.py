@@ -14,11 +14,11 @@ import httpx
 import uvloop
 
 from router.app import Door, create_app
-from router.fleet import Worker
 from router.server import Ending, Server, bind
 from router.settings import Settings
 from router.tls import door_context
 from router.units import Address
+from router.worker import Worker
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

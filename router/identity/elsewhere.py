@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from router.fleet import Worker
 from router.identity.asked import Body, decoded, packed, plain
 from router.identity.chat import chat_of
 from router.identity.choice import chosen
@@ -13,6 +12,7 @@ from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.unlike import Unlike
 from router.inquiry import Inquiries, NoAnswer
 from router.openai import Endpoint, Prompted
+from router.worker import Worker
 
 #: Seconds that a request waits for its tokens; keyed by its text, it would be on its way.
 PATIENCE_S = 1.0

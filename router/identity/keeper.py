@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from time import monotonic
 
-from router.fleet import Fleet, Worker
+from router.fleet import Fleet
 from router.identity import choice
 from router.identity.agreement import State, Verdict
 from router.identity.case import Case
@@ -27,6 +27,7 @@ from router.identity.verifying import Reference, verified
 from router.inquiry import Inquiries
 from router.settings import Settings
 from router.settings_identity import TokenizerSettings
+from router.worker import Worker
 
 log = logging.getLogger("warmroute.tokenizers")
 

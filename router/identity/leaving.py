@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from router.fleet import Worker
 from router.identity.choice import NONE
 from router.inquiry import Inquiries, NoAnswer
+from router.worker import Worker
 
 _PATH = "/v1/chat/completions"
 #: Seconds that a worker may take for one token.

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.identity.case import Case
 from router.identity.elsewhere import Elsewhere
 from router.identity.serving import Serving
 from router.identity.telling import tell
 from router.inquiry import Inquiries
+from router.pool import Pool
 from router.prompts import Asked, Known
+from router.worker import Worker
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from router.fleet import Worker
 from router.identity.probes import PROBES
 from router.inquiry import Inquiries, NoAnswer
+from router.worker import Worker
 
 PATH = "/tokenize"
 #: Seconds that a worker may take for one answer.

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from router.fleet import Pool, Worker
 from router.identity.case import Case
+from router.pool import Pool
+from router.worker import Worker
 
 
 class Serving:

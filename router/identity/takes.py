@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from router.fleet import Worker
 from router.inquiry import Inquiries, NoAnswer
+from router.worker import Worker
 
 _PATH = "/v1/chat/completions"
 _FIELD = "prompt_token_ids"

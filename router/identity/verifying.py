@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from router.fleet import Worker
 from router.identity import remote
 from router.identity.agreement import (
     State,
@@ -21,6 +20,7 @@ from router.identity.probes import IMAGE, NO_TOOLS, TOOLS
 from router.identity.remote import NoTokenizer, Refused, tokenize
 from router.identity.shelf import Volume
 from router.inquiry import Inquiries, NoAnswer
+from router.worker import Worker
 
 #: Seconds that our own answers, or the description of a difference, may take.
 PATIENCE_S = 30.0

@@ -11,10 +11,10 @@ from time import monotonic
 from typing import NamedTuple
 
 from router.errors import DoorError, Headers, Refused, WorkerError
-from router.fleet import Worker
 from router.headers import header
 from router.sessions import expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION
+from router.worker import Worker
 
 _NEW = b"x-amzn-sagemaker-new-session-id"
 #: How a session begins, as documented.

@@ -4,8 +4,10 @@ import asyncio
 from contextlib import suppress
 
 from router.errors import DoorError, NoWorker, UnknownSession, WorkerError, answer_for
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.sagemaker import container
+from router.worker import Worker
 
 #: How a worker says that it knows no such session: AWS's library has 400, or 424 where it has
 #: expired; 404 is what others would say.

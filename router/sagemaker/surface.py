@@ -5,9 +5,10 @@ import logging
 
 from router.errors import BadRequest, DoorError, NoWorker, UnknownModel, UnknownPath
 from router.exchange import Exchange, date_line
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.headers import header
 from router.openai import ENDPOINTS, UNEXPECTED, Endpoint, Prompted
+from router.pool import Pool
 from router.proxy import Proxy
 from router.sagemaker.answer import Answer
 from router.sagemaker.container import Refusal
@@ -19,6 +20,7 @@ from router.sagemaker.sigv4 import Verifier
 from router.sagemaker.words import Words, open_there, sessions_of
 from router.sessions.visit import Visit
 from router.settings import Settings
+from router.worker import Worker
 
 _COMPONENT = b"x-amzn-sagemaker-inference-component"
 _TARGET = b"x-amzn-sagemaker-target-model"

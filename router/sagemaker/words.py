@@ -13,7 +13,8 @@ from router.errors import (
     WorkerError,
     answer_for,
 )
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.sagemaker import container
 from router.sagemaker.answer import session_answer
 from router.sagemaker.ending import drop, drop_late, end_everywhere
@@ -23,6 +24,7 @@ from router.sessions.ids import fits
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
 from router.sessions.visit import Visit
+from router.worker import Worker
 from strategies.base import Candidate, Outcome, Prompt
 
 _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"

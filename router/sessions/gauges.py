@@ -7,7 +7,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from router.fleet import Pool
+    from router.pool import Pool
 
 
 def session_metrics(pools: Iterable["Pool"]) -> Iterator[Metric]:

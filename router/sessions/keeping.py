@@ -8,7 +8,8 @@ from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from router.fleet import Fleet, Pool
+    from router.fleet import Fleet
+    from router.pool import Pool
     from router.settings_session import SessionSettings
 
 

@@ -16,8 +16,9 @@ from router.sessions.visit import Visit, Wanted
 from strategies.rendezvous import owner
 
 if TYPE_CHECKING:
-    from router.fleet import Pool, Worker
+    from router.pool import Pool
     from router.settings_session import RedisSettings, SessionSettings
+    from router.worker import Worker
 
 log = logging.getLogger("warmroute.sessions")
 

@@ -23,8 +23,9 @@ from router.sessions.table import Binding, Session
 from strategies.base import FREE, Candidate
 
 if TYPE_CHECKING:
-    from router.fleet import Pool, Worker
+    from router.pool import Pool
     from router.sessions.sessions import Sessions
+    from router.worker import Worker
     from strategies.base import Decision
 
 

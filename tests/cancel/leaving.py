@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from router.fleet import Worker
 from router.openai import Endpoint
+from router.worker import Worker
 from tests.support import Router, Stub, until
 
 CHAT = "/v1/chat/completions"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from router.fleet import Pool
 from router.openai import ENDPOINTS, Endpoint
+from router.pool import Pool
 from strategies.prefixaware import PrefixAware
 from tests.cancel.leaving import (
     CHAT,

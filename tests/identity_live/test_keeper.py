@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from router.connection import Patience
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
 from router.identity import agreement, finding
 from router.identity.agreement import State
 from router.identity.case import Case
@@ -20,8 +20,10 @@ from router.identity.exact import Exact
 from router.identity.keeper import Keeper
 from router.identity.sources import Kind
 from router.inquiry import Answer, Inquiries
+from router.pool import Pool
 from router.settings import Settings
 from router.upstream import Upstream
+from router.worker import Worker
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start

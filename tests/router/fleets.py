@@ -1,8 +1,10 @@
 """A fleet as a process of the router has it, without sockets or settings."""
 
 from router.connection import NEVER, Patience
-from router.fleet import Fleet, Pool, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.upstream import Upstream
+from router.worker import Worker
 from strategies.base import Candidate, Cost, Prompt
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.registry import make

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from router.connection import Patience
 from router.errors import BadRequest, NoWorker, UnknownModel
-from router.fleet import Fleet, Pool, State, Worker
+from router.fleet import Fleet
+from router.pool import Pool
 from router.upstream import Upstream
+from router.worker import State, Worker
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
 from strategies.load import Booking
 from strategies.registry import make

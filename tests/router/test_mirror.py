@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet
 from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
+from router.pool import Pool
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.leastload import LeastLoad
 from strategies.load import BACK_S, Booking

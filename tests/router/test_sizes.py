@@ -6,8 +6,9 @@ from decimal import Decimal
 import pytest
 from prometheus_client import generate_latest
 
-from router.fleet import Fleet, Pool
+from router.fleet import Fleet
 from router.metrics import Metrics
+from router.pool import Pool
 from strategies.base import NoOptions
 from strategies.roundrobin import RoundRobin
 

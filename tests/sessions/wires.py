@@ -15,7 +15,6 @@ from router.breaker import Breaker
 from router.connection import NEVER, Connection, Patience
 from router.errors import Refused
 from router.exchange import Exchange, Source
-from router.fleet import State, Worker
 from router.guard import Head
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
@@ -29,6 +28,7 @@ from router.sessions.store import Clock, Kept, Store
 from router.sessions.table import Binding, Bound, Lease, Session
 from router.settings import Settings
 from router.tls import Contexts
+from router.worker import State, Worker
 from strategies.load import Load
 from strategies.pace import Pace
 
