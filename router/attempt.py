@@ -1,20 +1,15 @@
-"""A request that was decided on, and one attempt at it on one worker."""
+"""One attempt at a request on one worker."""
 
 import logging
-from collections.abc import Sequence
 from time import monotonic
 
 from router.errors import Gone, Refused, Stale, WorkerError
-from router.exchange import Exchange
 from router.headers import Incoming, header
-from router.metrics import PoolMetrics
-from router.openai import Endpoint
-from router.pool import Pool
-from router.prompts import Along
+from router.job import Job
 from router.sessions.visit import Visit
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
-from strategies.base import FREE, Candidate, Decision, Outcome, Prompt
+from strategies.base import FREE, Candidate, Outcome
 from strategies.explain import terms, words
 from strategies.loads import HARDLY, Held, Loads
 
@@ -36,76 +31,6 @@ NOTHING = Outcome(ok=False, began=False)
 
 class Elsewhere(Exception):
     """Others have bound its session to another worker."""
-
-
-class Plea:
-    """A request that has been read and understood."""
-
-    __slots__ = ("along", "endpoint", "exchange", "pool", "prompt", "started", "visit", "workers")
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange,
-        pool: Pool,
-        prompt: Prompt,
-        along: Along | None,
-        *,
-        workers: Sequence[Worker],
-        started: float,
-        visit: Visit | None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.exchange = exchange
-        self.pool = pool
-        self.prompt = prompt
-        self.along = along
-        """Token ids to be sent along."""
-        self.workers = workers
-        """Those that could answer when it came."""
-        self.started = started
-        self.visit = visit
-        """Its part in a session."""
-
-
-class Job:
-    """A request that has been read, understood and decided."""
-
-    __slots__ = (
-        "along",
-        "decision",
-        "endpoint",
-        "exchange",
-        "metrics",
-        "pool",
-        "prompt",
-        "retrying",
-        "started",
-        "visit",
-    )
-
-    def __init__(
-        self, plea: Plea, prompt: Prompt, decision: Decision, metrics: PoolMetrics
-    ) -> None:
-        self.endpoint = plea.endpoint
-        self.exchange = plea.exchange
-        self.pool = plea.pool
-        self.prompt = prompt
-        self.along = plea.along
-        """Token ids to be sent along."""
-        self.decision = decision
-        self.retrying = False
-        """A part of the retry budget was taken for it."""
-        self.started = plea.started
-        self.metrics = metrics
-        self.visit = plea.visit
-        """Its part in a session."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is where it is: its session may have moved since that was decided."""
-        reason = self.decision.reason
-        return reason if self.visit is None else self.visit.reason(reason)
 
 
 class Attempt:

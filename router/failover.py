@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from time import monotonic
 
 from router.admission import Admission
-from router.attempt import CLIENT_LEFT, FULL, Attempt, Job
+from router.attempt import CLIENT_LEFT, FULL, Attempt
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
 from router.headers import upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
+from router.job import Job
 from router.relay import CutShort, Relay
 from router.resort import Resort
 from router.retries import Budget

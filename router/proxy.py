@@ -13,7 +13,7 @@ from time import monotonic
 from msgspec.structs import replace
 
 from router.admission import Admission
-from router.attempt import CLIENT_LEFT, Elsewhere, Job, Plea, log
+from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
 from router.errors import DoorError, NoWorker
 from router.events import error_event
@@ -22,6 +22,7 @@ from router.failover import Failover
 from router.fleet import Fleet
 from router.headers import header
 from router.holding import Holding
+from router.job import Job, Plea
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, parse

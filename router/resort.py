@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from router.admission import Admission
-from router.attempt import Job
 from router.breaker import TRIAL_S
+from router.job import Job
 from router.retries import Budget
 from router.worker import Worker
 from strategies.base import Decision
