@@ -1,0 +1,71 @@
+"""Commands that serve: the front door, and the controller of a kvaware pool."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from router import __version__, controller_command, server, settings_file
+from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, err, fail, load
+from router.rebuild import CannotBuild
+from router.reload import Source
+from router.serve import serve as run_serve
+from router.snapshots import CannotRestore
+
+
+def serve(
+    config: ConfigFile,
+    listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT to listen on, in place of the file's.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many share the port, one for each core.")
+    ] = 1,
+    workers: Workers = None,
+) -> None:
+    """Open the front door and serve until told to stop."""
+    source = Source(config, address_of(listen) if listen else None, workers)
+    try:
+        code = run_serve(
+            source,
+            processes,
+            lambda url: err.print(f"Warmroute {__version__} listens on {url}", markup=False),
+        )
+    except settings_file.SettingsError as error:
+        raise fail(str(error), 2) from None
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken) as error:
+        raise fail(str(error)) from None
+    raise typer.Exit(code)
+
+
+def run_controller(
+    config: ConfigFile,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of its HTTP API; keys are those of `auth`.")
+    ] = "127.0.0.1:8090",
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Taken over at the start, and written at the end.")
+    ] = None,
+    every: Annotated[str, typer.Option(help="And this often, in between.")] = "5m",
+    workers: Workers = None,
+) -> None:
+    """Listen to the workers of a kvaware pool, and answer routers what they hold."""
+    settings, _ = load(config, workers)
+    try:
+        address = address_of(listen)
+        uvloop.run(
+            controller_command.run(
+                settings,
+                address,
+                snapshot,
+                duration_of("--every", every),
+                lambda url: err.print(f"Warmroute controller listens on {url}", markup=False),
+            )
+        )
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken, CannotRestore) as error:
+        raise fail(str(error)) from None

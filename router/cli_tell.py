@@ -1,0 +1,112 @@
+"""Commands that tell: what a file says, where a request would go, what could be written."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.markup import escape
+from rich.table import Table
+
+from router import explain as explaining
+from router import logs, settings_file
+from router.check_live import check_live
+from router.cli_terminal import Workers, fail, load, out
+from router.rebuild import CannotBuild
+from router.rehearsal import rehearse
+from router.settings import LogSettings, Settings
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
+    ] = False,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask/--no-ask",
+            help="With --live, each worker computes some short prompts, with answers of one token."
+            " Tells whether cached tokens are reported, and events and chunks come, and compares"
+            " block names.",
+        ),
+    ] = True,
+    explain_mapping: Annotated[
+        bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
+    ] = False,
+    workers: Workers = None,
+) -> None:
+    """Say everything that is wrong with a file, or everything that would be used."""
+    settings, notes = load(file, workers)
+    if live:
+        raise typer.Exit(_check_live(settings, ask=ask))
+    if reason := uvloop.run(rehearse(settings)):
+        raise fail(f"{file}: {reason}")
+    if explain_mapping and not notes:
+        raise fail(f"{file} is no manifest: its settings are what they are", 2)
+    if explain_mapping:
+        _print(("field", "value", "becomes", ""), [(*note[:3], note.fate.value) for note in notes])
+    else:
+        _print(("setting", "value", "from"), settings_file.describe(settings))
+
+
+def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # never cut: this is what will be used
+    for row in rows:
+        table.add_row(*map(escape, row))
+    out.print(table)
+
+
+def _check_live(settings: Settings, *, ask: bool) -> int:
+    """Print what every worker says; return the exit code."""
+    logs.set_up(LogSettings(level="error"))
+    try:
+        lines, well = uvloop.run(check_live(settings, ask=ask))
+    except CannotBuild as error:
+        raise fail(str(error)) from None
+    for line in lines:
+        print(line)
+    return 0 if well else 1
+
+
+def explain(
+    *,
+    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    request: Annotated[Path, typer.Option(help="The body of a request, JSON.")],
+    url: Annotated[
+        str | None, typer.Option(help="Ask the router that runs there, with all it knows.")
+    ] = None,
+    path: Annotated[str, typer.Option(help="The endpoint it is for.")] = "/v1/chat/completions",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WARMROUTE_ADMIN_KEY", help="An operator's key.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    workers: Workers = None,
+) -> None:
+    """Say where a request would go and why, without sending it anywhere."""
+    settings, _ = load(file, workers)
+    try:
+        body = request.read_bytes()
+    except OSError as error:
+        raise fail(f"--request {request}: {error.strerror or error}", 2) from None
+    try:
+        if url is None:
+            found = explaining.explained_offline(settings, path, body)
+        else:
+            found = explaining.explained_by(url, path, body, api_key)
+    except explaining.CannotExplain as error:
+        raise fail(str(error), 2 if url is None else 1) from None
+    except CannotBuild as error:
+        raise fail(str(error)) from None
+    if as_json:
+        print(explaining.to_json(found))
+    else:
+        out.print(explaining.table(found))
+
+
+def schema() -> None:
+    """Print the JSON schema of the YAML file."""
+    print(settings_file.schema_text(), end="")

@@ -1,0 +1,57 @@
+"""What all commands say and read alike: where they print, how they fail, options they share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from router import settings_file
+from router.settings_file import Loaded
+from router.units import Address, parse_duration
+
+out = Console()
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The YAML file.")]
+
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        envvar="WARMROUTE_WORKERS",
+        help="URLs of an InferenceEndpointConfig's workers, parted by commas.",
+    ),
+]
+
+
+def fail(message: str, code: int = 1) -> typer.Exit:
+    """Say what is wrong; return what ends the command, to be raised."""
+    err.print(message, markup=False)
+    return typer.Exit(code)
+
+
+def load(file: Path, workers: str | None) -> Loaded:
+    """Read the settings. Raises Exit with 2 where they are wrong."""
+    try:
+        return settings_file.take(file, workers)
+    except settings_file.SettingsError as error:
+        raise fail(str(error), 2) from None
+
+
+def address_of(text: str) -> Address:
+    """Read what `--listen` says. Raises Exit with 2."""
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+
+
+def duration_of(option: str, text: str) -> float:
+    """Read an option in seconds, above 0. Raises Exit with 2."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise fail(f"{option}: {error}", 2) from None
+    if seconds <= 0:
+        raise fail(f"{option}: more than 0s is needed", 2)
+    return seconds
