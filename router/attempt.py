@@ -135,7 +135,8 @@ class Attempt:
         elif isinstance(error, Gone | Stale):
             self.worker.attention.set()  # dead or dying: a probe will tell
         self.job.metrics.failed(self.worker.name, error.kind)
-        log.warning("worker %s %s", self.worker.name, str(error))  # not its frames
+        identity = self.job.exchange.identity.decode()
+        log.warning("worker %s %s; id=%s", self.worker.name, str(error), identity)  # not its frames
 
     def settle(self, usage: Usage) -> None:
         """The attempt is over: tell everyone who learns from it."""

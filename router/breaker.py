@@ -179,6 +179,11 @@ class Breaker:
             self._trial_until = -inf
         return self.admits(now)
 
+    def returned(self, now: float) -> None:
+        """It was gone and is there again, as a rule another one: the next request is its trial."""
+        if self.state(now) is State.OPEN:
+            self.until = now
+
     # What others ask.
 
     def near(self, now: float) -> bool:

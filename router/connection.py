@@ -14,6 +14,7 @@ from typing import Self, cast
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
 from router.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.lifeline import watch
 from router.recall import Recall
 
 HIGH_WATER = 256 * 1024
@@ -60,6 +61,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.address = ""
+        """Where it leads."""
         self._closed = False
         self._reused = False
         self.idle_since = 0.0
@@ -258,6 +261,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
         self._transport = cast("asyncio.Transport", transport)
+        watch(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""

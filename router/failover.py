@@ -25,6 +25,11 @@ from router.usage import NO_USAGE
 from router.worker import Worker
 from strategies.base import Candidate
 
+#: Too many requests, from whomever; and what is asked for, the model say, is not there.
+TOO_MANY, NOT_THERE = 429, 404
+#: The key is wrong: where it is the router's own, all requests there end so.
+_NOT_US = frozenset((401, 403))
+
 
 class Failover:
     """Has decided requests answered. One for the whole router."""
@@ -156,13 +161,16 @@ class Failover:
         return True
 
     def _feel(self, attempt: Attempt, status: int) -> None:
-        """What an answer's status says of the room there."""
-        rests = self._admission.rests
+        """What an answer's status says of the room there, or of what the worker has."""
+        rests, worker = self._admission.rests, attempt.worker
         if status == FULL:
             attempt.refused()
-            rests.refused(attempt.worker, monotonic())
+        if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
+            rests.refused(worker, monotonic())
+        elif status == NOT_THERE:
+            worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:
-            rests.answered(attempt.worker, attempt.booked_at)
+            rests.answered(worker, attempt.booked_at)
 
 
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:

@@ -8,13 +8,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from router.fleet import Fleet
-from router.inquiry import Inquiries, NoAnswer
+from router.inquiry import Inquiries, NoAnswer, NotAsked
 from router.settings import HealthSettings
 from router.worker import State, Worker
 
@@ -90,24 +92,21 @@ class Health:
             probed.set()  # nobody waits for a probe that never comes
 
     async def _probe(self, worker: Worker, probed: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
-        good = bad = 0
+        good, bad, lacked = 0, 0, ""
         while True:
             worker.attention.clear()
-            was_ready, asked = worker.ready, False
+            was_ready, before = worker.ready, worker.discovered_at
             try:
-                await self._get(worker, "/health")
-                if not worker.ready or loop.time() - worker.discovered_at >= REDISCOVER_S:
-                    await self._discover(worker)
-                    worker.discovered_at = loop.time()
-                    asked = True
-                problem = None
-            except NoAnswer as lacking:
-                problem = str(lacking)
-            good, bad = (good + 1, 0) if problem is None else (0, bad + 1)
-            self._judge(worker, good, bad, problem)
-            if asked and worker.ready:
-                self._notice(worker, not was_ready)
+                problem = await self._look(worker)
+            except NotAsked as lacking:  # it stays what it was
+                if lacked != str(lacking):
+                    lacked = str(lacking)
+                    log.error("worker %s cannot be probed: %s", worker.name, lacked)
+            else:
+                good, bad, lacked = (good + 1, 0, "") if problem is None else (0, bad + 1, "")
+                self._judge(worker, good, bad, problem)
+                if worker.ready and worker.discovered_at != before:
+                    self._notice(worker, not was_ready)
             probed.set()
             worker.upstream.expire()
             with suppress(TimeoutError):
@@ -116,13 +115,26 @@ class Health:
                     # A request has failed there: one failed probe more is enough.
                     good, bad = 0, self._settings.fall
 
+    async def _look(self, worker: Worker) -> str | None:
+        """Ask it how it is; return what is wrong, if anything is. Raises NotAsked."""
+        now = asyncio.get_running_loop().time
+        try:
+            await self._get(worker, "/health")
+            if not worker.ready or now() - worker.discovered_at >= REDISCOVER_S:
+                await self._discover(worker)
+                worker.discovered_at = now()
+        except NotAsked:
+            raise
+        except NoAnswer as lacking:
+            return str(lacking)
+        return None
+
     def _judge(self, worker: Worker, good: int, bad: int, problem: str | None) -> None:
         """Change the worker's state if the last probes say so."""
         if problem is None:
             if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
                 if worker.state is State.DOWN:
-                    # It was gone, and most likely restarted: its cache is empty.
-                    self._fleet.restarted(worker)
+                    worker.breaker.returned(monotonic())
                 worker.become(State.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
         elif not worker.ready or bad >= self._settings.fall:
@@ -134,9 +146,16 @@ class Health:
         """Learn its models and the size of its cache. Raises NoAnswer."""
         if not worker.fixed_models:
             worker.models = _models(await self._get(worker, "/v1/models"))
-        if not worker.fixed_kv_tokens:
-            with suppress(NoAnswer):  # routing does without
-                worker.kv_tokens = _kv_tokens(await self._get(worker, "/metrics"))
+        told = _NOTHING
+        with suppress(NoAnswer):  # routing does without
+            told = _told(await self._get(worker, "/metrics"))
+            if not worker.fixed_kv_tokens:
+                worker.kv_tokens = told.kv_tokens
+        known = told.started is not None and told.started == worker.started
+        if worker.state is State.DOWN and not known:
+            # It was gone, and most likely restarted: its cache is empty.
+            self._fleet.restarted(worker)
+        worker.started = told.started
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document, all of it within the probe's timeout. Raises NoAnswer."""
@@ -156,12 +175,33 @@ def _models(body: bytes) -> dict[str, dict[str, Any]]:
     return models
 
 
-def _kv_tokens(metrics: bytes) -> int | None:
-    """Find the tokens a KV cache holds in vLLM's `vllm:cache_config_info`; None if not there."""
+class _Told(NamedTuple):
+    """What a worker's metrics say."""
+
+    kv_tokens: int | None = None
+    """Tokens that its KV cache holds."""
+    started: float | None = None
+    """When its process was started, in seconds since 1970."""
+
+
+_NOTHING = _Told()
+
+
+def _told(metrics: bytes) -> _Told:
+    """Read vLLM's `vllm:cache_config_info`, and what prometheus_client says of every process."""
+    kv_tokens, started = None, None
     with suppress(Exception):  # the parser raises whatever odd text makes it stumble over
         for family in text_string_to_metric_families(metrics.decode(errors="replace")):
-            for sample in family.samples if family.name == "vllm:cache_config_info" else ():
-                tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-                if 0 < tokens < LARGEST_CACHE:
-                    return tokens
+            if family.name == "vllm:cache_config_info":
+                kv_tokens = kv_tokens or next(filter(None, map(_size, family.samples)), None)
+            elif family.name == "process_start_time_seconds":
+                started = next((sample.value for sample in family.samples), None)
+    return _Told(kv_tokens, started)
+
+
+def _size(sample: Sample) -> int | None:
+    with suppress(LookupError, ValueError):
+        tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+        if 0 < tokens < LARGEST_CACHE:
+            return tokens
     return None

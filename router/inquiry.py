@@ -6,7 +6,7 @@ They go over connections of their own, made and ended as those of requests are.
 import asyncio
 from typing import NamedTuple
 
-from router.errors import Gone, Silent, Stale, WorkerError
+from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.worker import Worker
 
 #: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
@@ -15,6 +15,10 @@ LARGEST = 8 << 20
 
 class NoAnswer(Exception):
     """What kept a worker from answering, in words."""
+
+
+class NotAsked(NoAnswer):
+    """We could not ask, for want of descriptors, memory or ports: it says nothing of the worker."""
 
 
 class Answer(NamedTuple):
@@ -43,6 +47,8 @@ class Inquiries:
         except (TimeoutError, Silent):
             raise NoAnswer(f"{path} did not answer in time") from None
         except WorkerError as error:
+            if isinstance(error, Refused) and error.ours:
+                raise NotAsked(f"{path}: {error}") from None
             raise NoAnswer(f"{path}: {error}{_hint(worker, error)}") from None
 
 

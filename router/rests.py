@@ -1,8 +1,9 @@
-"""Workers that said they are full are left alone for a moment, while others could answer.
+"""Workers that turn requests away are left alone for a moment, while others could answer.
 
-503 is backpressure: it says nothing bad of a worker (`breaker.py`), but the quickest refusal must
-not look like the quickest answer, or a full worker draws everything to itself: nothing is booked
-there for long, so it always seems to have the least to do.
+503 and 429 are backpressure: they say nothing bad of a worker (`breaker.py`), but the quickest
+refusal must not look like the quickest answer, or a full worker draws everything to itself: nothing
+is booked there for long, so it always seems to have the least to do. So does one that does not know
+the router's key.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,10 @@
 import asyncio
 import errno
 import ssl
+from collections.abc import Sequence
+from contextlib import suppress
 
+from router.addresses import Addresses
 from router.answer_head import Head
 from router.connection import Connection, Patience
 from router.errors import Refused, Stale
@@ -20,10 +23,18 @@ class Upstream:
     """The connections to one worker."""
 
     def __init__(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None, patience: Patience
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        patience: Patience,
+        addresses: Addresses | None = None,
     ) -> None:
+        """`addresses` are those of `host`, where others look at them too."""
         self._host = host
         self._port = port
+        self._addresses = addresses or Addresses(host)
         self.tls = tls
         """What it is spoken to with; None without TLS."""
         self._patience = patience
@@ -40,7 +51,12 @@ class Upstream:
         So what is kept here is what requests have left, and is as old as they are.
         """
         if self._aside is None:
-            self._aside = Upstream(self._host, self._port, tls=self.tls, patience=self._patience)
+            self._aside = Upstream(
+                *(self._host, self._port),
+                tls=self.tls,
+                patience=self._patience,
+                addresses=self._addresses,
+            )
             if self._closed:
                 self._aside.close()
         return self._aside
@@ -93,26 +109,44 @@ class Upstream:
         idle = self._idle
         while idle:
             connection = idle.pop()
-            if connection.fresh():
+            if self._good(connection):
                 return connection
             connection.close()
         return None
 
+    def _good(self, connection: Connection) -> bool:
+        """Whether another request may go over it."""
+        return connection.fresh() and self._addresses.leads_to(connection.address)
+
     async def _dial(self) -> Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._patience.connect):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._patience, self._recall),
-                    self._host,
-                    self._port,
-                    ssl=self.tls,
-                )
+                return await self._connect(await self._addresses.current())
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
             reason = explain(error) or error
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
+
+    async def _connect(self, addresses: Sequence[str]) -> Connection:
+        """Try one after the other, each for its part of the time. Raises OSError."""
+        *others, last = addresses
+        for address in others:
+            with suppress(OSError):
+                async with asyncio.timeout(self._patience.connect / len(addresses)):
+                    return await self._connect_to(address)
+        return await self._connect_to(last)
+
+    async def _connect_to(self, address: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, self._patience, self._recall),
+            address,
+            self._port,
+            ssl=self.tls,
+            server_hostname=self._host if self.tls is not None else None,
+        )
+        connection.address = address
         return connection
 
     def release(self, connection: Connection) -> None:
@@ -124,10 +158,11 @@ class Upstream:
                 self.close()
 
     def expire(self) -> None:
-        """Close what has been idle for too long."""
+        """Close what has been idle for too long, or leads elsewhere than the name by now."""
+        self._addresses.look()
         kept = []
         for connection in self._idle:
-            if connection.fresh():
+            if self._good(connection):
                 kept.append(connection)
             else:
                 connection.close()

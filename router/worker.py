@@ -1,6 +1,7 @@
 """A worker as the router knows it: where it is, how it is, what it serves and what it was given."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from enum import Enum
 from math import inf
@@ -11,6 +12,11 @@ from router.breaker import Breaker
 from router.upstream import Upstream
 from strategies.load import Load
 from strategies.pace import Pace
+
+log = logging.getLogger("warmroute.fleet")
+
+#: Seconds between two doubts of what a worker serves.
+DOUBT_S = 5.0
 
 
 class State(Enum):
@@ -48,6 +54,8 @@ class Worker:
         self.discovered_at = -inf
         """When it was asked last, on the loop's clock."""
         self.change(models=models, kv_tokens=kv_tokens, api_key=api_key)
+        self.started: float | None = None
+        """When its process was started, as it says; the same number, the same process."""
         self.load = Load()
         self.pace = Pace()
         self.breaker = Breaker(name)
@@ -59,6 +67,7 @@ class Worker:
 
         self.takes_ids = False
         """It can be sent a chat's token ids along, and counts as we do."""
+        self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
 
@@ -115,6 +124,17 @@ class Worker:
         """It could not be reached: send it nothing until a probe succeeds, and probe now."""
         self.become(State.DOWN, reason)
         self.upstream.doubt()
+        self.attention.set()
+
+    def doubt(self, model: str, now: float) -> None:
+        """It said that something is not there: its models are asked for anew, now and then."""
+        if model not in self.models or now - self._doubted_at < DOUBT_S:
+            return
+        self._doubted_at = now
+        if self.fixed_models:
+            log.warning("worker %s: 404; the settings say that it has %r", self.name, model)
+            return
+        self.discovered_at = -inf
         self.attention.set()
 
     def __repr__(self) -> str:

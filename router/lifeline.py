@@ -1,0 +1,40 @@
+"""The system finds out whether there still is anybody at the other end of a quiet connection.
+
+A node that loses its power, or its network, says no farewell: without this, requests to it would
+wait for as long as the slowest prompt may take.
+"""
+
+import socket
+from typing import Protocol
+
+#: Seconds of silence until the system asks, between two questions, and how many go unanswered.
+IDLE_S, EVERY_S, TIMES = 15, 5, 3
+
+#: Linux (tcp(7)) has all of them, other systems some. The last one is for what was sent and never
+#: acknowledged: as long, in milliseconds, instead of a quarter of an hour.
+_OPTIONS = tuple(
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", IDLE_S),
+        ("TCP_KEEPINTVL", EVERY_S),
+        ("TCP_KEEPCNT", TIMES),
+        ("TCP_USER_TIMEOUT", 1000 * (IDLE_S + EVERY_S * TIMES)),
+    )
+    if hasattr(socket, name)
+)
+
+
+class Options(Protocol):
+    """A socket, or what an event loop shows of one."""
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+        """As that of a socket."""
+
+
+def watch(connection: Options | None) -> None:
+    """Have it closed when nobody is there any more. Without a socket, and without TCP, nothing."""
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS:
+        connection.setsockopt(socket.IPPROTO_TCP, name, value)

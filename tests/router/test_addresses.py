@@ -1,0 +1,276 @@
+"""Names are looked up beside the requests: none keeps its own waiting for long, nor others'."""
+
+import asyncio
+import functools
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import ParamSpec
+
+import pytest
+
+from router import addresses
+from router.addresses import Addresses
+from router.connection import Patience
+from router.errors import Refused
+from router.upstream import Upstream
+
+PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)
+P = ParamSpec("P")
+
+ASK = (b"GET / HTTP/1.1\r\n\r\n", b"")
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+AGAIN = socket.gaierror(socket.EAI_AGAIN, "try again")
+NO_NAME = socket.gaierror(socket.EAI_NONAME, "no such name")
+
+
+def looped(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
+    """Run it in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+class Resolver:
+    """Says what it is told to, when it is let."""
+
+    def __init__(self, *found: str) -> None:
+        self.says: tuple[str, ...] | OSError = found
+        self.asked = 0
+        self.lets = threading.Event()
+        self.lets.set()
+
+    def __call__(self, host: str) -> tuple[str, ...]:
+        """Look a name up."""
+        assert host == "worker"
+        self.asked += 1
+        assert self.lets.wait(30)
+        if isinstance(self.says, OSError):
+            raise self.says
+        return self.says
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is too fresh to be asked for again."""
+    monkeypatch.setattr(addresses, "FRESH_S", 0.0)
+    monkeypatch.setattr(addresses, "REFRESH_S", 0.0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
+@looped
+async def test_an_address_is_its_own(host: str) -> None:
+    """Nobody is asked for it."""
+    resolver = Resolver()
+    known = Addresses(host, resolver)
+    known.look()
+    assert await known.current() == (host,)
+    assert known.leads_to(host)
+    assert resolver.asked == 0
+
+
+@looped
+async def test_a_real_name() -> None:
+    """As the system has it, each address once."""
+    found = await Addresses("localhost").current()
+    assert set(found) <= {"127.0.0.1", "::1"}
+    assert len(found) == len(set(found)) > 0
+
+
+@looped
+async def test_a_resolver_that_hangs_is_waited_for_a_moment_and_once() -> None:
+    """The last good answer serves on; there is one thread however many ask."""
+    resolver = Resolver("10.0.0.1")
+    known = Addresses("worker", resolver)
+    assert await known.current() == ("10.0.0.1",)
+    resolver.lets.clear()
+    resolver.says = ("10.0.0.2",)
+    async with asyncio.timeout(10):
+        for _ in range(100):  # only the first of them waits
+            assert await known.current() == ("10.0.0.1",)
+    assert resolver.asked == 2
+    resolver.lets.set()
+    await until(lambda: known.leads_to("10.0.0.2"))
+    assert not known.leads_to("10.0.0.1")
+
+
+@looped
+async def test_a_first_answer_is_waited_for() -> None:
+    """By all who want it, and each gives up by itself."""
+    resolver = Resolver("10.0.0.1")
+    resolver.lets.clear()
+    known = Addresses("worker", resolver)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await known.current()
+    several = [asyncio.create_task(known.current()) for _ in range(3)]
+    await asyncio.sleep(0)
+    resolver.lets.set()
+    assert await asyncio.gather(*several) == [("10.0.0.1",)] * 3
+    assert resolver.asked == 1
+
+
+@looped
+async def test_what_may_pass_changes_nothing() -> None:
+    """A resolver out of order does not take away what is known."""
+    resolver = Resolver("10.0.0.1")
+    known = Addresses("worker", resolver)
+    await known.current()
+    resolver.says = AGAIN
+    assert await known.current() == ("10.0.0.1",)
+
+
+@pytest.mark.parametrize("failure", [AGAIN, NO_NAME])
+@looped
+async def test_who_knows_nothing_says_why(failure: OSError) -> None:
+    """And asks again the next time."""
+    resolver = Resolver()
+    resolver.says = failure
+    known = Addresses("worker", resolver)
+    for _ in range(2):
+        with pytest.raises(socket.gaierror, match=str(failure.args[1])):
+            await known.current()
+    assert resolver.asked == 2
+    resolver.says = ("10.0.0.1",)
+    assert await known.current() == ("10.0.0.1",)
+
+
+@looped
+async def test_a_name_that_is_no_more() -> None:
+    """It leads nowhere; connections that are open may serve on."""
+    resolver = Resolver("10.0.0.1")
+    known = Addresses("worker", resolver)
+    await known.current()
+    resolver.says = NO_NAME
+    with pytest.raises(socket.gaierror):
+        await known.current()
+    assert known.leads_to("10.0.0.1")
+
+
+@looped
+async def test_a_name_that_cannot_be_one() -> None:
+    """A label of 64 letters: said as if nobody knew it."""
+    with pytest.raises(socket.gaierror, match="name"):
+        await Addresses("x" * 64 + ".test").current()
+
+
+@looped
+async def test_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ours, and says nothing of the name."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolver = Resolver("10.0.0.1")
+    known = Addresses("worker", resolver)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(OSError, match="no thread"):
+            await known.current()
+    assert await known.current() == ("10.0.0.1",)
+
+
+@looped
+async def test_the_second_address_answers_where_the_first_refuses() -> None:
+    """Each has its part of the time to connect in."""
+    async with worker("127.0.0.1") as (port, seen):
+        upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port)
+        await ask(upstream)
+        assert seen == ["127.0.0.1"]
+        upstream.close()
+
+
+@looped
+async def test_a_name_that_moves_takes_its_requests_along() -> None:
+    """Though the connections to where it was are open, and would serve on."""
+    async with worker("127.0.0.1") as (port, seen), worker("127.0.0.2", port):
+        resolver = Resolver("127.0.0.1")
+        upstream = named(resolver, port)
+        for _ in range(2):
+            await ask(upstream)
+        assert seen == ["127.0.0.1"]  # by one connection
+        resolver.says = ("127.0.0.2",)
+        upstream.expire()  # as after every probe
+        await until(lambda: resolver.asked == 2 and not upstream._addresses.leads_to("127.0.0.1"))
+        connection = await upstream.ask(*ASK)
+        assert connection.address == "127.0.0.2"
+        upstream.release(connection)
+        upstream.close()
+
+
+@looped
+async def test_a_name_that_hangs_keeps_no_other_waiting() -> None:
+    """However many requests wait for it."""
+    hangs = Resolver("127.0.0.1")
+    hangs.lets.clear()
+    async with worker("127.0.0.1") as (port, seen):
+        stuck = named(hangs, port, connect=0.5)
+        waiting = [asyncio.create_task(stuck.ask(*ASK)) for _ in range(100)]
+        await until(lambda: hangs.asked > 0)
+        well = named(Resolver("127.0.0.1"), port)
+        async with asyncio.timeout(10):
+            for _ in range(20):
+                await ask(well)
+                well.part()  # so the next one connects anew
+        assert len(seen) == 20
+        for one in waiting:
+            with pytest.raises(Refused, match="could not be reached in time"):
+                await one
+        assert hangs.asked == 1
+        well.close()
+    hangs.lets.set()
+
+
+class worker:  # noqa: N801 - a context
+    """A worker at an address, and whom it was asked by which."""
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        self._host, self._port = host, port
+        self._seen: list[str] = []
+        self._open = 0
+
+    async def __aenter__(self) -> tuple[int, list[str]]:
+        self._server = await asyncio.start_server(self._serve, self._host, self._port)
+        return self._server.sockets[0].getsockname()[1], self._seen
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await until(lambda: not self._open)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._seen.append(writer.get_extra_info("sockname")[0])
+        self._open += 1
+        with suppress(ConnectionError):
+            while await reader.read(65536):
+                writer.write(ANSWER)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self._open -= 1
+
+
+def named(resolver: Resolver, port: int, connect: float = 5) -> Upstream:
+    """Return connections to whatever the name leads to."""
+    patience = Patience(connect=connect, first_byte=5, idle=5, keepalive=5)
+    found = Addresses("worker", resolver)
+    return Upstream("worker", port, tls=None, patience=patience, addresses=found)
+
+
+async def ask(upstream: Upstream) -> None:
+    """Ask once, and give the connection back."""
+    connection = await upstream.ask(*ASK)
+    assert await connection.chunk() == b"ok"
+    upstream.release(connection)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for it."""
+    late = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < late
+        await asyncio.sleep(0.01)
