@@ -1,0 +1,68 @@
+"""A worker that was gone and is there again."""
+
+import pytest
+
+from tests.health.failing import CHAT, PATH, ask, ejected, health, says
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
+
+SOON = {"interval": "10ms", "timeout": "10s"}
+METRICS = b"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %b\n"
+
+
+def gone(router: Router, worker: Stub) -> None:
+    """Have it fail its probes until that is seen."""
+    worker.well = False
+    until(lambda: not router.worker().ready)
+
+
+def back(router: Router, worker: Stub) -> None:
+    """Have it pass them again."""
+    worker.well = True
+    until(lambda: router.worker().ready)
+
+
+def started(worker: Stub, at: bytes) -> None:
+    """It says when its process was started."""
+    text = METRICS % at
+    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_restart_ends_an_ejection_by_a_trial(
+    stub: MakeStub, route: MakeRouter, works: bool
+) -> None:
+    """Whoever restarts a broken worker need not wait for its time to be over."""
+    bad, good = stub(says(500)), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health={**health(), **SOON})
+    ask(router, 6)
+    assert ejected(router) == [1, 0]
+    gone(router, bad)
+    bad.script = OK if works else says(500)
+    before = len(bad.requests)
+    back(router, bad)
+    assert ask(router, 4).count(200) == (4 if works else 3)
+    assert ejected(router) == [0 if works else 1, 0]
+    assert len(bad.requests) - before == (2 if works else 1)
+
+
+@pytest.mark.parametrize(
+    ("then", "warm"), [(b"1.7e9", True), (b"1.8e9", False), (b"", False), (b"NaN", False)]
+)
+def test_its_prefixes_are_forgotten_unless_it_is_the_same_process(
+    stub: MakeStub, route: MakeRouter, then: bytes, warm: bool
+) -> None:
+    """A network that was out for a moment empties no cache."""
+    worker = stub()
+    started(worker, b"1.7e9")
+    router = route(worker.url, health=SOON)
+    chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 5000}]}
+
+    def decision() -> str:
+        reply = router.http.post(PATH, json=chat)
+        return str(reply.headers["x-warmroute-decision"]).partition(";")[0]
+
+    assert [decision(), decision()] == ["cold", "prefix"]
+    gone(router, worker)
+    started(worker, then)
+    back(router, worker)
+    assert decision() == ("prefix" if warm else "cold")

@@ -1,0 +1,97 @@
+"""A worker that turns requests away quickly does not draw them to itself."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.health.failing import CHAT, PATH, QUIET, says
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
+
+SLOW = [0.05, *OK]
+
+
+def asked(router: Router, times: int = 60) -> list[int]:
+    """Four clients, each with one request after the other; the statuses of all."""
+
+    def one(number: int) -> int:
+        chat = {**CHAT, "messages": [{"role": "user", "content": f"{number} " * 50}]}
+        return router.http.post(PATH, json=chat).status_code
+
+    with ThreadPoolExecutor(4) as clients:
+        return list(clients.map(one, range(times)))
+
+
+def workers(stub: MakeStub, status: int) -> list[Stub]:
+    """One that answers at once with that status, and three that work."""
+    return [stub(says(status)), *(stub(SLOW) for _ in range(3))]
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "leastload"])
+def test_too_many_requests(stub: MakeStub, route: MakeRouter, strategy: str) -> None:
+    """429 is passed on, and the worker rests: nothing is booked there, so it seems to be free."""
+    bad, *good = workers(stub, 429)
+    router = route(bad.url, *(one.url for one in good), strategy=strategy, health=QUIET)
+    statuses = asked(router)
+    assert statuses.count(429) == len(bad.requests) <= 12
+    assert statuses.count(200) == 60 - len(bad.requests)
+    assert router.worker().breaker.closed
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_of_ours(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Whoever asks there fails, so others are asked."""
+    monkeypatch.setenv("WORKER_KEY", "wrong")
+    bad, *good = workers(stub, status)
+    told = {"url": bad.url, "api_key": "${WORKER_KEY}"}
+    router = route(told, *(one.url for one in good), strategy="prefixaware", health=QUIET)
+    assert asked(router).count(status) == len(bad.requests) <= 12
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_of_the_clients(stub: MakeStub, route: MakeRouter, status: int) -> None:
+    """It says nothing of the worker, which takes turns as before."""
+    bad, good = stub(says(status)), stub()
+    router = route(bad.url, good.url, strategy="roundrobin", health=QUIET)
+    statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(20)]
+    assert statuses.count(status) == len(bad.requests) == 10
+
+
+def test_a_model_that_is_gone(stub: MakeStub, route: MakeRouter) -> None:
+    """An adapter was unloaded: the worker is asked at once what it has now."""
+    bad, *good = workers(stub, 404)
+    router = route(bad.url, *(one.url for one in good), strategy="prefixaware", health=QUIET)
+    models = bad._fixed[b"/v1/models"]
+    bad._fixed[b"/v1/models"] = models.replace(b'"m"', b'"o"')
+    while not bad.requests:
+        asked(router, 4)
+    until(lambda: "m" not in router.worker().models)
+    before = len(bad.requests)
+    assert asked(router) == [200] * 60
+    assert len(bad.requests) == before
+    bad._fixed[b"/v1/models"] = models
+
+
+def test_clients_cannot_have_workers_asked_all_the_time(stub: MakeStub, route: MakeRouter) -> None:
+    """What they ask for may never have been there; their models are looked at now and then."""
+    worker = stub(says(404))
+    router = route(worker.url, health=QUIET)
+    before = len(worker.probes)
+    for _ in range(50):
+        router.http.post(PATH, json=CHAT)
+    until(lambda: len(worker.probes) > before)
+    assert len(worker.probes) <= before + 2
+
+
+def test_models_that_the_settings_tell(
+    stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is asked for these; the log says that they are wrong."""
+    worker = stub(says(404))
+    router = route({"url": worker.url, "models": ["m"]}, health=QUIET)
+    for _ in range(10):
+        assert router.http.post(PATH, json=CHAT).status_code == 404
+    told = [record.getMessage() for record in caplog.records if "404" in record.getMessage()]
+    assert told == [f"worker {worker.url[7:]}: 404; the settings say that it has 'm'"]
+    assert "m" in router.worker().models

@@ -1,0 +1,118 @@
+"""What probes say of a worker, and what they do not."""
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from router.connection import Patience
+from router.errors import Refused
+from router.health import Health
+from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
+from router.lifeline import watch
+from router.settings import HealthSettings
+from router.upstream import Upstream
+from router.worker import State
+from tests.router.fleets import fleet
+
+MODELS = b'{"data":[{"id":"m"}]}'
+
+
+class Asks(Inquiries):
+    """Answers as told, one after the other, and then as it did last."""
+
+    def __init__(self, *says: NoAnswer | None) -> None:
+        self._says = list(says)
+        self.asked = 0
+
+    async def ask(self, worker: object, path: str, **_: object) -> Answer:
+        """Answer for the worker."""
+        del worker
+        if path == "/health":
+            self.asked += 1
+            says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
+            if says is not None:
+                raise says
+        return Answer(200, MODELS)
+
+
+def probed(asks: Asks) -> list[State]:
+    """Probe a worker five times; its state at the end, and whether it was ever told of."""
+
+    async def play() -> list[State]:
+        one = fleet(workers=1)
+        states: list[State] = []
+        settings = HealthSettings.model_validate({"interval": "1ms", "timeout": "1s"})
+        health = Health(one, settings, asks, lambda *_: None)
+        await health.start()
+        while asks.asked < 6:
+            states.append(next(iter(one.workers)).state)
+            await asyncio.sleep(0.001)
+        await health.stop()
+        return states
+
+    return asyncio.run(play())
+
+
+def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """It stays what it was, and the log says what is missing, once."""
+    caplog.set_level(logging.WARNING, "warmroute")
+    lacking = NotAsked("/health: could not be reached: [Errno 24] Too many open files")
+    assert set(probed(Asks(None, lacking))) == {State.READY}
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "cannot be probed: /health: could not be reached" in caplog.text
+
+
+def test_anything_else_does() -> None:
+    """After as many as the settings say."""
+    assert probed(Asks(None, NoAnswer("/health answered 500")))[-1] is State.DOWN
+
+
+@pytest.mark.parametrize(("ours", "kind"), [(True, NotAsked), (False, NoAnswer)])
+def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
+    """Descriptors are ours; a refusal is the worker's."""
+
+    class Lacks(Upstream):
+        async def ask(self, head: bytes, body: bytes) -> None:  # type: ignore[override]
+            del head, body
+            raise Refused("could not be reached", ours=ours)
+
+    patience = Patience(connect=1, first_byte=1, idle=1, keepalive=1)
+    worker = next(iter(fleet(workers=1).workers))
+    worker.upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
+    worker.upstream._aside = Lacks("127.0.0.1", 1, tls=None, patience=patience)
+    with pytest.raises(NoAnswer, match="/health: could not be reached") as raised:
+        asyncio.run(Inquiries().ask(worker, "/health", patience=5))
+    assert type(raised.value) is kind
+
+
+def test_the_system_watches_connections_to_workers() -> None:
+    """A node that has lost its power says nothing: the kernel asks, and gives up."""
+
+    async def play() -> tuple[int, ...]:
+        patience = Patience(connect=5, first_byte=0.2, idle=5, keepalive=5)
+        upstream = Upstream("127.0.0.1", port, tls=None, patience=patience)
+        connection = await upstream._dial()
+        transport = connection._transport
+        assert transport is not None
+        end: socket.socket = transport.get_extra_info("socket")
+        found = (
+            end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        )
+        connection.close()
+        await asyncio.sleep(0)
+        return found
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        alive, idle, unacknowledged = asyncio.run(play())
+    assert alive
+    assert 0 < idle < 60 < unacknowledged < 60_000
+
+
+def test_what_is_no_socket_is_not_watched() -> None:
+    """A transport need not show one."""
+    watch(None)
