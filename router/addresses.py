@@ -53,11 +53,9 @@ class Addresses:
             return self._known
         self._refresh(FRESH_S)
         if self._pending is not None:
-            left = self._began + PATIENCE_S - asyncio.get_running_loop().time()
-            if not self._known:
-                await asyncio.wait((self._pending,))  # whoever connects has a deadline
-            elif left > 0.0:
-                await asyncio.wait((self._pending,), timeout=left)
+            left = max(0.0, self._began + PATIENCE_S - asyncio.get_running_loop().time())
+            # (Where nothing is known there is no hurry: whoever connects has a deadline.)
+            await asyncio.wait((self._pending,), timeout=left if self._known else None)
         if not self._known:
             failure = self._failure or OSError("has no address")
             raise type(failure)(*failure.args)  # a new one: its traceback leads to us

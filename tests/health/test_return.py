@@ -46,14 +46,22 @@ def test_a_restart_ends_an_ejection_by_a_trial(
 
 
 @pytest.mark.parametrize(
-    ("then", "warm"), [(b"1.7e9", True), (b"1.8e9", False), (b"", False), (b"NaN", False)]
+    ("first", "then", "warm"),
+    [
+        (b"1.7e9", b"1.7e9", True),
+        (b"1.7e9", b"1.8e9", False),
+        (b"1.7e9", b"", False),
+        (b"", b"1.7e9", False),
+        (b"", b"", False),
+        (b"NaN", b"NaN", False),
+    ],
 )
 def test_its_prefixes_are_forgotten_unless_it_is_the_same_process(
-    stub: MakeStub, route: MakeRouter, then: bytes, warm: bool
+    stub: MakeStub, route: MakeRouter, first: bytes, then: bytes, warm: bool
 ) -> None:
     """A network that was out for a moment empties no cache."""
     worker = stub()
-    started(worker, b"1.7e9")
+    started(worker, first)
     router = route(worker.url, health=SOON)
     chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 5000}]}
 
