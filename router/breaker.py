@@ -10,6 +10,8 @@ Probes ask whether a worker is there; a breaker watches what becomes of the requ
 Where all others say that they are full, the trial may come before its time, once it has been left
 out for the shortest time there is. If no answer begins, no more is held against it.
 
+One that was restarted is let in at once: what failed is gone.
+
 What an outcome says of the worker:
 
 - worked: an answer below 400. It ends a row of failures.
@@ -179,10 +181,11 @@ class Breaker:
             self._trial_until = -inf
         return self.admits(now)
 
-    def returned(self, now: float) -> None:
-        """It was gone and is there again, as a rule another one: the next request is its trial."""
-        if self.state(now) is State.OPEN:
-            self.until = now
+    def restarted(self, now: float) -> None:
+        """What failed is gone; one more failure in a row opens it again."""
+        if not self.closed:
+            self._mark += 1  # what was sent to the one before says nothing of this one
+            self.let_in(now)
 
     # What others ask.
 

@@ -133,8 +133,6 @@ class Health:
         """Change the worker's state if the last probes say so."""
         if problem is None:
             if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
-                if worker.state is State.DOWN:
-                    worker.breaker.returned(monotonic())
                 worker.become(State.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
         elif not worker.ready or bad >= self._settings.fall:
@@ -153,8 +151,9 @@ class Health:
                 worker.kv_tokens = told.kv_tokens
         known = told.started is not None and told.started == worker.started
         if worker.state is State.DOWN and not known:
-            # It was gone, and most likely restarted: its cache is empty.
+            # It was gone, and most likely restarted: its cache is empty, and its faults are others.
             self._fleet.restarted(worker)
+            worker.breaker.restarted(monotonic())
         worker.started = told.started
 
     async def _get(self, worker: Worker, path: str) -> bytes:

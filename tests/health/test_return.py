@@ -28,10 +28,8 @@ def started(worker: Stub, at: bytes) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_a_restart_ends_an_ejection_by_a_trial(
-    stub: MakeStub, route: MakeRouter, works: bool
-) -> None:
-    """Whoever restarts a broken worker need not wait for its time to be over."""
+def test_a_restart_ends_an_ejection(stub: MakeStub, route: MakeRouter, works: bool) -> None:
+    """Whoever restarts a broken worker need not wait; if it still fails it is left out at once."""
     bad, good = stub(says(500)), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health={**health(), **SOON})
     ask(router, 6)
@@ -40,9 +38,21 @@ def test_a_restart_ends_an_ejection_by_a_trial(
     bad.script = OK if works else says(500)
     before = len(bad.requests)
     back(router, bad)
+    assert ejected(router) == [0, 0]
     assert ask(router, 4).count(200) == (4 if works else 3)
     assert ejected(router) == [0 if works else 1, 0]
     assert len(bad.requests) - before == (2 if works else 1)
+
+
+def test_a_probe_that_failed_does_not(stub: MakeStub, route: MakeRouter) -> None:
+    """It says that it is the same process, so what failed before is there still."""
+    bad, good = stub(says(500)), stub()
+    started(bad, b"1.7e9")
+    router = route(bad.url, good.url, strategy="roundrobin", health={**health(), **SOON})
+    ask(router, 6)
+    gone(router, bad)
+    back(router, bad)
+    assert ejected(router) == [1, 0]
 
 
 @pytest.mark.parametrize(
