@@ -37,8 +37,8 @@ class Seat:
         self.name = name
         self.engine = engine
         cache = engine.cache
-        self.kv_tokens: int | None = cache.capacity * engine.block_tokens
-        """Tokens it remembers."""
+        self.kv_tokens: int | None = None
+        """Nobody tells what it has behind its GPU."""
         self.room_tokens: int | None = cache.room * engine.block_tokens
         """Tokens that running requests may take."""
         self.load = Load()

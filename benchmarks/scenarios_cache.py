@@ -51,8 +51,10 @@ def wrong_capacity(size: float) -> Sequence[Check]:
     for said, factor in (("half", 0.5), ("twice", 2.0), ("four times", 4.0), ("unknown", None)):
         runs = drive(fleet=fleet)
         for seat in runs.seats:
-            known = seat.kv_tokens or 0
-            seat.kv_tokens = None if factor is None else round(factor * known)
+            if factor is None:
+                seat.room_tokens = None
+            else:
+                seat.kv_tokens = round(factor * (seat.room_tokens or 0))
         checks.append(Check(f"mean TTFT, {said}, over right", ttft(runs.run(work)) / right, 1.15))
     return checks
 

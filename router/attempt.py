@@ -66,7 +66,12 @@ class Attempt:
         """By which other processes know it."""
         self._outcome = NOTHING
         if self._tells is not None:
-            self._number = self._tells.booked(job.pool, job.prompt, choice, self.booked_at)
+            try:
+                self._number = self._tells.booked(job.pool, job.prompt, choice, self.booked_at)
+            except BaseException:  # a strategy of others may give numbers that cannot be told
+                worker.load.release(self._booking, self.booked_at)
+                job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
+                raise
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
@@ -142,6 +147,7 @@ class Attempt:
         """The attempt is over: tell everyone who learns from it."""
         job, choice = self.job, self.choice
         now = monotonic()
+        usage = self._whole_of(usage)
         if self.status:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
@@ -170,6 +176,18 @@ class Attempt:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
             self._learn(usage, usage.prompt)
+
+    def _whole_of(self, usage: Usage) -> Usage:
+        """With the 0 that was left out: older vLLMs tell cached tokens only where there are any.
+
+        Source: vLLM 0.9, `entrypoints/openai/serving_chat.py`.
+        """
+        path, tells = self.job.endpoint.path, self.worker.tells_cached
+        if usage.cached is not None:
+            tells.add(path)
+        elif usage.prompt is not None and path in tells:
+            return usage._replace(cached=0)
+        return usage
 
     def _judge(self, now: float) -> None:
         """Tell the breaker what it says of the worker; a client that left says nothing."""

@@ -182,10 +182,12 @@ class Breaker:
         return self.admits(now)
 
     def restarted(self, now: float) -> None:
-        """What failed is gone; one more failure in a row opens it again."""
+        """What failed is gone: it begins anew."""
+        self._mark += 1  # what was sent to the one before says nothing of this one
+        self._failures = 0
         if not self.closed:
-            self._mark += 1  # what was sent to the one before says nothing of this one
             self.let_in(now)
+        self._closed_at = -inf
 
     # What others ask.
 

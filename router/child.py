@@ -119,6 +119,8 @@ class Child:
             return
         try:
             await self._serving.change(opened(sealed))
+            if self._sharing is not None:
+                self._sharing.anew()
         except (CannotBuild, ValidationError) as error:
             raise Refusal(str(error)) from None
 

@@ -58,6 +58,7 @@ class Fleet:
 
     def restarted(self, worker: Worker) -> None:
         """Most likely it was restarted: what it held is gone."""
+        worker.tells_cached.clear()
         for pool in self.pools:
             if worker in pool.workers:
                 pool.forget(worker)

@@ -147,8 +147,7 @@ class Health:
         told = _NOTHING
         with suppress(NoAnswer):  # routing does without
             told = _told(await self._get(worker, "/metrics"))
-            if not worker.fixed_kv_tokens:
-                worker.kv_tokens = told.kv_tokens
+            worker.gpu_tokens = told.gpu_tokens
         known = told.started is not None and told.started == worker.started
         if worker.state is State.DOWN and not known:
             # It was gone, and most likely restarted: its cache is empty, and its faults are others.
@@ -177,8 +176,8 @@ def _models(body: bytes) -> dict[str, dict[str, Any]]:
 class _Told(NamedTuple):
     """What a worker's metrics say."""
 
-    kv_tokens: int | None = None
-    """Tokens that its KV cache holds."""
+    gpu_tokens: int | None = None
+    """Tokens that its GPU's KV cache holds."""
     started: float | None = None
     """When its process was started, in seconds since 1970."""
 
@@ -188,14 +187,14 @@ _NOTHING = _Told()
 
 def _told(metrics: bytes) -> _Told:
     """Read vLLM's `vllm:cache_config_info`, and what prometheus_client says of every process."""
-    kv_tokens, started = None, None
+    gpu_tokens, started = None, None
     with suppress(Exception):  # the parser raises whatever odd text makes it stumble over
         for family in text_string_to_metric_families(metrics.decode(errors="replace")):
             if family.name == "vllm:cache_config_info":
-                kv_tokens = kv_tokens or next(filter(None, map(_size, family.samples)), None)
+                gpu_tokens = gpu_tokens or next(filter(None, map(_size, family.samples)), None)
             elif family.name == "process_start_time_seconds":
                 started = next((sample.value for sample in family.samples), None)
-    return _Told(kv_tokens, started)
+    return _Told(gpu_tokens, started)
 
 
 def _size(sample: Sample) -> int | None:

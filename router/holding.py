@@ -122,14 +122,16 @@ class Holding:
             else:
                 if released is not None:
                     _wake(released[0])
-                if not loads:  # nobody is left: they are told so
-                    _wake_all(binding)
+                able = {model for worker in pool.taking if worker.ready for model in worker.models}
+                for held in binding:
+                    if not able or (held.prompt.model and held.prompt.model not in able):
+                        _wake(held)  # it is told that nobody is left
         self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
 
     def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:
         try:
             workers: Sequence[Worker] = pool.eligible(prompt.model)
-        except DoorError:  # nobody is there: it is told so when its time is over, or somebody is
+        except DoorError:  # nobody is there: it is told so
             return None
         return self._rank(pool, prompt, workers)
 

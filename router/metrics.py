@@ -280,7 +280,7 @@ def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
             booked.add_metric(where, worker.load.tokens_here)
             pace.add_metric(where, worker.pace.factor)
             out.add_metric(where, float(not worker.breaker.closed))
-            unsized.add_metric(where, float(worker.kv_tokens is None))
+            unsized.add_metric(where, float(worker.room_tokens is None))
             for kind, count in worker.breaker.ejections.items():
                 ejections.add_metric((*where, kind), count)
         for name, value in _sizes(pool).items():

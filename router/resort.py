@@ -57,12 +57,14 @@ class Resort:
         took = not job.retrying and self._budget.take(self._admission.in_flight)
         if not (took or job.retrying):
             return False
-        now, decision = monotonic(), job.decision
-        worker = next((worker for worker in outside if worker.breaker.hasten(now)), None)
-        if worker is not None:
-            more = job.pool.strategy.rank(job.prompt, [worker], now).candidates
-            job.decision = Decision([*decision.candidates, *more], decision.reason)
-            job.retrying = True
-        elif took:
-            self._budget.give_back()
+        now, decision, worker = monotonic(), job.decision, None
+        try:
+            worker = next((worker for worker in outside if worker.breaker.hasten(now)), None)
+            if worker is not None:
+                more = job.pool.strategy.rank(job.prompt, [worker], now).candidates
+                job.decision = Decision([*decision.candidates, *more], decision.reason)
+                job.retrying = True
+        finally:
+            if took and not job.retrying:
+                self._budget.give_back()
         return worker is not None

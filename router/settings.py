@@ -92,7 +92,8 @@ class WorkerSettings(Model):
     api_key: Secret | None = None
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None
-    """Tokens its KV cache holds. Default: what the worker reports."""
+    """Tokens of prefixes it holds, those in the host's memory included. Default: what the worker
+    reports of its GPU, and what cached tokens tell of more behind it."""
     kv_events: Endpoint | None = None
     """Where it publishes KV events, for the strategy kvaware: `tcp://host:port`; with `*` for the
     host the worker dials in. Default: what the worker reports, if it does."""

@@ -7,11 +7,14 @@ has told anew.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from itertools import count
 from os import getpid
 from time import monotonic
+
+import msgspec
 
 from router.fleet import Fleet
 from router.mirror import Mirror
@@ -22,6 +25,8 @@ from router.pool import Pool
 from router.wires import LARGEST, Inbox, Line, Outbox, Wires
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
+
+log = logging.getLogger("warmroute.processes")
 
 #: Seconds that news waits for more of it: a small part of the least prefill that matters.
 FLUSH_S = 0.002
@@ -96,6 +101,13 @@ class Sharing:
         self._outboxes[place].drop(Line.ABSENT)
         self._freed()
 
+    def anew(self) -> None:
+        """The fleet is another one: who has workers that others lacked, or lacked theirs, tells
+        and is told once more."""
+        for outbox in self._outboxes.values():
+            if outbox.line is Line.OPEN:
+                self._open_line(outbox, asks=True)
+
     # What attempts tell.
 
     def booked(self, pool: Pool, prompt: Prompt, choice: Candidate, now: float) -> int:
@@ -150,14 +162,16 @@ class Sharing:
             timer.cancel()
         news, self._news, self._bytes = self._news, [], 0
         letter = sealed(Letter(self._place, self._pid, news)) if news else b""
-        behind = False
         for outbox in self._outboxes.values():
             if letter and outbox.line is Line.OPEN:
                 outbox.write(letter)
             else:
                 outbox.push()
-            behind = behind or outbox.behind
-        if behind and "again" not in self._timers and self._loop is not None:
+            self._follow_up(outbox)
+
+    def _follow_up(self, outbox: Outbox) -> None:
+        """What could not be written is tried again soon, though there be nothing else to tell."""
+        if outbox.behind and "again" not in self._timers and self._loop is not None:
             self._timers["again"] = self._loop.call_later(AGAIN_S, self._retry)
 
     def _retry(self) -> None:
@@ -178,6 +192,7 @@ class Sharing:
             if booked.number in self._begun:
                 under_way.append(Began(booked.number, now))
         outbox.begin(letters(self._place, self._pid, under_way, LETTER_BYTES))
+        self._follow_up(outbox)
 
     def _letter(self, news: News) -> bytes:
         return sealed(Letter(self._place, self._pid, [news]))
@@ -197,6 +212,7 @@ class Sharing:
             for outbox in self._outboxes.values():
                 if outbox.line is Line.OPEN and not outbox.behind:
                     outbox.write(sign)
+                    self._follow_up(outbox)
         self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
 
     # What the others tell.
@@ -214,7 +230,11 @@ class Sharing:
         data = self._inbox.read()
         if not data:
             return False
-        letter, now = opened(data), monotonic()
+        try:
+            letter, now = opened(data), monotonic()
+        except msgspec.DecodeError as error:  # of another release, which took its place on disk
+            log.error("what another process tells cannot be read: %s", error)
+            return True
         place, outbox = letter.place, self._outboxes[letter.place]
         self._heard[place] = letter.pid, now
         for news in letter.news:

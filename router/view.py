@@ -147,7 +147,7 @@ def _status(pool: str, worker: Worker) -> WorkerStatus:
         models=sorted(worker.models),
         in_flight=worker.load.here,
         wait_seconds=worker.wait(),
-        kv_tokens=worker.kv_tokens,
+        kv_tokens=worker.kv_tokens or worker.room_tokens,
         kv_tokens_booked=worker.load.tokens_here,
         pace_factor=worker.pace.factor,
     )

@@ -48,8 +48,11 @@ class Worker:
         self.models: dict[str, dict[str, Any]] = {}
         """What `/v1/models` says of each, by name."""
         self.kv_tokens: int | None = None
+        """Tokens that it holds on all tiers, as the settings tell."""
+        self.gpu_tokens: int | None = None
+        """Tokens that its GPU holds, as it says."""
         self.stateful = self.draining = False
-        self.fixed_models = self.fixed_kv_tokens = False
+        self.fixed_models = False
         """The settings tell; the worker is not asked."""
         self.discovered_at = -inf
         """When it was asked last, on the loop's clock."""
@@ -65,6 +68,8 @@ class Worker:
         self.ready = False
         """It can be sent requests."""
 
+        self.tells_cached: set[str] = set()
+        """Paths of endpoints under which it has told how much of a prompt was cached."""
         self.takes_ids = False
         """It can be sent a chat's token ids along, and counts as we do."""
         self._doubted_at = -inf
@@ -87,14 +92,12 @@ class Worker:
         """
         self.stateful, self.draining = stateful, draining
         self.api_key = None if api_key is None else api_key.encode()
-        if (self.fixed_models and not models) or (self.fixed_kv_tokens and kv_tokens is None):
+        if self.fixed_models and not models:
             self.discovered_at = -inf
         if models:  # else those it had stay until it is asked
             self.models = {name: _described(name) for name in models}
-        if kv_tokens is not None or self.fixed_kv_tokens:
-            self.kv_tokens = kv_tokens
+        self.kv_tokens = kv_tokens
         self.fixed_models = bool(models)
-        self.fixed_kv_tokens = kv_tokens is not None
 
     def reach(self, upstream: Upstream) -> None:
         """Ask it by other connections; what is under way ends on those it is on."""
@@ -113,8 +116,10 @@ class Worker:
 
     @property
     def room_tokens(self) -> int | None:
-        """Tokens that the requests running there may take: what it says it holds on its GPU."""
-        return self.kv_tokens
+        """Tokens that the requests running there may take: those of its GPU."""
+        if self.gpu_tokens is None or self.kv_tokens is None:
+            return self.gpu_tokens or self.kv_tokens
+        return min(self.gpu_tokens, self.kv_tokens)
 
     def wait(self) -> float:
         """Seconds of prefill booked on it and not yet done."""

@@ -87,7 +87,8 @@ class WorkerView(Protocol):
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens of prefixes that it keeps, on all its tiers; None while unknown."""
+        """Tokens of prefixes that it keeps, on all its tiers; None where nobody has said. Then it
+        keeps `room_tokens` on its GPU, and perhaps more behind it."""
 
     @property
     def room_tokens(self) -> int | None:

@@ -20,7 +20,7 @@ from strategies.base import (
 )
 from strategies.cost import Costs, held_tokens
 from strategies.loads import Held, Loading, Loads
-from strategies.prefixaware import SLACK
+from strategies.prefixaware import SLACK, capacity_of
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.promoted import Promoted
 from strategies.ranking import ordered_as
@@ -177,7 +177,7 @@ class KvAware:
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once: a burst of siblings finds its first."""
         self._costs.placed(prompt, now)
-        name, room = worker.name, worker.kv_tokens
+        name, room = worker.name, capacity_of(worker)
         judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
@@ -215,8 +215,9 @@ class KvAware:
         self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys:
             more = cached - candidate.held_tokens
-            room = candidate.worker.kv_tokens
-            tree.correct(placed.placement, more if abs(more) > SLACK else 0, room)
+            more = more if abs(more) > SLACK else 0
+            told = candidate.worker.kv_tokens is not None
+            tree.correct(placed.placement, more, capacity_of(candidate.worker), told=told)
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             judged = predicted if placed.judged else None

@@ -37,7 +37,8 @@ LONGEST_S = 30.0
 LOOK_S, FULL_LOOK_S = 0.5, 0.1
 #: How many of the best workers are remembered between two decisions.
 REMEMBERED = 16
-#: How many are looked at each time: of each tenant the first, then of each the second, and so on.
+#: How many are looked at each time: of each line the first, then of each the second, and so on.
+#: A tenant has a line for each model: who waits for one hides nobody who waits for another.
 LOOKED_AT = 64
 #: What a look takes its time for is deciding anew, which compares all workers. So many comparisons
 #: it may make for those for whom it is time, the longest overdue first, and as many for those for
@@ -52,12 +53,12 @@ class Held(Generic[T]):
         "again",
         "full",
         "item",
+        "line",
         "load",
         "prefill_s",
         "prompt",
         "rests",
         "since",
-        "tenant",
         "tokens",
     )
 
@@ -66,7 +67,7 @@ class Held(Generic[T]):
     ) -> None:
         self.item = item
         """Whatever the caller wants back with it."""
-        self.tenant = tenant
+        self.line = tenant, prompt.model
         self.prompt = prompt
         self.since = since
         self.look(decision, since)
@@ -119,8 +120,8 @@ class LateBinding(Generic[T]):
     """Who is held. Every time is the caller's clock, in seconds."""
 
     def __init__(self) -> None:
-        # Of each tenant, whoever came first first.
-        self._lines: dict[str, dict[Held[T], None]] = {}
+        # Whoever came first first.
+        self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0
         self._promised: set[Load] = set()
 
@@ -128,7 +129,7 @@ class LateBinding(Generic[T]):
         return self._held
 
     def __iter__(self) -> Iterator[Held[T]]:
-        """Those held, of each tenant whoever came first first."""
+        """Those held, of each line whoever came first first."""
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
@@ -146,13 +147,13 @@ class LateBinding(Generic[T]):
         """Hold it; it leaves by `release` or by `leave`."""
         held = Held(item, prompt, now, decision, tenant)
         self._promise(held, now)
-        self._lines.setdefault(tenant, {})[held] = None
+        self._lines.setdefault(held.line, {})[held] = None
         self._held += 1
         return held
 
     def leave(self, held: Held[T], now: float) -> None:
         """Its client has gone. Doing it twice, or after its release, changes nothing."""
-        if held in self._lines.get(held.tenant, ()):
+        if held in self._lines.get(held.line, ()):
             self._remove(held)
             self._clear()
             for other in islice(self, LOOKED_AT):
@@ -205,11 +206,11 @@ class LateBinding(Generic[T]):
 
     def _looked_at(self, now: float) -> list[Held[T]]:
         """Those it is the turn of, the least need first."""
-        tenants = list(islice(self._lines, LOOKED_AT))
-        lines = [self._lines[tenant] for tenant in tenants]
+        names = list(islice(self._lines, LOOKED_AT))
+        lines = [self._lines[name] for name in names]
         if len(self._lines) > LOOKED_AT:  # the others are next
-            for tenant in tenants:
-                self._lines[tenant] = self._lines.pop(tenant)
+            for name in names:
+                self._lines[name] = self._lines.pop(name)
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
         return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
 
@@ -223,11 +224,11 @@ class LateBinding(Generic[T]):
         return any(now - next(iter(line)).since >= LONGEST_S for line in self._lines.values())
 
     def _remove(self, held: Held[T]) -> None:
-        """Take it out; its tenant's turn has been."""
-        line = self._lines.pop(held.tenant)
+        """Take it out; its line's turn has been."""
+        line = self._lines.pop(held.line)
         del line[held]
         if line:
-            self._lines[held.tenant] = line
+            self._lines[held.line] = line
         self._held -= 1
 
     def _promise(self, held: Held[T], now: float) -> None:

@@ -53,7 +53,8 @@ class PrefixAware:
         self._costs.placed(prompt, now)
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
-        placement = self._tree.insert(keys, worker.name, worker.kv_tokens, ends, unit, tail=tail)
+        capacity = capacity_of(worker)
+        placement = self._tree.insert(keys, worker.name, capacity, ends, unit, tail=tail)
         self._placed[id(prompt), worker.name] = placement
         worker.load.share(self._tree.shared(worker.name), now)
 
@@ -71,7 +72,9 @@ class PrefixAware:
         cached = outcome.cached_tokens
         if cached is not None and prompt.keys:
             more = cached - candidate.held_tokens
-            tree.correct(placement, more if abs(more) > SLACK else 0, worker.kv_tokens)
+            more = more if abs(more) > SLACK else 0
+            told = worker.kv_tokens is not None
+            tree.correct(placement, more, capacity_of(worker), told=told)
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""
@@ -89,6 +92,11 @@ class PrefixAware:
     def gauges(self) -> Mapping[str, float]:
         """Size of the tree."""
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
+
+
+def capacity_of(worker: WorkerView) -> int | None:
+    """Tokens of prefixes that it is said to hold, or that its GPU is."""
+    return worker.room_tokens if worker.kv_tokens is None else worker.kv_tokens
 
 
 def _reason(held: int, most: int) -> str:

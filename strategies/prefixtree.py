@@ -156,11 +156,17 @@ class PrefixTree:
                 left = shadow.take(entry, left)
             node = node.parent
 
-    def correct(self, placement: Placement, more: float, capacity: float | None) -> None:
-        """It reported `more` cached tokens than it was believed to hold; or fewer, if negative."""
+    def correct(
+        self, placement: Placement, more: float, capacity: float | None, *, told: bool = True
+    ) -> None:
+        """It reported `more` cached tokens than it was believed to hold; or fewer, if negative.
+
+        Unless its capacity was `told`, that is its GPU's alone.
+        """
         shadow = placement.shadow
         if not self._knows(shadow):
             return
+        shadow.hear(told=told)
         if more > 0:
             shadow.more()
         elif more == 0:

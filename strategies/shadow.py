@@ -22,11 +22,15 @@ ENTRY_BYTES, KEY_BYTES = 760, 8
 MOST_LOST = 0.5
 #: A learned capacity never falls below this part of what the worker is said to hold, nor rises
 #: above so many times it.
-LEAST, MOST = 0.25, 4.0
+LEAST, MOST = 0.25, 16.0
+#: How many times what its GPU holds a worker that reports is believed to hold where nobody has said
+#: what lies behind it, the host's memory say. Too much is noticed by the first reports, and too
+#: little only prompt by prompt.
+BEHIND = 5.0
 #: How many entries in use are passed over at a time.
 MOST_PASSED = 8
 #: What one report may do to a learned capacity: fewer tokens than believed, more, just as many.
-LOWER, RISE, RETURN = 0.95, 1.05, 0.001
+LOWER, RISE, RETURN = 0.5, 1.3, 0.001
 
 
 class Entry:
@@ -58,9 +62,11 @@ class Shadow:
         "clock",
         "first",
         "leaving",
+        "reports",
         "scale",
         "shared",
         "size",
+        "told",
         "worker",
     )
 
@@ -80,6 +86,10 @@ class Shadow:
         """Placements so far."""
         self.scale = 1.0
         """Its capacity as learned, in parts of what it is said to hold."""
+        self.reports = False
+        """It has told how much of a prompt was cached."""
+        self.told = True
+        """How much it holds was told, all of it."""
         self.first = Entry(None)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
 
     def touch(self, entry: Entry) -> None:
@@ -191,6 +201,12 @@ class Shadow:
         self._cut(entry, blocks)
         return left
 
+    def hear(self, *, told: bool) -> None:
+        """It tells how much of a prompt was cached; what it holds in all was `told`, or was not."""
+        if not (self.reports or told):
+            self.scale = BEHIND
+        self.reports, self.told = True, told
+
     def lost(self, stamp: int, capacity: float | None) -> None:
         """What was used last at `stamp` is not there any more: nor is anything older."""
         ring, least = self.first, self.size * (1.0 - MOST_LOST)
@@ -207,5 +223,6 @@ class Shadow:
         self.scale = min(MOST, self.scale * RISE)
 
     def right(self) -> None:
-        """It holds just what was believed: what was wrong before may be so no longer."""
-        self.scale += RETURN * (1.0 - self.scale)
+        """It holds just what was believed: what was told, and was wrong before, may be right."""
+        if self.told:
+            self.scale += RETURN * (1.0 - self.scale)

@@ -288,7 +288,7 @@ def test_a_mirror_forgets_as_its_worker_does(monkeypatch: pytest.MonkeyPatch) ->
         runs = drive(fleet=tight)
         if not known:
             for seat in runs.seats:
-                seat.kv_tokens = None
+                seat.kv_tokens = 1 << 40
         return sum(
             max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0))
             for placed in runs.run(work)

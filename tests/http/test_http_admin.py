@@ -335,7 +335,7 @@ def test_a_worker_that_tells_nonsense_of_its_cache(
     worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
     router = route(worker.url, **SLOW)
     assert router.worker().ready
-    assert router.worker().kv_tokens is None
+    assert router.worker().room_tokens is None
 
 
 def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> None:

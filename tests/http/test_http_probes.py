@@ -185,6 +185,6 @@ def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: 
     )
     router = route(worker.url, health={"interval": "10ms"})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert router.worker().kv_tokens is None
+    assert router.worker().room_tokens is None
     passed = len(worker.probes)
     until(lambda: len(worker.probes) > passed + 2)

@@ -276,6 +276,27 @@ def test_a_worker_for_another_model_takes_its_own(
     assert [answer.result().status_code for answer in answers] == [200] * 4
 
 
+def test_those_held_hear_that_their_model_is_gone(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Though the pool has other workers: at once, as those in line do."""
+    gate = Gate()
+    stays, goes = (stub(gate.script(), model) for model in "mn")
+    soon = {"interval": "50ms", "fall": 1}
+    router = route(stays.url, goes.url, health=soon, timeouts={"queue": "25s"})
+    first = ask(router, crowd, "long", 60_000, "n")
+    until(lambda: len(goes.requests) == 1)
+    other = ask(router, crowd, "other", 2000, "n")
+    until(held(router, 1))
+    before = monotonic()
+    goes.well = False
+    reply = other.result()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_worker")
+    assert monotonic() - before < 15
+    gate.opened.set()
+    first.result()
+
+
 def test_an_explanation_says_what_would_be_waited_for(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:

@@ -213,6 +213,16 @@ def test_tenants_take_turns_at_being_looked_at() -> None:
     assert desk.released()[0] == "other"
 
 
+def test_who_waits_for_one_model_hides_nobody_who_waits_for_another() -> None:
+    """However many a tenant has held for a worker that stays busy, or that is not there."""
+    desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a")
+    assert desk.come("last", 2, model="b")
+    desk.now = 10.0
+    assert desk.released() == ["last"]
+
+
 def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
     """Those left out are looked at next."""
     desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strategies.blocks import TEXT_ENDS
 from strategies.prefixtree import AT_ONCE, LONGEST_ANSWER, Placement, PrefixTree
+from strategies.shadow import BEHIND
 
 Prompt = tuple[int, ...]
 _prompts = st.lists(st.integers(0, 2), max_size=8).map(tuple)
@@ -194,7 +195,42 @@ def test_one_report_does_not_empty_a_shadow() -> None:
     tree.close(again)
     tree.correct(again, -2, 40)
     assert len(tree) == 20
-    assert tree._shadows["w"].scale == 0.95
+    assert tree._shadows["w"].scale == 0.5
+
+
+def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
+    """Once a worker reports it is believed to hold more, until it tells that it does not."""
+    tree = PrefixTree(_LARGE)
+
+    def report(number: int, more: float) -> int:
+        placed = tree.insert(keys((number, 1)), "w", 10)
+        tree.close(placed)
+        tree.correct(placed, more, 10, told=False)
+        return len(tree)
+
+    for number in range(20):
+        tree.close(tree.insert(keys((number, 1)), "w", 10))
+    assert len(tree) == 10  # of its GPU alone
+    assert max(report(number, 0) for number in range(60)) == 10 * BEHIND
+    fewer = report(50, -2)
+    assert fewer <= 10 * BEHIND / 2 + 2
+    assert max(report(number, 0) for number in range(100, 200)) <= fewer + 2
+    assert max(report(number, 5) for number in range(200, 400)) > 10 * BEHIND
+
+
+def test_what_was_told_is_come_back_to() -> None:
+    """What was wrong for a while may be right again; of what nobody told there is nothing such."""
+    tree = PrefixTree(_LARGE)
+    scales = []
+    for told in (True, False):
+        for _ in range(2):
+            for number in range(300):
+                placed = tree.insert(keys((number, 1)), f"{told}", 10)
+                tree.close(placed)
+                tree.correct(placed, 5 if number < 3 else 0, 10, told=told)
+            scales.append(tree._shadows[f"{told}"].scale)
+    assert 1.0 < scales[0] < 1.3**3
+    assert scales[2] == pytest.approx(BEHIND * 1.3**3)
 
 
 @settings(max_examples=30)
