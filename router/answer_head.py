@@ -14,8 +14,10 @@ class Head:
         self.headers = headers
         self.length = length
         """Bytes of the body, if it was told; of another answer, if it is told again."""
-        self.stream = header(headers, b"content-type").startswith(b"text/event-stream")
-        """It is a stream of events."""
+        kind, coding = header(headers, b"content-type"), header(headers, b"content-encoding")
+        plain = coding.lower() in {b"", b"identity"}
+        self.stream = plain and kind.lower().startswith(b"text/event-stream")
+        """It is a stream of events, and they can be told apart."""
         self.dated = bool(header(headers, b"date"))
         self._fields: bytes | None = None
 

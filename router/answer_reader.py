@@ -30,7 +30,7 @@ class AnswerReader:
         """Begin with another answer."""
         self._headers: Headers = []
         self._head_size = 0
-        self._framed = False
+        self._framed = self._coded = False
         self._length: int | None = None
         self._interim = False
         self.head: Head | None = None
@@ -114,7 +114,9 @@ class AnswerReader:
             self._framed = True
             self._length = int(value)
         elif name == b"transfer-encoding":
-            self._framed = True
+            if self._coded or value.strip().lower() != b"chunked":  # RFC 9112 section 6.1
+                raise ValueError("a transfer coding that is not understood")
+            self._framed = self._coded = True
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -127,7 +129,7 @@ class AnswerReader:
         if status >= 200:
             self.head = Head(status, self._headers, self._length)
         else:  # what it tells of itself is not told of the answer
-            self._framed, self._length, self._interim = False, None, True
+            self._framed, self._coded, self._length, self._interim = False, False, None, True
         self._headers = []
 
     def on_body(self, data: bytes) -> None:

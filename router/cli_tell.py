@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 import uvloop
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +17,9 @@ from router.cli_terminal import Workers, fail, load, out
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.settings import LogSettings, Settings
+
+#: Columns of a table that is not cut, wherever it is printed.
+_WIDEST = 400
 
 
 def check(
@@ -104,7 +108,9 @@ def explain(
     if as_json:
         print(explaining.to_json(found))
     else:
-        out.print(explaining.table(found))
+        out.print(explaining.sentence(found))
+        # As wide as it is: names may differ at their ends alone.
+        Console(width=_WIDEST).print(explaining.table(found))
 
 
 def schema() -> None:

@@ -143,5 +143,7 @@ def simulate(
             tokenizer=tokenizer,
         )
         run_fleet(settings, announce)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise fail(str(error)) from None
+    except (ValueError, OverflowError) as error:
+        raise fail(str(error), 2) from None

@@ -9,7 +9,7 @@ from time import monotonic
 
 import httpx
 import msgspec
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -85,14 +85,34 @@ def explained_by(url: str, path: str, body: bytes, key: str | None) -> Explanati
             timeout=PATIENCE_S,
             trust_env=False,
         )
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        raise CannotExplain(f"{url} is not a URL: write http://host:port") from None
     except httpx.HTTPError as error:
         raise CannotExplain(f"{url} does not answer: {error}") from None
     if answer.status_code != 200:
-        raise CannotExplain(f"{url} answered {answer.status_code}: {answer.text[:500]}")
+        raise CannotExplain(f"{url} answered {answer.status_code}: {_said(answer)}")
     try:
         return msgspec.json.decode(answer.content, type=Explanation)
     except msgspec.DecodeError as error:
         raise CannotExplain(f"{url} gave no explanation: {error}") from None
+
+
+def _said(answer: httpx.Response) -> str:
+    """Return what an error says, where it is one of a router's."""
+    try:
+        return msgspec.json.decode(answer.content, type=_Refusal).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return answer.text[:500]
+
+
+class _Why(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    """An error in OpenAI's shape."""
+
+    error: _Why
 
 
 def _endpoint(path: str) -> Endpoint:
@@ -114,12 +134,20 @@ def to_json(explanation: Explanation) -> str:
     return msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode()
 
 
-def table(explanation: Explanation) -> Group:
-    """For people: seconds, the best worker first."""
+def sentence(explanation: Explanation) -> Group:
+    """For people: what was asked, and why the first worker is first."""
+    model = explanation.model or "(no model)"
+    about = f"{model}: {explanation.tokens} tokens, {explanation.blocks} blocks"
+    return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
+
+
+def table(explanation: Explanation) -> Table:
+    """Return the terms, in seconds, the best worker first."""
     found = Table(box=None, pad_edge=False)
     headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
     for heading in headings:
-        found.add_column(heading, justify="left" if heading == "worker" else "right")
+        justify: JustifyMethod = "left" if heading == "worker" else "right"
+        found.add_column(heading, justify=justify, no_wrap=True)
     for term in explanation.workers:
         seconds = (
             term.wait,
@@ -132,6 +160,4 @@ def table(explanation: Explanation) -> Group:
         )
         cells = (f"{value:.3f}" for value in seconds)
         found.add_row(Text(term.worker), str(term.held_tokens), *cells)
-    about = f"{explanation.model}: {explanation.tokens} tokens, {explanation.blocks} blocks"
-    why = f"{explanation.reason}: {explanation.words}"
-    return Group(Text(about), Text(why), Text(), found)
+    return found

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from router.openai import UNEXPECTED
+from router.errors import BadRequest
+from router.openai import UNEXPECTED, entries, is_list
 
 T = TypeVar("T")
 
@@ -29,9 +30,6 @@ _WORDS = frozenset(
 )
 
 
-_BRACKET = ord("[")
-
-
 class _Part(msgspec.Struct):
     type: Any = None
     uuid: Any = None
@@ -40,21 +38,21 @@ class _Part(msgspec.Struct):
     """What a tool returned, in `/v1/messages`."""
 
 
-_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _part = msgspec.json.Decoder(_Part).decode
 
 
-def is_list(raw: msgspec.Raw) -> bool:
-    """Whether what stands there can be nothing else than a list."""
-    return len(raw) > 0 and memoryview(raw)[0] == _BRACKET
-
-
 def others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """Count the parts that are not text in what may be a list of parts."""
+    """Count the parts that are not text in what may be a list of parts.
+
+    Raises BadRequest: a list that is too much to look at might hold nothing else.
+    """
     if not is_list(raw):
         return 0
+    found = entries(raw)
+    if found is None:
+        raise BadRequest("A message has more parts than can be read, or something else among them.")
     count = 0
-    for entry in _entries(raw):
+    for entry in found:
         part = _decoded(_part, entry)
         if part is None:  # a string, which is text
             continue
@@ -63,11 +61,6 @@ def others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
         elif outermost:
             count += others(part.content, outermost=False)
     return count
-
-
-def _entries(raw: msgspec.Raw) -> list[msgspec.Raw]:
-    """Return what a list holds; nothing if it is none."""
-    return _decoded(_list, raw) or []
 
 
 def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:

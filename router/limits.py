@@ -7,8 +7,8 @@ requests are too short for that, and in most of them no message is a list of par
 from collections.abc import Sequence
 
 from router.errors import BadRequest
-from router.images import is_list, others
-from router.openai import Endpoint, Message, Prompted, Request, messages
+from router.images import others
+from router.openai import Endpoint, Message, Prompted, Request, is_list, messages
 from router.settings import LimitSettings
 
 

@@ -1,6 +1,6 @@
 """The inference endpoints we speak, and what we read of a request: as little as possible."""
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -121,6 +121,10 @@ class Request(_Fields):
     """Those that are no messages are empty ones."""
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Whatever it holds."""
+
+
 class _Odd(_Fields):
     """A request that is not as expected, and is read with care."""
 
@@ -131,8 +135,17 @@ _decode = msgspec.json.Decoder(Request).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _message = msgspec.json.Decoder(Message).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_shapes = msgspec.json.Decoder(list[str | _Object]).decode
 #: What decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
+#: Elements of a list that are looked at one by one.
+MOST_ENTRIES = 16_384
+_BRACKET = ord("[")
+#: Fields of a form; Starlette, which vLLM reads forms with, takes as many.
+MOST_FIELDS = 1000
+#: A field that is written otherwise than it is meant: one reader undoes that, another does not. It
+#: is not used any more (RFC 7578 section 4.7).
+_ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *\r)", re.IGNORECASE)
 #: Of a form, where they are text.
 _FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
 
@@ -149,6 +162,8 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
 
 def _parse_odd(body: bytes) -> Request:
     """Find out what is wrong, and whether it is for us to judge."""
+    if not body:
+        raise BadRequest("The request body is not valid JSON: it is empty.")
     try:
         odd = _decode_odd(body)
     except msgspec.ValidationError as error:
@@ -160,12 +175,36 @@ def _parse_odd(body: bytes) -> Request:
     return Request(**fields, messages=messages(odd.messages))
 
 
-def messages(raw: msgspec.Raw) -> list[Message]:
-    """Read a list of messages or items; none if it is no list."""
+def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
+    """Return what a list holds; None if it is none, or if that is too much to look at each.
+
+    Each takes microseconds, in which nobody is served. So of a long one no more than
+    `MOST_ENTRIES` are looked at, and none where one is neither an object nor a text: no worker
+    takes those.
+    """
     try:
-        return [_read(entry) for entry in _list(raw)]
+        if len(raw) > 2 * MOST_ENTRIES and len(_shapes(raw)) > MOST_ENTRIES:
+            return None
+        return _list(raw)
     except UNEXPECTED:
+        return None
+
+
+def messages(raw: msgspec.Raw) -> list[Message]:
+    """Read a list of messages or items; none if it is no list. Raises BadRequest."""
+    found = entries(raw)
+    if found is None:
+        if is_list(raw):
+            raise BadRequest(
+                "The request has more messages than can be read, or something else among them."
+            )
         return []
+    return [_read(entry) for entry in found]
+
+
+def is_list(raw: msgspec.Raw) -> bool:
+    """Whether what stands there can be nothing else than a list."""
+    return len(raw) > 0 and memoryview(raw)[0] == _BRACKET
 
 
 def _read(raw: msgspec.Raw) -> Message:
@@ -177,18 +216,29 @@ def _read(raw: msgspec.Raw) -> Message:
 
 def _form(body: bytes, content_type: bytes) -> dict[str, str]:
     """Return the form fields of an upload; of those given twice the last, as vLLM does."""
+    if content_type.partition(b";")[0].strip().lower() != b"multipart/form-data":
+        raise BadRequest("The request body must be a form: `multipart/form-data`.")
+    if _ENCODED.search(body):
+        raise BadRequest("A form's fields must not have a Content-Transfer-Encoding.")
     found: dict[str, str] = {}
+    count = 0
+
+    def counted(_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > MOST_FIELDS:
+            raise ValueError(f"it has more than {MOST_FIELDS} fields")
 
     def on_field(field: Field) -> None:
+        counted(field)
         if field.field_name in _FORM_FIELDS and field.value is not None:
             found[field.field_name.decode()] = field.value.decode(errors="replace")
 
-    ignore: Callable[[Any], None] = lambda _: None  # noqa: E731
     try:
         form = python_multipart.create_form_parser(
             {"Content-Type": content_type},
             on_field,
-            ignore,
+            counted,
             config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # the body is in memory already
         )
         form.write(body)

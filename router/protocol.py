@@ -271,10 +271,10 @@ class Client(asyncio.Protocol):
         self._deaf = self._closing = True
         self._waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         self.deadline = self._loop.time() + (self._bounds.write_s if self._full else LINGER_S)
-        if self._refusal is not None and transport.can_write_eof():
+        if transport.can_write_eof():  # closed with something unread, our answer might be lost
             transport.write_eof()
         else:  # TLS passes over what the client still sends, until it closes
             transport.close()

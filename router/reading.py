@@ -59,11 +59,13 @@ class Reader:
 
     __slots__ = (
         "_add",
+        "_behind",
         "_bodiless",
         "_body",
         "_body_bytes",
         "_body_limit",
         "_chunks",
+        "_first",
         "_head_bytes",
         "_headers",
         "_missing",
@@ -101,6 +103,8 @@ class Reader:
         self._bodiless = b""
         """How the body is framed that is still to be read after a wish to upgrade."""
         self._read = self._head_bytes = 0
+        self._first = self._behind = False
+        """The next request begins with what is read; others came before it in the same read."""
         self._recall: Recall[Head] = Recall()
         self._whole: Head | None = None
         """The head that was read last, if it may come again."""
@@ -135,16 +139,21 @@ class Reader:
         self._read = size = len(data)
         self._received += size
         self._head_bytes = self._head_bytes + size if self.in_head else size
+        self._first = between
+        rest: bytes | None = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._pass_over(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             raise (cause if isinstance(cause, DoorError) else error) from None
         except httptools.HttpParserError as error:
             if not self.last:
                 raise BadRequest(f"This is not a request in HTTP/1.1: {error}.") from None
+        if rest is not None:
+            self._received -= len(rest)  # it is counted when it is read
+            self._pass_over(rest)
         if self._whole is not None and between and not self.in_head:
             self._recall.keep(data, self._whole)
         if self._chunks:
@@ -207,6 +216,9 @@ class Reader:
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._begin()
+        self._behind, self._first = not self._first, False
+        if self._behind:  # how much of the read is its own is not known
+            self._received = self._head_bytes = 0
         self.in_head = True
         self._whole = None
         self.progress += 1
@@ -234,7 +246,7 @@ class Reader:
         self.progress += 1
         parser, headers, bounds = self._parser, self._headers, self.bounds
         if len(headers) > bounds.header_count or (
-            self._head_bytes > bounds.headers
+            (self._behind or self._head_bytes > bounds.headers)
             and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
         ):
             raise self._headers_too_large(len(headers))

@@ -15,7 +15,7 @@ from pydantic import (
 
 from router.units import Address, Duration, Size, shown
 
-NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,64}$"
+NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,259}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
 ENDPOINT_PATTERN = (
     r"^(tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc://[!-~]{1,100})$"
@@ -68,7 +68,7 @@ def url_address(value: object) -> Address:
 def _name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(NAME_PATTERN[1:-1], value):
         raise ValueError(
-            f"{shown(value)} is not a name: write 1 to 64 letters, digits and . _ : - [ ]"
+            f"{shown(value)} is not a name: write 1 to 259 letters, digits and . _ : - [ ]"
         )
     return value
 

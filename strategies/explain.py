@@ -65,13 +65,21 @@ def explain(prompt: Prompt, decision: Decision, waits: Waits = "") -> Explanatio
     )
 
 
+#: Of strategies that count no seconds.
+_FREE = {
+    "turn": "It is {}'s turn.",
+    "prefix": "Prompts that begin like this one go to {}.",
+    "spill": "Where prompts that begin like this one go has more than its share; {} is next.",
+}
+
+
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say in a sentence why the first is first."""
     first = decision.candidates[0]
     name = first.worker.name
     reason = decision.reason.partition(" ")[0]  # after it, what was doubted
     if first.cost is FREE:
-        return f"It is {name}'s turn." if reason == "turn" else f"{name} was chosen."
+        return _FREE.get(reason, "{} was chosen.").format(name)
     if reason == "cold":
         return f"Nobody holds any of it; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":

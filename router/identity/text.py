@@ -14,7 +14,16 @@ import msgspec
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.identity.part import Part
-from router.openai import UNEXPECTED, Endpoint, Message, Prompted, Request, messages
+from router.openai import (
+    UNEXPECTED,
+    Endpoint,
+    Message,
+    Prompted,
+    Request,
+    entries,
+    is_list,
+    messages,
+)
 
 
 class _Kind(Enum):
@@ -40,7 +49,7 @@ _apart = attrgetter(*_APART)
 _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_content = msgspec.json.Decoder(str | list[msgspec.Raw] | None).decode
+_content = msgspec.json.Decoder(str | None).decode
 _part = msgspec.json.Decoder(Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
@@ -157,11 +166,14 @@ def _spelled(raw: msgspec.Raw) -> bytes:
 
 def _read(raw: msgspec.Raw) -> bytes | list[msgspec.Raw]:
     """Return the text of a message, or its parts."""
+    if is_list(raw):
+        found = entries(raw)
+        return bytes(raw) if found is None else found
     try:
         content = _content(raw) if raw else None
     except UNEXPECTED:
         return bytes(raw)
-    return content if isinstance(content, list) else (content or "").encode()
+    return (content or "").encode()
 
 
 def _piece(raw: msgspec.Raw) -> tuple[bytes, _Kind]:

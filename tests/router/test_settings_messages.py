@@ -10,7 +10,7 @@ WORKER = "workers: [http://a:1]\n"
 DURATION = "is not a duration: write a whole number and a unit (ms, s, m, h, d), such as 30s"
 URL = "is not a worker's URL: write http://host:port"
 PATH = "has a path or a query: write only http://host:port, requests bring their own path"
-NAME = "is not a name: write 1 to 64 letters, digits and . _ : - [ ]"
+NAME = "is not a name: write 1 to 259 letters, digits and . _ : - [ ]"
 WHOLE = "is not the name of a model: write it in full, without *"
 ONE_POOL = "; a worker stands in one pool, and a pool may have several models"
 PATTERN = "is not a model pattern: write an exact name, or how it begins with one * at the end"
@@ -156,7 +156,7 @@ def test_a_wrong_setting_gets_one_sentence(line: str, said: str) -> None:
         ("{url: http://a:1, name: gpu 2}", f'workers[0].name: "gpu 2" {NAME}'),
         ("{url: http://a:1, name: ''}", f'workers[0].name: "" {NAME}'),
         ("{url: http://a:1, name: 5}", f"workers[0].name: 5 {NAME}"),
-        (f"http://{'a' * 63}:1", f'workers[0]: "{"a" * 60}…" {NAME}'),
+        (f"http://{'a' * 300}:1", f'workers[0]: "{"a" * 60}…" {NAME}'),
         ("{url: http://a:1, models: x}", "workers[0].models: must be a list"),
         ("{url: http://a:1, models: []}", "workers[0].models: must not be empty"),
         ("{url: http://a:1, models: ['a*b']}", f'workers[0].models[0]: "a*b" {WHOLE}'),

@@ -119,7 +119,7 @@ def test_none_is_something_else_than_nothing() -> None:
         ),
         (
             "auth: {keys: [{key: '${ONE}', name: a b}]}",
-            ['"a b" is not a name: write 1 to 64 letters, digits and . _ : - [ ]'],
+            ['"a b" is not a name: write 1 to 259 letters, digits and . _ : - [ ]'],
         ),
         (
             "auth: {keys: ['${SHORT}']}",
