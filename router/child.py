@@ -50,8 +50,8 @@ class Child:
 
     def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
-        passing = Passing(order.posts, order.place - 1) if order.posts else None
-        self._serving = Serving(settings, order.place, passing)
+        self._passing = Passing(order.posts, order.place - 1) if order.posts else None
+        self._serving = Serving(settings, order.place, self._passing)
         self._server = self._serving.server
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
@@ -103,6 +103,10 @@ class Child:
                 self._end()
             case "now":
                 self._server.stop(now=True)
+            case "again" if self._passing is not None:
+                self._passing.again()
+            case "alive":
+                pass  # that there is an answer says all
             case "gone" if self._sharing is not None:
                 self._sharing.gone(*msgspec.msgpack.decode(body, type=tuple[int, int]))
             case "metrics":

@@ -68,7 +68,7 @@ class Commons:
         return Posts(self._memory, self._pairs[place][1].fileno(), outboxes)
 
     def shut(self, place: int) -> None:
-        """The process at a place has ended, or not begun: nobody is to pass it anything."""
+        """The process at a place is not there, or hangs: nobody is to pass it anything."""
         Shares(self._cells, place, self._count).shut()
 
     def close(self) -> None:
@@ -112,11 +112,17 @@ class Passing:
             return False
         return True
 
+    def again(self) -> None:
+        """Take what others pass on again, having been shut by who minds us; not after the end."""
+        if self._taking is not None:
+            self.shares.begin()
+
     async def end(self) -> None:
         """Take none any more, but those that are on their way."""
         self.shares.shut()
-        if self._taking is not None:
-            await self._taking.end()
+        taking, self._taking = self._taking, None
+        if taking is not None:
+            await taking.end()
 
     def close(self) -> None:
         """Give back every descriptor."""

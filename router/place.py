@@ -1,4 +1,7 @@
-"""Where one process serves, and after it the next: one that ends untold is started again."""
+"""Where one process serves, and after it the next: one that ends untold is started again.
+
+One that hangs is ended, but given time first: it may only be slow.
+"""
 
 import asyncio
 import logging
@@ -13,6 +16,7 @@ import msgspec
 
 from router.channel import Channel, Hear, Lost, Refusal
 from router.child import Order
+from router.heartbeat import USUAL, Patience, Sign, watch
 from router.merge import Family, growing, merged
 
 log = logging.getLogger("warmroute.processes")
@@ -29,7 +33,7 @@ _RUN = "import sys; sys.path = sys.argv[2:]; from router.child import main; main
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
 
 
-def _nothing(_: int) -> None:
+def _nothing(*_: int) -> None:
     """Nobody wants to know."""
 
 
@@ -42,10 +46,14 @@ class Place:
         answer: Hear,
         descriptors: Sequence[int] = (),
         gone: Callable[[int], None] = _nothing,
+        *,
+        silent: Callable[[], None] = _nothing,
+        patience: Patience = USUAL,
     ) -> None:
         """`order` is asked at every start; `answer` is given to what the process asks.
 
-        It inherits `descriptors`; `gone` is called with its id when one has ended.
+        It inherits `descriptors`; `gone` is called with its id when one has ended, `silent` when it
+        does not answer, for which it is given `patience`.
         """
         self.ready = asyncio.Event()
         """One has begun to serve."""
@@ -53,6 +61,9 @@ class Place:
         self._answer = answer
         self._descriptors = tuple(descriptors)
         self._has_gone = gone
+        self._is_silent = silent
+        self._patience = patience
+        self._watching: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -100,6 +111,7 @@ class Place:
             await channel.run()
             return await process.wait()
         finally:
+            self._unwatch()
             self._channel = None
             self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
@@ -109,15 +121,45 @@ class Place:
     async def _hear(self, what: str, body: bytes) -> bytes:
         if what == "ready":
             self.ready.set()
+            self._watch()
         elif what == "counted":
             self._counted = growing(_decode(body))
         else:
             return await self._answer(what, body)
         return b""
 
+    def _watch(self) -> None:
+        """See from now on whether it answers; one that ends has its own deadlines."""
+        if self._channel is not None and not self._told.is_set():
+            watching = watch(self._channel, self._patience, self._changed)
+            self._watching = asyncio.create_task(watching)
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _changed(self, sign: Sign) -> None:
+        pid, patience = self._process.pid if self._process else 0, self._patience
+        match sign:
+            case Sign.SILENT:
+                self._is_silent()
+                log.error(
+                    "process %d has not answered for %gs: no connections are passed to it until it"
+                    " does, and if it has not after %gs it is killed",
+                    *(pid, patience.silent_s, patience.dead_s),
+                )
+            case Sign.BACK:
+                self.tell("again", b"")
+                log.warning("process %d answers again", pid)
+            case Sign.DEAD:
+                log.error("process %d has not answered for %gs: killed", pid, patience.dead_s)
+                self.kill()
+
     def stop(self, *, now: bool = False) -> None:
         """Let it end in order, or at once; no other one follows."""
         self._told.set()
+        self._unwatch()
         if self._channel is not None:
             self._channel.tell("now" if now else "stop")
 

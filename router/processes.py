@@ -1,8 +1,8 @@
 """Several processes on one port: the kernel spreads connections, and one process minds the others.
 
 The one that minds them serves nobody. It reads the settings, passes on what signals mean, starts
-a process again that ends by itself, and adds up what all of them have counted: whichever process
-is scraped asks it.
+a process again that ends by itself or hangs, and adds up what all of them have counted: whichever
+process is scraped asks it.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import msgspec
 from router import logs
 from router.channel import Refusal
 from router.child import Order
+from router.heartbeat import USUAL, Patience
 from router.merge import merged, merged_tokenizers, merged_workers, text
 from router.passing import Commons, Posts
 from router.place import Place
@@ -34,9 +35,14 @@ class Processes:
     """Serves by `count` processes."""
 
     def __init__(
-        self, settings: Settings, count: int, listen: Address, admin: Address | None
+        self,
+        settings: Settings,
+        count: int,
+        listen: Address,
+        admin: Address | None,
+        patience: Patience = USUAL,
     ) -> None:
-        """The addresses are kept for us, with a port each."""
+        """The addresses are kept for us, with a port each; `patience` is for those that hang."""
         self._settings = settings
         self._listen, self._admin = listen, admin
         self._told = False
@@ -49,6 +55,8 @@ class Processes:
                 self._answer,
                 self._descriptors(number),
                 partial(self._gone, number),
+                silent=partial(self._shut, number),
+                patience=patience,
             )
             for number in range(1, count + 1)
         ]
@@ -119,10 +127,13 @@ class Processes:
         return self._commons.posts(number - 1) if self._commons else None
 
     def _gone(self, number: int, pid: int) -> None:
-        if self._commons is not None:
-            self._commons.shut(number - 1)
+        self._shut(number)
         for place in self._places:
             place.tell("gone", msgspec.msgpack.encode((number - 1, pid)))
+
+    def _shut(self, number: int) -> None:
+        if self._commons is not None:
+            self._commons.shut(number - 1)
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""

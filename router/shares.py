@@ -2,7 +2,7 @@
 
 Pure arithmetic over that memory: each cell is written by one process alone, so nobody needs a
 lock; what is read may be a moment old, and then a connection is passed on that need not have been,
-or stays that could have gone.
+or stays that could have gone. Who minds the processes may shut a cell too, and never opens one.
 """
 
 from mmap import mmap

@@ -1,13 +1,16 @@
 """Connections on their way from one process to another."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import cast
 
 import pytest
 
 from router.passing import Commons, Passing, Posts
+from router.protocol import House
 
 
 @pytest.fixture
@@ -85,3 +88,28 @@ def test_a_process_that_has_ended_gets_none(process: Process, commons: Commons) 
         commons.shut(1)
         here.shares.opened(10)
         assert not here.passes(accepted.fileno())
+
+
+def test_one_that_was_shut_gets_some_again(process: Process, commons: Commons) -> None:
+    """With what it has open by then; before it takes any, and after its end, it gets none."""
+
+    async def run() -> None:
+        here, there = process(0), process(1)
+        here.shares.opened(10)
+        commons.shut(1)
+        there.again()
+        assert here.shares.freest() is None
+        there.begin(cast("House", None), asyncio.get_running_loop())
+        there.shares.opened(4)
+        commons.shut(1)
+        there.shares.opened(5)
+        assert here.shares.freest() is None
+        there.again()
+        assert here.shares.freest() is None  # not with 9 there, and one to pass
+        there.shares.opened(-1)
+        assert here.shares.freest() == 1
+        await there.end()
+        there.again()
+        assert here.shares.freest() is None
+
+    asyncio.run(run())

@@ -1,0 +1,172 @@
+"""A process that hangs: it is left alone, then replaced; and it may come back before that."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from router import processes
+from router.heartbeat import Patience
+from router.place import Place
+from router.processes import Processes
+from router.server import bind
+from router.settings import Settings
+from router.shares import SHUT
+from router.units import Address
+from tests.support import read_all, send
+
+LIVE = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+LAST = LIVE.replace(b"host", b"connection: close\r\nhost")
+#: A process that is well answers three times as fast, on a busy machine too.
+BEAT_S = 0.25
+FOR_EVER = 1_000_000
+
+Script = Callable[[Processes, int], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What is said of processes."""
+    with caplog.at_level(logging.WARNING, "warmroute.processes"):
+        yield caplog
+
+
+def serving(patience: Patience, script: Script) -> int:
+    """Run two processes, and a script with their port once both serve; return the exit code."""
+    given = {"workers": ["http://127.0.0.1:1"], "shutdown": {"delay": "0s", "drain": "0s"}}
+
+    async def run(listen: Address) -> int:
+        running = Processes(Settings.model_validate(given), 2, listen, None, patience)
+        scripts: list[asyncio.Task[None]] = []
+
+        async def play() -> None:
+            try:
+                await script(running, listen.port)
+            finally:
+                running.stop()
+
+        async with asyncio.timeout(50):
+            code = await running.run(lambda: scripts.append(asyncio.create_task(play())))
+        await asyncio.gather(*scripts)
+        return code
+
+    with bind(Address("127.0.0.1", 0), shared=True, listen=False) as kept:
+        return asyncio.run(run(Address("127.0.0.1", kept.getsockname()[1])))
+
+
+def pid(place: Place) -> int:
+    """That of the process which is there now."""
+    assert place._process is not None
+    return place._process.pid
+
+
+def cells(running: Processes) -> tuple[int, int, int]:
+    """What each of the two has open, and how many the second has passed to the first."""
+    assert running._commons is not None
+    with memoryview(running._commons._cells) as whole, whole.cast("Q") as found:
+        return found[0], found[1], found[6]
+
+
+async def becomes(condition: Callable[[], object]) -> None:
+    """Wait for something to become true; fail if it does not."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - another process brings it about
+            await asyncio.sleep(0.01)
+
+
+def said_of(pid: int, log: pytest.LogCaptureFixture) -> list[str]:
+    """What is said of one process, oldest first."""
+    return [message for message in log.messages if message.startswith(f"process {pid} ")]
+
+
+def watched() -> int:
+    """How many processes are seen to."""
+    coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+    return sum(getattr(one, "__name__", "") == "watch" for one in coroutines)
+
+
+def shut(running: Processes) -> bool:
+    """Nothing is passed to the first."""
+    return cells(running)[0] >= SHUT
+
+
+def test_one_that_hangs_is_passed_nothing_until_it_answers(log: pytest.LogCaptureFixture) -> None:
+    """Then it is the same process, has what the kernel gave it meanwhile, and is passed some."""
+
+    async def script(running: Processes, port: int) -> None:
+        hung = pid(running._places[0])
+        with ExitStack() as stack:
+            clients = [stack.enter_context(send(port, LIVE)) for _ in range(6)]
+            await becomes(lambda: sum(cells(running)[:2]) == 6)
+            os.kill(hung, signal.SIGSTOP)
+            await becomes(lambda: shut(running))
+            _, before, passed = cells(running)
+            while cells(running)[1] < before + 10:
+                clients.append(stack.enter_context(send(port, LIVE)))
+                await asyncio.sleep(0.02)
+            assert cells(running)[2] == passed
+            os.kill(hung, signal.SIGCONT)
+            await becomes(lambda: not shut(running))
+            await becomes(lambda: sum(cells(running)[:2]) == len(clients))
+            for client in clients:
+                client.sendall(LAST)
+                said = await asyncio.to_thread(read_all, client)
+                assert said.count(b"HTTP/1.1 200 OK") == 2
+        await becomes(lambda: sum(cells(running)[:2]) == 0)
+        while cells(running)[2] == passed:  # the kernel must give the other one more of a few
+            with ExitStack() as stack:
+                for _ in range(4):
+                    stack.enter_context(send(port, LIVE))
+                await becomes(lambda: sum(cells(running)[:2]) == 4)
+            await becomes(lambda: sum(cells(running)[:2]) == 0)
+        assert pid(running._places[0]) == hung
+        silent, back = said_of(hung, log)[:2]
+        assert "has not answered for 0.75s: no connections are passed to it until it" in silent
+        assert back == f"process {hung} answers again"
+
+    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+
+
+def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
+    """By one that takes connections; nothing is left of what the other one was asked."""
+
+    async def script(running: Processes, port: int) -> None:
+        place = running._places[0]
+        hung, channel = pid(place), place._channel
+        assert channel is not None
+        os.kill(hung, signal.SIGSTOP)
+        await becomes(lambda: shut(running))
+        await becomes(lambda: pid(place) != hung and not shut(running))
+        async with httpx.AsyncClient() as client:
+            for _ in range(30):
+                headers = {"connection": "close"}
+                answer = await client.get(f"http://127.0.0.1:{port}/health/live", headers=headers)
+                assert answer.status_code == 200
+        assert channel._questions == {}
+        await becomes(lambda: watched() == 2)
+        silent, dead = said_of(hung, log)
+        assert "has not answered for 0.75s" in silent
+        assert dead == f"process {hung} has not answered for 2s: killed"
+        assert log.text.count("a process has ended by itself (signal SIGKILL)") == 1
+
+    assert serving(Patience(BEAT_S, silent=3, dead=8), script) == 0
+
+
+def test_one_that_hangs_at_the_end(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to stop, it has the time that every end has, and no less."""
+    monkeypatch.setattr(processes, "GRACE_S", 2.0)
+
+    async def script(running: Processes, _: int) -> None:
+        os.kill(pid(running._places[0]), signal.SIGSTOP)
+        await becomes(lambda: shut(running))
+
+    assert serving(Patience(BEAT_S, silent=3, dead=5), script) == 1
+    assert "has not answered for 0.75s" in log.text
+    assert "s: killed" not in log.text

@@ -1,0 +1,135 @@
+"""Beats that are answered, and beats that are not."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from router.channel import Channel
+from router.heartbeat import Beats, Patience, Sign, watch
+
+PATIENCE = Patience(beat_s=0.1, silent=2, dead=5)
+
+
+def signs(answered: str) -> str:
+    """What is noticed at beats that are answered (`+`) or missed (`-`), by first letters."""
+    beats = Beats(PATIENCE)
+    noticed = [beats.count(answered=one == "+") for one in answered]
+    return "".join(sign.value[0] if sign else "." for sign in noticed)
+
+
+@pytest.mark.parametrize(
+    ("answered", "noticed"),
+    [
+        ("++++++", "......"),
+        ("-+-+-+", "......"),
+        ("--+", ".sb"),
+        ("---++--+", ".s.b..sb"),
+        ("--------", ".s..d..."),
+        ("-----+--", ".s..db.s"),
+        ("----+-----", ".s..b.s..d"),
+    ],
+)
+def test_what_is_missed_in_a_row_counts(answered: str, noticed: str) -> None:
+    """One answer makes up for all that was missed; every change is told once."""
+    assert signs(answered) == noticed
+
+
+def test_how_long_that_is() -> None:
+    """In seconds, for whoever reads the log."""
+    assert (PATIENCE.silent_s, PATIENCE.dead_s) == (0.2, 0.5)
+
+
+Hear = Callable[[str, bytes], Awaitable[bytes]]
+Script = Callable[[asyncio.Queue[Sign], Channel, Channel], Awaitable[None]]
+
+
+def watching(hear: Hear, script: Script) -> None:
+    """Play a script while one end is watched by the other, and look that nothing is left."""
+
+    async def run() -> None:
+        found: asyncio.Queue[Sign] = asyncio.Queue()
+        ours, theirs = [await Channel.open(end, hear) for end in socket.socketpair()]
+        running = [asyncio.create_task(channel.run()) for channel in (ours, theirs)]
+        watching = asyncio.create_task(watch(ours, PATIENCE, found.put_nowait))
+        async with asyncio.timeout(20):
+            await script(found, ours, theirs)
+        for tasks in ([watching], running):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+            assert ours._questions == {}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_one_question_at_a_time() -> None:
+    """Asked again only when it is answered, however late: one that is slow is not dead."""
+    asked: list[str] = []
+    answers = asyncio.Event()
+
+    async def hear(what: str, _: bytes) -> bytes:
+        asked.append(what)
+        await answers.wait()
+        return b""
+
+    async def script(found: asyncio.Queue[Sign], ours: Channel, _: Channel) -> None:
+        assert [await found.get(), await found.get()] == [Sign.SILENT, Sign.DEAD]
+        assert asked == ["alive"]
+        assert len(ours._questions) == 1
+        answers.set()
+        assert await found.get() is Sign.BACK
+        while len(asked) < 3:  # noqa: ASYNC110 - the other end counts
+            await asyncio.sleep(0.01)
+        assert found.empty()
+
+    watching(hear, script)
+
+
+def test_one_pause_is_one_beat() -> None:
+    """Who asks had no turn for longer than anybody is waited for."""
+
+    async def hear(_: str, __: bytes) -> bytes:
+        return b""
+
+    async def script(found: asyncio.Queue[Sign], _: Channel, theirs: Channel) -> None:
+        for _pause in range(3):
+            await asyncio.sleep(PATIENCE.beat_s)
+            time.sleep(2 * PATIENCE.dead_s)  # noqa: ASYNC251 - all stand still
+        await asyncio.sleep(2 * PATIENCE.beat_s)
+        assert found.empty()
+        theirs._writer.close()
+        assert await found.get() is Sign.SILENT
+
+    watching(hear, script)
+
+
+def test_a_channel_that_is_gone_answers_no_more() -> None:
+    """Its process may hang all the same, on its way out."""
+
+    async def hear(_: str, __: bytes) -> bytes:
+        return b""
+
+    async def script(found: asyncio.Queue[Sign], _: Channel, theirs: Channel) -> None:
+        theirs._writer.close()
+        assert [await found.get(), await found.get()] == [Sign.SILENT, Sign.DEAD]
+
+    watching(hear, script)
+
+
+def test_a_question_ends_with_who_asked() -> None:
+    """Nobody waits for the answer any more."""
+
+    async def hear(_: str, __: bytes) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def script(found: asyncio.Queue[Sign], ours: Channel, _: Channel) -> None:
+        assert await found.get() is Sign.SILENT
+        assert len(ours._questions) == 1
+
+    watching(hear, script)
