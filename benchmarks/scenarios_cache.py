@@ -72,6 +72,8 @@ def lies(size: float) -> Sequence[Check]:
     checks = []
     for said, teller in tellers.items():
         runs = drive()
+        for seat in runs.seats:  # how much it holds is told, and true
+            seat.kv_tokens = seat.engine.cache.capacity * seat.engine.block_tokens
         runs.reports = teller
         done = runs.run(work)
         checks += [

@@ -112,7 +112,7 @@ def without_forgetting(patch: pytest.MonkeyPatch) -> None:
 
 def without_correction(patch: pytest.MonkeyPatch) -> None:
     """Reported tokens teach nothing."""
-    patch.setattr(PrefixTree, "correct", lambda *_: None)
+    patch.setattr(PrefixTree, "correct", lambda *_, **__: None)
 
 
 def without_bounds(patch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,8 @@ def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
     for worker in fleet[:busy]:
         worker.load.book(0.0, 1.0)
     for tenths in range(4_000, 0, -1):  # so has it been for long
-        prompt = Prompt("model", 100)
-        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": 60})
+        prompt = Prompt("model", 10_000)  # (what is believed at first counts a little to the end)
+        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": 6_018})
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
         stand("A", wait_s=wait_s, decoding=10, kv_tokens=120_000, busy=0.4),
