@@ -221,7 +221,7 @@ class Client(asyncio.Protocol):
         if self._closing:
             return
         if self._ending or not exchange.keep:
-            self.close()
+            self.close(answered=True)
         elif not self._full and exchange.refusal is None:
             self._next()
 
@@ -266,15 +266,19 @@ class Client(asyncio.Protocol):
 
     # Closing.
 
-    def close(self) -> None:
-        """Close once everything is sent; a client that still sends is listened to for a while."""
+    def close(self, *, answered: bool = False) -> None:
+        """Close once everything is sent.
+
+        Where it was `answered` just now, or refused, a client that still sends is listened to for a
+        while: with something unread, our answer might be lost (RFC 9112 section 9.6).
+        """
         self._deaf = self._closing = True
         self._waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         self.deadline = self._loop.time() + (self._bounds.write_s if self._full else LINGER_S)
-        if transport.can_write_eof():  # closed with something unread, our answer might be lost
+        if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # TLS passes over what the client still sends, until it closes
             transport.close()

@@ -298,7 +298,7 @@ def test_a_bad_folder_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a JSON object"):
         Folder(tmp_path / "b")
     done = run("simulate", "--workers", 1, "--port", 0, "--tokenizer", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "tokenizer.json cannot be read" in done.stderr
 
 
