@@ -98,7 +98,7 @@ def explain(
         raise fail(f"--request {request}: {error.strerror or error}", 2) from None
     try:
         if url is None:
-            found = explaining.explained_offline(settings, path, body)
+            found = explaining.explained_offline(settings, path, body, str(request))
         else:
             found = explaining.explained_by(url, path, body, api_key)
     except explaining.CannotExplain as error:

@@ -50,11 +50,12 @@ async def explained(fleet: Fleet, would: Would, path: str, body: bytes) -> Expla
         await pool.consult(prompt, [worker.name for worker in workers])
     if asked is not None or pool.consult is not None:  # as it is by now
         pool, _, workers = fleet.route(request.model)
-    return explain(prompt, *would(pool, prompt, workers))
+    return explain(prompt, *would(pool, prompt, workers), pool=pool.name)
 
 
-def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation:
-    """The same by settings alone. Raises CannotExplain, CannotBuild."""
+def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
+    """The same by settings alone; `name` is where the body is from. Raises CannotExplain,
+    CannotBuild."""
     try:
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
@@ -66,9 +67,11 @@ def explained_offline(settings: Settings, path: str, body: bytes) -> Explanation
                 raise UnknownModel(request.model)
             pool = found[0]
         prompt = _read(pool, endpoint, request, body)
-        return explain(prompt, pool.strategy.rank(prompt, pool.workers, monotonic()))
+        decision = pool.strategy.rank(prompt, pool.workers, monotonic())
+        return explain(prompt, decision, pool=pool.name)
     except DoorError as error:
-        raise CannotExplain(error.message) from None
+        what = "--path" if error.param == "path" else name
+        raise CannotExplain(f"{what}: {error.message}") from None
 
 
 def explained_by(url: str, path: str, body: bytes, key: str | None) -> Explanation:
@@ -137,7 +140,8 @@ def to_json(explanation: Explanation) -> str:
 def sentence(explanation: Explanation) -> Group:
     """For people: what was asked, and why the first worker is first."""
     model = explanation.model or "(no model)"
-    about = f"{model}: {explanation.tokens} tokens, {explanation.blocks} blocks"
+    where = f", pool {explanation.pool}" if explanation.pool else ""
+    about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
     return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
 
 

@@ -49,9 +49,13 @@ class Explanation(Struct, frozen=True):
     """The best first; without costs where the strategy compares none."""
     waits: Waits = ""
     """What it would wait for first."""
+    pool: str = ""
+    """Which workers these are."""
 
 
-def explain(prompt: Prompt, decision: Decision, waits: Waits = "") -> Explanation:
+def explain(
+    prompt: Prompt, decision: Decision, waits: Waits = "", *, pool: str = ""
+) -> Explanation:
     """Tell all of a decision, which is made anew after it `waits`."""
     workers = [_term(candidate) for candidate in decision.candidates]
     return Explanation(
@@ -62,6 +66,7 @@ def explain(prompt: Prompt, decision: Decision, waits: Waits = "") -> Explanatio
         words(prompt, decision) + _WAITS[waits],
         workers,
         waits,
+        pool,
     )
 
 

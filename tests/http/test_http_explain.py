@@ -82,11 +82,13 @@ def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
     offline = run("explain", file, "--request", body)
     assert offline.returncode == 0, offline.stderr
     assert "cold: Nobody holds any of it" in offline.stdout
+    assert "m, pool default: " in offline.stdout
     router.http.post(PATH, json=chat("hello " * 3000))
     until(router.idle)
     done = run("explain", file, "--request", body, "--url", router.url, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["reason"] == "prefix"
+    found = json.loads(done.stdout)
+    assert (found["reason"], found["pool"]) == ("prefix", "default")
 
 
 def test_the_command_with_wrong_input(tmp_path: Path) -> None:
@@ -99,6 +101,9 @@ def test_the_command_with_wrong_input(tmp_path: Path) -> None:
     wrong = run("explain", file, "--request", body)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
+    assert "body.json: " in wrong.stderr.replace("\n", "")
     body.write_text(json.dumps(chat("x")))
+    nowhere = run("explain", file, "--request", body, "--path", "/nope")
+    assert (nowhere.returncode, "--path: '/nope'" in nowhere.stderr) == (2, True)
     nobody = run("explain", file, "--request", body, "--url", "http://127.0.0.1:9")
     assert (nobody.returncode, "does not answer" in nobody.stderr) == (1, True)
