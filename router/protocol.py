@@ -84,6 +84,9 @@ class Client(asyncio.Protocol):
         self._full = False
         """The client does not take what is sent."""
         self._unsent = 0
+        """Bytes that it had not taken when it last took some."""
+        self._late = NEVER
+        """When a client that takes nothing of what is left for it has left."""
 
     def follow(self, bounds: Bounds) -> None:
         """Other bounds from now on; a deadline that is set stays."""
@@ -256,7 +259,7 @@ class Client(asyncio.Protocol):
         """Answer what was not understood, after the answers that are owed; then close."""
         self._deaf = True
         self._refusal = parted(error)
-        if self._answering is not None or self._closing:
+        if self._answering is not None or self._waiting or self._closing:
             return
         exchange = self._reader.current or Exchange(self, UNREAD, keep=False)
         self._reader.current = None
@@ -277,7 +280,9 @@ class Client(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self.deadline = self._loop.time() + (self._bounds.write_s if self._full else LINGER_S)
+        now = self._loop.time()
+        self._unsent, self._late = transport.get_write_buffer_size(), now + self._bounds.write_s
+        self.deadline = now + LINGER_S
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # TLS passes over what the client still sends, until it closes
@@ -319,19 +324,29 @@ class Client(asyncio.Protocol):
         """The deadline has passed."""
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
-        if self._full:
+        if self._closing:
+            self._part(transport, now)
+        elif self._full:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # it takes something, if slowly
                 self._unsent = unsent
                 self.deadline = now + self._bounds.write_s
             else:
                 transport.abort()
-        elif self._closing:
-            transport.abort()
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
+
+    def _part(self, transport: asyncio.Transport, now: float) -> None:
+        """Everything is said: close when the client has taken it, and when it takes no more."""
+        before, self._unsent = self._unsent, transport.get_write_buffer_size()
+        if self._unsent < before:
+            self._late = now + self._bounds.write_s
+        if self._unsent == before == 0 or now >= self._late:
+            transport.abort()
+        else:
+            self.deadline = min(now + LINGER_S, self._late)
 
     @property
     def busy(self) -> bool:

@@ -47,6 +47,15 @@ class Narrow(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """They are fixed."""
 
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Once everything is taken."""
+
     def resume_reading(self) -> None:
         """It never stopped."""
 
@@ -63,3 +72,34 @@ def test_one_after_the_other_as_they_are_taken() -> None:
             assert b"'/%d'" % taken in transport.answers[taken]
             client.resume_writing()
         assert len(transport.answers) == 5
+
+
+class Answering(Nobody):
+    """Answers whatever comes."""
+
+    def admit(self, exchange: Exchange) -> int:
+        del exchange
+        return 0
+
+    async def _answered(self, exchange: Exchange) -> None:
+        exchange.answer(200, b"", exchange.path.encode())
+
+    def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        return self._answered(exchange)
+
+
+def test_a_refusal_comes_after_what_waits() -> None:
+    """What cannot be read is refused in its turn, not in that of a request that came before."""
+    with asyncio.Runner() as runner:
+        client = Client(Answering(), runner.get_loop())
+        transport = Narrow(client)
+        client.connection_made(transport)
+        client.data_received(b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\n")
+        runner.run(asyncio.sleep(0))
+        client.data_received(b"GET /2 HTTP/1.1\r\nhost: a\r\n\r\n")
+        client.data_received(b"no HTTP\r\n\r\n")
+        for _ in range(3):
+            runner.run(asyncio.sleep(0))
+            client.resume_writing()
+        assert [answer.split()[1] for answer in transport.answers] == [b"200", b"200", b"400"]
+        assert b"/2" in transport.answers[1]
