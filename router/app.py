@@ -15,6 +15,7 @@ from router.inquiry import Inquiries
 from router.memories import Memories
 from router.metrics import Metrics
 from router.openai import ENDPOINTS, Endpoint
+from router.own_metrics import own_metrics
 from router.protocol import Client
 from router.proxy import Proxy
 from router.reading import Bounds
@@ -45,6 +46,7 @@ class Door:
         self.keeper = Keeper(fleet, settings, self._inquiries)
         self.metrics = Metrics(fleet, lambda: self.keeper.cases)
         self.clients: set[Client] = set()
+        self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))
         self.stopping = False
         """Told to stop: not ready any more, and every answer is the last on its connection."""
         self.memories = Memories(fleet, settings, self._inquiries)

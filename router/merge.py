@@ -9,8 +9,16 @@ from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-#: Gauges of which the least counts: what one process cannot reach is not up for all.
-_LEAST = frozenset(("warmroute_worker_up", "warmroute_session_store_up", "warmroute_kv_store_up"))
+#: Gauges of which the least counts: what one process cannot reach is not up for all, and the first
+#: of them began first.
+_LEAST = frozenset(
+    (
+        "warmroute_worker_up",
+        "warmroute_session_store_up",
+        "warmroute_kv_store_up",
+        "process_start_time_seconds",
+    )
+)
 #: Series of which the most counts: what one process has left out is out for some, and all of them
 #: ask one store for its sessions, and what one of them does not hear is missed.
 _MOST = frozenset(
@@ -22,6 +30,7 @@ _MOST = frozenset(
         "warmroute_sessions_ended",
         "warmroute_kv_store_wrong",
         "warmroute_kv_still_seconds",
+        "warmroute_build_info",
     )
 )
 #: Gauges that each process learns for itself, of the same thing.

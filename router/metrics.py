@@ -1,10 +1,7 @@
 """What Prometheus scrapes. Labels come from the configuration only, never from a request."""
 
 import asyncio
-import logging
-from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -18,18 +15,14 @@ from router.admission import Admission
 from router.aliases import hyperpod
 from router.fleet import Fleet
 from router.holding import Holding
-from router.identity import agreement
 from router.identity.case import Case
 from router.memories import Memories
 from router.memory_metrics import memory_metrics
-from router.pool import Pool
+from router.pool_metrics import gauges, prompts, tokenizers
 from router.retries import Budget
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
-from router.worker import State
 from strategies.loads import Held
-
-log = logging.getLogger("warmroute.metrics")
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
@@ -37,6 +30,8 @@ _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 #: What a status is counted as; 499 is a client that left.
 _CLASSES = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
+#: Classes that each worker has a series of before there was any.
+_TOLD = ("2xx", "4xx", "499", "5xx")
 
 #: Name, help and labels of every counter.
 _COUNTERS = {
@@ -68,6 +63,7 @@ class PoolMetrics:
 
     def __init__(self, counters: dict[str, Counter], pool: str) -> None:
         self._pool = pool
+        self._counters = counters
         self._requests = counters["requests"].inc
         self._decisions = counters["decisions"].inc
         self._errors = counters["worker_errors"].inc
@@ -79,6 +75,15 @@ class PoolMetrics:
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
         self.error = Histogram(ERRORS)
+
+    def begin(self, workers: Iterable[str]) -> None:
+        """Have the series that rates are made of from the start: Prometheus cannot tell a first 1
+        from one that always was there."""
+        for worker in workers:
+            for status in _TOLD:
+                self._counters["requests"].begin(self._pool, worker, status)
+        for name in ("prompt_tokens", "cached_tokens", "predicted_cached_tokens"):
+            self._counters[name].begin(self._pool)
 
     def answered(self, worker: str, status: int) -> None:
         """An answer was relayed."""
@@ -135,6 +140,7 @@ class Metrics:
         self._admission: Admission | None = None
         self._budget: Budget | None = None
         self._memories: Memories | None = None
+        self._also: list[Callable[[], Iterable[Metric]]] = []
         self._holding: Holding | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -146,6 +152,10 @@ class Metrics:
     def remember(self, memories: Memories) -> None:
         """Read these too, when scraped."""
         self._memories = memories
+
+    def also(self, more: Callable[[], Iterable[Metric]]) -> None:
+        """Tell these too, whenever scraped."""
+        self._also.append(more)
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
@@ -166,19 +176,21 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Return every series; gauges are read from the fleet now."""
         for pool in self._fleet.pools:
-            self.pool(pool.name)
+            self.pool(pool.name).begin(worker.name for worker in pool.workers)
         for counter in self._counters.values():
             yield counter.family()
         yield from self._histograms()
         yield from self._waiting()
-        yield from _gauges(self._fleet.pools)
-        yield from _prompts(self._fleet.pools)
+        yield from gauges(self._fleet.pools)
+        yield from prompts(self._fleet.pools)
         yield from session_metrics(self._fleet.pools)
-        yield from _tokenizers(self._fleet.pools, self._cases())
+        yield from tokenizers(self._fleet.pools, self._cases())
         if self._memories is not None:
             yield from memory_metrics(self._memories)
         if self.aliases:
             yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
+        for more in self._also:
+            yield from more()
 
     def _waiting(self) -> Iterator[Metric]:
         if self._admission is None or self._budget is None or self._holding is None:
@@ -246,97 +258,3 @@ def _tasks() -> int:
         return len(asyncio.all_tasks())
     except RuntimeError:  # read from elsewhere than the loop
         return 0
-
-
-def _gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
-    labels = ("pool", "worker")
-    up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
-    flying = GaugeMetricFamily(
-        "warmroute_in_flight", "Requests booked and not ended.", labels=labels
-    )
-    booked = GaugeMetricFamily("warmroute_kv_tokens_booked", "KV tokens booked.", labels=labels)
-    pace = GaugeMetricFamily(
-        "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
-    )
-    out = GaugeMetricFamily(
-        "warmroute_worker_ejected", "1 while left out for its failures, else 0.", labels=labels
-    )
-    unsized = GaugeMetricFamily(
-        "warmroute_worker_size_unknown",
-        "1 while neither it nor the settings tell how much its KV cache holds, else 0.",
-        labels=labels,
-    )
-    ejections = CounterMetricFamily(
-        "warmroute_ejections",
-        "How often a worker was left out, by the kind of its last failure.",
-        labels=(*labels, "kind"),
-    )
-    sizes: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
-    for pool in pools:
-        for worker in pool.workers:
-            where = (pool.name, worker.name)
-            up.add_metric(where, float(worker.state is State.READY))
-            flying.add_metric(where, worker.load.here)
-            booked.add_metric(where, worker.load.tokens_here)
-            pace.add_metric(where, worker.pace.factor)
-            out.add_metric(where, float(not worker.breaker.closed))
-            unsized.add_metric(where, float(worker.room_tokens is None))
-            for kind, count in worker.breaker.ejections.items():
-                ejections.add_metric((*where, kind), count)
-        for name, value in _sizes(pool).items():
-            if name not in sizes:
-                sizes[name] = GaugeMetricFamily(
-                    f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
-                )
-            sizes[name].add_metric((pool.name,), value)
-    yield from (up, flying, booked, pace, out, unsized, ejections, *sizes.values())
-
-
-def _prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
-    keyed = CounterMetricFamily(
-        "warmroute_prompts", "Prompts by what they are keyed by.", labels=("pool", "keyed")
-    )
-    by_text = CounterMetricFamily(
-        "warmroute_prompts_by_text",
-        "Prompts keyed by their text, by why not by tokens.",
-        labels=("pool", "reason"),
-    )
-    miscounted = CounterMetricFamily(
-        "warmroute_prompts_miscounted",
-        "Prompts of which a worker counted other tokens than were computed.",
-        labels=("pool",),
-    )
-    for pool in pools:
-        reasons = pool.prompts.by_reason
-        keyed.add_metric((pool.name, "tokens"), reasons[""])
-        keyed.add_metric((pool.name, "text"), reasons.total() - reasons[""])
-        miscounted.add_metric((pool.name,), pool.prompts.miscounted)
-        for reason, count in reasons.items():
-            if reason:
-                by_text.add_metric((pool.name, reason), count)
-    yield from (keyed, by_text, miscounted)
-
-
-def _tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]:
-    found: dict[str, Tally[agreement.State]] = {pool.name: Tally() for pool in pools}
-    for case in cases:
-        found.setdefault(case.pool, Tally()).update(case.counts())
-    workers = GaugeMetricFamily(
-        "warmroute_tokenizer_workers",
-        "Workers by whether they make the same tokens, once for each tokenizer.",
-        labels=("pool", "state"),
-    )
-    for pool, counts in found.items():
-        for state in agreement.State:
-            workers.add_metric((pool, state.value), counts[state])
-    yield workers
-
-
-def _sizes(pool: Pool) -> Mapping[str, float]:
-    """What the strategy tells of itself; a fault of its must not hide everything else."""
-    try:
-        told: Mapping[str, Any] = pool.strategy.gauges()  # of a plug-in: perhaps no floats
-        return {name: float(value) for name, value in told.items()}
-    except Exception:
-        log.exception("pool %s: a fault of its strategy", pool.name)
-        return {}

@@ -67,6 +67,8 @@ class Place:
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
+        self.lost = 0
+        """How many have ended by themselves, or were killed as they hung."""
         self._gone: list[Family] = []
         """What those that have ended had counted."""
         self._counted: list[Family] = []
@@ -84,6 +86,7 @@ class Place:
                 code = 1
             if self._told.is_set() or not self.ready.is_set():
                 return code == 0
+            self.lost += 1
             failures = 1 if loop.time() - started > LASTED_S else failures + 1
             delay = min(LONGEST_S, FIRST_S * 2.0 ** (failures - 1))
             log.error("a process has ended by itself (%s); the next in %gs", _how(code), delay)

@@ -7,16 +7,19 @@ process is scraped asks it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily
 
 from router import logs
 from router.channel import Refusal
 from router.child import Order
 from router.heartbeat import USUAL, Patience
-from router.merge import merged, merged_tokenizers, merged_workers, text
+from router.merge import families, merged, merged_tokenizers, merged_workers, text
+from router.own_metrics import process_metrics
 from router.passing import Commons, Posts
 from router.place import Place
 from router.rebuild import CannotBuild
@@ -46,6 +49,7 @@ class Processes:
         self._settings = settings
         self._listen, self._admin = listen, admin
         self._told = False
+        self._also: list[Callable[[], Iterable[Metric]]] = [process_metrics, self._lost]
         # What is encrypted cannot be passed on: its handshake has begun where it was accepted.
         self._commons = None if settings.tls else Commons(count)
         self._wiring = Wiring(count)
@@ -78,6 +82,10 @@ class Processes:
                 self._commons.close()
             self._wiring.close()
         return 0 if all(ended) else 1
+
+    def also(self, more: Callable[[], Iterable[Metric]]) -> None:
+        """Tell these too, whenever scraped."""
+        self._also.append(more)
 
     def stop(self) -> None:
         """Begin the orderly end; told again, end at once."""
@@ -138,14 +146,23 @@ class Processes:
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Say what all processes say together."""
         if what == "metrics":
-            return text(merged(await asyncio.gather(*(place.metrics() for place in self._places))))
+            said = await asyncio.gather(*(place.metrics() for place in self._places))
+            own = families(metric for more in self._also for metric in more())
+            return text(merged([*said, own]))
         if what == "workers":
-            said = await asyncio.gather(*(place.workers() for place in self._places))
-            return merged_workers(one for one in said if one is not None)
+            seen = await asyncio.gather(*(place.workers() for place in self._places))
+            return merged_workers(one for one in seen if one is not None)
         if what == "tokenizers":
-            said = await asyncio.gather(*(place.tokenizers() for place in self._places))
-            return merged_tokenizers(one for one in said if one is not None)
+            seen = await asyncio.gather(*(place.tokenizers() for place in self._places))
+            return merged_tokenizers(one for one in seen if one is not None)
         raise Refusal(f"nobody knows {what}")
+
+    def _lost(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "warmroute_processes_lost",
+            "Processes that ended by themselves, or were killed as they hung.",
+            sum(place.lost for place in self._places),
+        )
 
     def _kill(self) -> None:
         for place in self._places:

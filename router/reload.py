@@ -7,10 +7,14 @@ stays as it was, and the log says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from router import settings_file
 from router.hyperpod.notes import Fate, Note
@@ -66,6 +70,9 @@ class Reload:
     ) -> None:
         self.settings = settings
         """In effect."""
+        self._since = time()
+        self._whole = True
+        """All of what was read last is in effect."""
         self._source = source
         self._watch = watch
         self._notes = tuple(notes)
@@ -75,6 +82,20 @@ class Reload:
     def now(self) -> None:
         """Read them again even if the file looks as before: what it names may have changed."""
         self._asked.set()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Tell whether what is in effect is what the file says."""
+        yield GaugeMetricFamily(
+            "warmroute_settings_in_effect",
+            "1 if all of the settings, as they were last read, are in effect; 0 if they were"
+            " refused, or some wait for a restart.",
+            float(self._whole),
+        )
+        yield GaugeMetricFamily(
+            "warmroute_settings_timestamp_seconds",
+            "When the settings in effect were read, since 1970.",
+            self._since,
+        )
 
     def say_what_is_lost(self) -> None:
         """Tell which fields of a manifest nothing here does, and which are for others."""
@@ -96,11 +117,14 @@ class Reload:
             elif not self._watch.changed():
                 continue
             try:
-                await self._again(change)
+                self._whole = await self._again(change)
             except Exception:
+                self._whole = False
                 log.exception("a fault of the router's own; the settings in use stay")
 
-    async def _again(self, change: Change) -> None:
+    async def _again(self, change: Change) -> bool:
+        """Read them and put them into effect; return whether that was possible for all of them."""
+        read_at = time()
         try:
             read, notes = await asyncio.to_thread(self._source.take)
             possible = without_restart(self.settings, read)
@@ -109,11 +133,11 @@ class Reload:
             for problem in error.problems:
                 log.error("%s", problem)
             log.error("the settings in use stay, because of the above")
-            return
+            return False
         except (ValueError, CannotBuild) as error:
             log.error("%s; the settings in use stay", error)
-            return
-        before, self.settings = self.settings, possible
+            return False
+        before, self.settings, self._since = self.settings, possible, read_at
         if notes != self._notes:
             self._notes = notes
             self.say_what_is_lost()
@@ -121,6 +145,7 @@ class Reload:
         for sentence in tell(before, possible, read):
             level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO
             log.log(level, "settings: %s", sentence)
+        return possible == read
 
 
 def without_restart(old: Settings, new: Settings) -> Settings:

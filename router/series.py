@@ -23,6 +23,10 @@ class Counter:
         """Add to the series of these label values, in the order of the labels."""
         self._values[labels] = self._values.get(labels, 0) + by
 
+    def begin(self, *labels: str) -> None:
+        """Have a series of these label values, at 0 if there was none."""
+        self._values.setdefault(labels, 0)
+
     def forget(self, label: str, value: str) -> None:
         """Drop every series with this value of a label: it is not in the configuration any more."""
         if label in self._labels:

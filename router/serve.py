@@ -50,6 +50,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     raise_descriptors(settings.clients.connections)
     uvloop.run(refuse_lost_stores(settings))
     serving = Serving(settings)
+    serving.door.metrics.also(reload.metrics)
 
     async def run() -> None:
         async def keep_up() -> None:
@@ -89,6 +90,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         _refuse_split_sessions(settings)
         say_what_is_not_shared(settings, count)
         processes = Processes(settings, count, listen, admin)
+        processes.also(reload.metrics)
 
         async def run() -> int:
             def stop() -> None:

@@ -175,6 +175,9 @@ def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
     assert len(children(running) & before) == 1
     until(lambda: running.err.read_text().count("is ready") == 5, 20)
     assert "(signal SIGKILL)" in running.err.read_text()
+    assert total(url, "warmroute_processes_lost_total") == 2
+    assert total(url, "warmroute_processes") == 3
+    assert total(url, "warmroute_build_info") == 1
     ask(url, 30)
     until(lambda: total(url, "warmroute_requests_total") == 60)
     assert running.cut(signal.SIGTERM) == 0
@@ -210,7 +213,9 @@ def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None
     ask(url, 30)
     assert len(old.requests) == asked
     file.write_text("nonsense")
+    assert total(url, "warmroute_settings_in_effect") == 1
     until(lambda: "the settings in use stay" in running.err.read_text(), 20)
+    until(lambda: total(url, "warmroute_settings_in_effect") == 0)
     os.kill(min(children(running)), signal.SIGKILL)
     until(lambda: len(children(running)) == 3, 20)
     until(lambda: running.err.read_text().count("is ready") == 7, 20)

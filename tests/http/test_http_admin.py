@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from router import __version__
 from router.openai import ENDPOINTS
 from tests.support import MakeRouter, MakeStub, Router, error_of, post, until
 
@@ -49,6 +50,15 @@ FAMILIES = {
     "warmroute_prompts_by_text": "counter",
     "warmroute_prompts_miscounted": "counter",
     "warmroute_tokenizer_workers": "gauge",
+    "warmroute_build_info": "gauge",
+    "warmroute_processes": "gauge",
+    "warmroute_client_connections": "gauge",
+    "process_cpu_seconds": "counter",
+    "process_max_fds": "gauge",
+    "process_open_fds": "gauge",
+    "process_resident_memory_bytes": "gauge",
+    "process_start_time_seconds": "gauge",
+    "process_virtual_memory_bytes": "gauge",
 }
 
 
@@ -197,6 +207,28 @@ def test_metrics(stub: MakeStub, route: MakeRouter) -> None:
     assert samples["warmroute_prompt_tokens_total", "default"] == 7
     assert samples["warmroute_worker_up", "default", "gpu-1"] == 1
     assert samples["warmroute_request_seconds_count", "default"] == 1
+
+
+def test_rates_begin_with_the_first(stub: MakeStub, route: MakeRouter) -> None:
+    """What rates are made of is there before it happens: else the first time would not be seen."""
+    router = route({"url": stub().url, "name": "gpu-1"}, **SLOW)
+    told = router.http.get("/metrics").text.splitlines()
+    for status in ("2xx", "4xx", "499", "5xx"):
+        labels = f'pool="default",status="{status}",worker="gpu-1"'
+        assert f"warmroute_requests_total{{{labels}}} 0.0" in told
+    for name in ("prompt", "cached", "predicted_cached"):
+        assert f'warmroute_{name}_tokens_total{{pool="default"}} 0.0' in told
+
+
+def test_the_router_tells_of_itself(stub: MakeStub, route: MakeRouter) -> None:
+    """Who runs, and how much of the machine it takes."""
+    router = route(stub().url, **SLOW)
+    told = {s.name: s for family in scraped(router).values() for s in family.samples}
+    assert told["warmroute_build_info"].labels == {"version": __version__}
+    assert told["warmroute_processes"].value == 1
+    assert told["warmroute_client_connections"].value == 1
+    assert told["process_resident_memory_bytes"].value > 1 << 20
+    assert told["process_open_fds"].value < told["process_max_fds"].value
 
 
 def test_how_much_of_a_prompt_was_matched_and_how_right_that_was(

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import time
 
 import pytest
 
@@ -148,6 +149,27 @@ async def eventually(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
+def told(running: Running) -> dict[str, float]:
+    """What Prometheus is told of the settings."""
+    samples = [sample for metric in running.reload.metrics() for sample in metric.samples]
+    return {sample.name.removeprefix("warmroute_settings_"): sample.value for sample in samples}
+
+
+def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks at metrics alone sees that the file says something else."""
+    running = Running(folder, "listen: 127.0.0.1:1\n")
+    caplog.set_level("INFO")
+
+    async def script() -> None:
+        running.write("listen: 127.0.0.1:2\n")
+        await eventually(lambda: "waits for a restart" in caplog.text)
+        assert told(running)["in_effect"] == 0
+        running.write("listen: 127.0.0.1:1\n")
+        await eventually(lambda: told(running)["in_effect"])
+
+    going(running, script)
+
+
 def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each problem is told once, with its line, and nothing changes; then all of it does."""
     running = Running(folder, "")
@@ -156,11 +178,17 @@ def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureF
 
     async def script() -> None:
         running.write("limits: {n: none}\nlistne: x\n")
+        assert told(running)["in_effect"] == 1
+        since = told(running)["timestamp_seconds"]
+        assert since == pytest.approx(time(), abs=60)
         await eventually(lambda: "settings in use stay" in caplog.text)
         assert running.reload.settings is before
+        assert told(running) == {"in_effect": 0, "timestamp_seconds": since}
         running.write("limits: {n: 7}\n")
         await eventually(lambda: running.given)
         await eventually(lambda: "settings: limits.n: 128 → 7" in caplog.text)
+        assert told(running)["in_effect"] == 1
+        assert told(running)["timestamp_seconds"] > since
 
     going(running, script)
     (given,) = running.given
@@ -202,6 +230,7 @@ def test_a_fault_of_ours_is_survived(folder: Path, caplog: pytest.LogCaptureFixt
     async def script() -> None:
         running.write("limits: {n: 7}\n")
         await eventually(lambda: "a fault" in caplog.text)
+        assert told(running)["in_effect"] == 0
         running.write("limits: {n: 8}\n")
         await eventually(lambda: running.given)
 

@@ -152,8 +152,10 @@ def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with bind(LOCAL, shared=True, listen=False) as kept:
         listen = Address("127.0.0.1", kept.getsockname()[1])
         assert serving(script, listen, shutdown={"delay": "0s"}) == 1
-    assert b"lost_total" not in answers[0]
-    assert b"lost_total 7.0\n" in answers[2]
+    assert b"\nlost_total" not in answers[0]
+    assert b"\nlost_total 7.0\n" in answers[2]
+    assert b"\nwarmroute_processes 2.0\n" in answers[0]
+    assert b"\nwarmroute_processes 1.0\n" in answers[2]
     for text in answers[::2]:
         assert b'warmroute_worker_up{pool="default",worker="127.0.0.1:1"} 0.0\n' in text
     for workers in answers[1::2]:
