@@ -1,6 +1,6 @@
 """What all workers of a pool hold, as their engines tell it: index, sources, and their record."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controller.events import Tier
 from controller.holdings import Holdings
@@ -77,6 +77,17 @@ class Memory:
                 self.index.forget(source.name)
             elif mark is not None:
                 source.resume(mark)
+
+    def absent(self) -> frozenset[str]:
+        """Engines of a snapshot that nobody has come to listen to."""
+        told = {place.worker for place in self.index.places() if place.worker}
+        return frozenset((told | self.marks.keys()) - {one.name for one in self.all_sources()})
+
+    def forget_absent(self, engines: Iterable[str]) -> None:
+        """These of them will not come: what they held is long another thing."""
+        for engine in self.absent().intersection(engines):
+            self.marks.pop(engine, None)
+            self.index.forget(engine)
 
     def all_sources(self) -> Iterator[Source]:
         """Every source of every worker."""

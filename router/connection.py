@@ -65,6 +65,8 @@ class Connection(asyncio.Protocol):
         """Where it leads."""
         self._closed = False
         self._reused = False
+        self._secure = self._said_so = False
+        """It is encrypted, and the worker has told the end of what it sends."""
         self.idle_since = 0.0
         self._reset()
 
@@ -261,6 +263,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
         self._transport = cast("asyncio.Transport", transport)
+        self._secure = transport.get_extra_info("ssl_object") is not None
         watch(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
@@ -303,12 +306,14 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The worker has sent all it will; close our side too."""
+        self._said_so = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closed by either side, which ends an answer that nothing else ends."""
         self._closed = True
-        if exc is None and self._error is None and self._answer.end():
+        cut = exc is not None or (self._secure and not self._said_so)  # RFC 9112 section 9.8
+        if not cut and self._error is None and self._answer.end():
             self._pour()
         if self._asked and not self._answer.complete:
             self._fail(self._loss())

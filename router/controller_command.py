@@ -17,6 +17,7 @@ from controller.server import serve
 from controller.source import Source
 from router import logs
 from router.controller_metrics import ControllerMetrics
+from router.fleet import Fleet
 from router.health import Health
 from router.inquiry import Inquiries
 from router.memories import Memories
@@ -28,6 +29,9 @@ from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
 from router.units import Address
 from router.worker import Worker
+
+#: Seconds in which somebody has to listen again to an engine of a snapshot, or twice as many.
+CLAIM_S = 300.0
 
 
 async def run(
@@ -66,7 +70,9 @@ async def run(
     app = serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
     health = Health(fleet, settings.health, inquiries, notice)
     memories.start()
-    writing = snapshots and asyncio.create_task(snapshots.keep_writing(every))
+    tasks = [asyncio.create_task(_let_go(memory, fleet))]
+    if snapshots is not None:
+        tasks.append(asyncio.create_task(snapshots.keep_writing(every)))
     try:
         await health.start()
         announce(_url(listen, listener))
@@ -75,14 +81,29 @@ async def run(
         with obeying(partial(setattr, server, "should_exit", True), _nothing):
             await server.serve([listener])
     finally:
-        if writing:
-            writing.cancel()
+        for task in tasks:
+            task.cancel()
         await health.stop()
         await memories.stop()
         for worker in fleet.workers:
             worker.upstream.close()
         if snapshots is not None and not await snapshots.write():
             raise CannotRestore(f"{snapshot}: the index could not be written down")
+
+
+async def _let_go(memory: Memory, fleet: Fleet) -> None:
+    """Forget the engines of a snapshot that nobody has come for, until cancelled.
+
+    Names change with every roll-out, and who is gone does not say so. Of workers in the file
+    nothing is forgotten: one that is only away may come back as it was.
+    """
+    workers = frozenset(worker.name for worker in fleet.workers)
+    before: frozenset[str] = frozenset()
+    while True:
+        await asyncio.sleep(CLAIM_S)
+        absent = {name for name in memory.absent() if name.partition("\0")[0] not in workers}
+        memory.forget_absent(before & absent)
+        before = frozenset(absent)
 
 
 class _Server(uvicorn.Server):

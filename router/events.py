@@ -4,6 +4,8 @@ import msgspec
 
 from router.openai import Endpoint, Prompted
 
+#: An event is over after an empty line, and lines end in three ways (WHATWG HTML section 9.2.5).
+EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n")
 #: A comment, which every client skips (WHATWG HTML section 9.2.5).
 COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.

@@ -13,12 +13,13 @@ from router.exchange import Exchange
 from router.explain import PATH as EXPLAIN
 from router.keys import Keys
 from router.openai import ENDPOINTS
-from router.sagemaker.paths import PING, Operation, route
+from router.protocol import PROBES
+from router.sagemaker.paths import Operation, route
 from router.sagemaker.sigv4 import Signed
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
-OPEN = frozenset(("/health", "/health/live", "/health/ready", PING, "*"))
+OPEN = PROBES | {"*"}
 MODELS = "/v1/models"
 #: Before the name of one of them.
 MODEL = MODELS + "/"

@@ -5,6 +5,7 @@ wait for as long as the slowest prompt may take.
 """
 
 import socket
+import struct
 from typing import Protocol
 
 #: Seconds of silence until the system asks, between two questions, and how many go unanswered.
@@ -27,7 +28,7 @@ _OPTIONS = tuple(
 class Options(Protocol):
     """A socket, or what an event loop shows of one."""
 
-    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+    def setsockopt(self, level: int, name: int, value: int | bytes, /) -> None:
         """As that of a socket."""
 
 
@@ -38,3 +39,10 @@ def watch(connection: Options | None) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:
         connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def reset(connection: Options | None) -> None:
+    """Have it reset when it is closed, so that the other end does not take this for the end of what
+    was sent (RFC 9112 section 9.6)."""
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

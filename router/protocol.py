@@ -16,7 +16,9 @@ from typing import Any, Protocol, cast
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
 from router.guard import Head
+from router.lifeline import reset
 from router.reading import Bounds, Reader
+from router.sagemaker.paths import PING
 
 NEVER = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
@@ -29,10 +31,16 @@ UNREAD = Head()
 #: Connections beyond `clients.connections` whose heads are read: a full house is not a dead one,
 #: and whoever probes must not take it for one.
 RESERVE = 64
-PROBES = frozenset(("/health/live", "/health/ready"))
+PROBES = frozenset(("/health", "/health/live", "/health/ready", PING))
 CROWDED = "This server has as many connections as it allows."
 #: Requests sent before the first one was answered, and bytes of their bodies that are read ahead.
 PIPELINED, AHEAD = 256, 1 << 20
+#: Requests of a client that are refused before others have their turn: nobody works on these, so
+#: nothing else would end them.
+AT_ONCE = 16
+#: Chunks of a body in one read, beyond which others have their turn before the next: each takes
+#: longer to read than its bytes.
+CHUNKS_AT_ONCE = 4096
 
 
 class House(Protocol):
@@ -81,6 +89,8 @@ class Client(asyncio.Protocol):
         self._crowded = False
         """One of those beyond the bound: only probes are answered."""
         self._source: Source | None = None
+        self._refused = 0
+        """So many in this turn of the loop."""
         self._full = False
         """The client does not take what is sent."""
         self._unsent = 0
@@ -117,11 +127,26 @@ class Client(asyncio.Protocol):
         except DoorError as error:
             self._refuse(error)
             return
+        if reader.pieces > CHUNKS_AT_ONCE:
+            self._rest()
         if reader.last:
             self._deaf = True
-        if self._answering is None and reader.progress != before and not self._closing:
+        if self._answering or self._waiting or self._closing:
+            return
+        if reader.progress != before:
             self._continue()
             self.deadline = self._loop.time() + self._patience()
+
+    def _rest(self) -> None:
+        """Read on in the next turn of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not self._far_ahead():
+            transport.resume_reading()
 
     def eof_received(self) -> bool:
         """A client that will say no more has left."""
@@ -176,7 +201,7 @@ class Client(asyncio.Protocol):
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete: serve it, after those before it. Raises DoorError."""
-        if self._answering is None and not self._full:
+        if self._answering is None and not self._full and self._refused < AT_ONCE:
             if self._begin(exchange):
                 self._next()
         elif len(self._waiting) < PIPELINED:
@@ -200,9 +225,18 @@ class Client(asyncio.Protocol):
         if exchange.refusal is None:
             exchange.task = self._loop.create_task(self._house.serve(exchange))
             return False
+        if not self._refused:
+            self._loop.call_soon(self._others_had_their_turn)
+        self._refused += 1
         self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
         exchange.refuse(exchange.refusal)
         return not (self._closing or self._full)
+
+    def _others_had_their_turn(self) -> None:
+        """Go on with what waits for that alone."""
+        self._refused = 0
+        if self._answering is None and self._waiting and not self._full:
+            self._next()
 
     def _continue(self) -> None:
         """Tell a client that waits for it to send the body (RFC 9110 section 10.1.1)."""
@@ -230,12 +264,14 @@ class Client(asyncio.Protocol):
 
     def _next(self) -> None:
         """Begin with what waited, once the client takes what it was answered before."""
-        while self._waiting:
+        while self._waiting and self._refused < AT_ONCE:
             answered = self._begin(self._waiting.popleft())
             if not self._waiting and self._transport is not None:
                 self._transport.resume_reading()
             if not answered:
                 return
+        if self._waiting:
+            return
         if self._refusal is not None:
             self._refuse(self._refusal)
         else:
@@ -298,7 +334,7 @@ class Client(asyncio.Protocol):
         if framed:
             self.close()
         else:
-            self.abort()
+            self._reset()
 
     def stop(self) -> None:
         """Close now if nothing is being answered, else after this answer."""
@@ -318,6 +354,12 @@ class Client(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
+            self._transport.abort()
+
+    def _reset(self) -> None:
+        """Close at once, and let the client know that it was not the end."""
+        if self._transport is not None:
+            reset(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
     def expire(self, now: float) -> None:

@@ -25,6 +25,8 @@ from router.recall import Recall
 
 #: Bytes around a chunk: its size in hexadecimal and two line ends.
 CHUNK = 12
+#: Pieces of a body that are kept as they came: of a piece of one byte Python makes 40 and more.
+PIECES = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
@@ -66,6 +68,7 @@ class Reader:
         "_body_limit",
         "_chunks",
         "_first",
+        "_folded",
         "_head_bytes",
         "_headers",
         "_missing",
@@ -83,6 +86,7 @@ class Reader:
         "expects",
         "in_head",
         "last",
+        "pieces",
         "progress",
     )
 
@@ -100,6 +104,8 @@ class Reader:
         """No other request follows on this connection, whatever follows."""
         self.progress = 0
         """Grows with every request, head and piece of a body."""
+        self.pieces = 0
+        """Chunks in what was read last."""
         self._bodiless = b""
         """How the body is framed that is still to be read after a wish to upgrade."""
         self._read = self._head_bytes = 0
@@ -117,12 +123,14 @@ class Reader:
         self._headers: Headers = []
         self._add = self._headers.append
         self._body: list[bytes] = []
+        self._folded: list[bytes] = []
         self._body_bytes = self._body_limit = 0
         self._trailers = self._trailer_bytes = self._chunks = 0
         self._received = self._read
 
     def feed(self, data: bytes) -> None:
         """Read on. Raises DoorError."""
+        self.pieces = 0
         if self._missing:
             data = self._more(data)
             if not data:
@@ -173,7 +181,7 @@ class Reader:
             exchange.refusal, limit = parted(error), 0
         if len(body) + missing > limit:
             raise BodyTooLarge(limit)
-        self._body.append(body)
+        self._take(body)
         self._missing = missing
         if not missing:
             self._complete(exchange)
@@ -182,7 +190,7 @@ class Reader:
         """Take what is missing of a body; return what follows it."""
         self.progress += 1
         piece = data[: self._missing]
-        self._body.append(piece)
+        self._take(piece)
         self._missing -= len(piece)
         if not self._missing and self.current is not None:
             self._complete(self.current)
@@ -276,11 +284,12 @@ class Reader:
     def on_chunk_header(self) -> None:
         """Another chunk of the body begins."""
         self._chunks += 1
+        self.pieces += 1
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         self.progress += 1
-        self._body.append(data)
+        self._take(data)
         self._body_bytes += len(data)
         if self._body_bytes > self._body_limit:
             raise BodyTooLarge(self._body_limit)
@@ -294,12 +303,19 @@ class Reader:
             self._check_overhead()
         self._complete(exchange)
 
+    def _take(self, piece: bytes) -> None:
+        """Keep a piece of a body; many small ones as one."""
+        self._body.append(piece)
+        if len(self._body) == PIECES:
+            self._folded.append(b"".join(self._body))
+            self._body = []
+
     def _complete(self, exchange: Exchange) -> None:
         self.current = None
         self.expects = False
-        body = self._body
+        body = [*self._folded, *self._body] if self._folded else self._body
         exchange.body = body[0] if len(body) == 1 else b"".join(body)
-        self._body = []
+        self._body, self._folded = [], []
         self.last = not exchange.keep
         self._owner.received(exchange)
 

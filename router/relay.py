@@ -5,13 +5,11 @@ import asyncio
 from router.answer_head import Head
 from router.connection import Connection
 from router.errors import WorkerError
-from router.events import error_event
+from router.events import EVENT_ENDS, error_event
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint
 from router.usage import Usage, UsageTail
 
-#: An event is over after these bytes (WHATWG HTML section 9.2.5).
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 #: How the last event of a stream begins; clients close when they have read it.
 _LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
 #: Bytes of an event that is not whole that are kept until the rest of it comes.
@@ -34,10 +32,11 @@ class Relay:
     The status is held back until the first byte of the body is there: a worker that dies while
     it computes the prompt still gives the client a proper status. Of a stream, an event that is
     not whole is held back until it is: so whatever happens, an error can follow as an event of
-    its own, and no client has to make sense of half of one.
+    its own, and no client has to make sense of half of one. Of one that is too long for that, half
+    may be sent: then the answer is cut off instead.
     """
 
-    __slots__ = ("_endpoint", "_events", "_exchange", "_held", "_tail")
+    __slots__ = ("_endpoint", "_events", "_exchange", "_half", "_held", "_tail")
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -45,6 +44,8 @@ class Relay:
         self._tail = UsageTail()
         self._events = False
         self._held = b""
+        self._half = False
+        """What was sent last is half of an event."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
         """Relay what is there, with `added` header lines; return whether that is all."""
@@ -53,7 +54,7 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
-        if self._events and not last and not data.endswith(_EVENT_ENDS):
+        if self._events and not last and not data.endswith(EVENT_ENDS):
             data = self._hold(data)
         if exchange.commented:
             return self._go_on(head, data, last)
@@ -95,18 +96,22 @@ class Relay:
 
     def _pass(self, data: bytes, last: bool) -> None:
         self._tail.add(data)
-        if self._events and (self._held or not data.endswith(_EVENT_ENDS)) and not last:
+        if self._events and (self._held or not data.endswith(EVENT_ENDS)) and not last:
             data = self._hold(data)
         elif self._held:
             data, self._held = self._held + data, b""
+        else:
+            self._half = False
         self._exchange.write(data, last)
 
     def _hold(self, data: bytes) -> bytes:
         """Keep an event that is not whole; return those before it."""
         data = self._held + data
-        whole = max(data.rfind(end) + len(end) if end in data else 0 for end in _EVENT_ENDS)
+        whole = max(data.rfind(end) + len(end) if end in data else 0 for end in EVENT_ENDS)
+        if whole:
+            self._half = False
         if len(data) - whole > LONGEST_HELD:
-            whole = len(data)
+            whole, self._half = len(data), True
         self._held = data[whole:]
         return data[:whole]
 
@@ -121,5 +126,7 @@ class Relay:
 
     def _fail(self, message: str, code: str = "worker_failed") -> None:
         """End the stream, if it is one, with an error in its own shape."""
-        if self._events:
+        if self._half:
+            self._exchange.cut()
+        elif self._events:
             self._exchange.fail(error_event(self._endpoint, message, code), message)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from os import fsync
 from pathlib import Path
 from time import monotonic, time
 
@@ -22,7 +23,7 @@ log = logging.getLogger("warmroute.controller")
 
 
 class CannotRestore(Exception):
-    """The snapshot cannot be taken over, or none written; says why in a sentence."""
+    """No snapshot can be read or written there; says why in a sentence."""
 
 
 class Snapshots:
@@ -42,18 +43,31 @@ class Snapshots:
         self._writing: asyncio.Task[bool] | None = None
 
     def restore(self) -> None:
-        """Take over what is there. Raises CannotRestore; also where none could be written."""
+        """Take over what is there. Raises CannotRestore where none could be read or written.
+
+        What is no snapshot, or one of another release, is put aside: to begin with an empty index
+        is better than not to begin.
+        """
         try:
             with self._fresh.open("wb"):  # now, and not only when there is an index to lose
                 pass
             self._fresh.unlink()
             if self._file.exists():
-                self._memory.adopt(*read(self._file.read_bytes()))
-        except BadSnapshot as error:
-            raise CannotRestore(f"{self._file}: {error}") from None
+                self._take()
         except OSError as error:
             why = error.strerror or str(error)
             raise CannotRestore(f"snapshot {self._file} cannot be kept there: {why}") from None
+
+    def _take(self) -> None:
+        """Raises OSError."""
+        try:
+            self._memory.adopt(*read(self._file.read_bytes()))
+        except BadSnapshot as error:
+            aside = self._file.with_name(f"{self._file.name}.bad")
+            self._file.replace(aside)
+            log.error(
+                "%s: %s; the index begins empty, and that is kept as %s", self._file, error, aside
+            )
 
     async def write(self) -> bool:
         """Write one, after any that is being written; return whether it could be."""
@@ -91,7 +105,10 @@ class Snapshots:
         """Never leave half of one. Raises OSError."""
         data = written(picture)
         try:
-            self._fresh.write_bytes(data)
+            with self._fresh.open("wb") as out:
+                out.write(data)
+                out.flush()
+                fsync(out.fileno())  # else a machine that loses its power may keep the name alone
             self._fresh.replace(self._file)
         except OSError:
             with suppress(OSError):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from router.answered import decode
+from router.events import EVENT_ENDS
 
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
 TAIL = 4096
@@ -57,7 +58,7 @@ class UsageTail:
     def last_event(self) -> bytes:
         """Return the last event of a stream, if it is short."""
         tail = self._tail[-LAST:].strip()
-        return tail[tail.rfind(b"\n\n") + 2 :] if b"\n\n" in tail else tail
+        return tail[max(tail.rfind(end) + len(end) if end in tail else 0 for end in EVENT_ENDS) :]
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import pairwise
 from typing import Any
 
 from router.errors import UnknownPath
 from router.exchange import Exchange
-from router.protocol import Client
+from router.protocol import AT_ONCE, Client
 from router.reading import Bounds
 
 
@@ -103,3 +104,30 @@ def test_a_refusal_comes_after_what_waits() -> None:
             client.resume_writing()
         assert [answer.split()[1] for answer in transport.answers] == [b"200", b"200", b"400"]
         assert b"/2" in transport.answers[1]
+
+
+class Wide(Narrow):
+    """Takes whatever it is given."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answers.append(bytes(data))
+
+
+def test_others_have_their_turn() -> None:
+    """Nobody works on what is refused at once, so only this ends it: a few a turn of the loop."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        client = Client(Nobody(), loop)
+        transport = Wide(client)
+        client.connection_made(transport)
+        asked = [b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % n for n in range(100)]
+        last = b"POST /100 HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
+        client.data_received(b"".join(asked) + last)
+        turns = [len(transport.answers)]
+        while turns[-1] < 101:
+            loop.call_soon(loop.stop)
+            loop.run_forever()  # one turn
+            turns.append(len(transport.answers))
+        assert all(0 < after - before <= AT_ONCE for before, after in pairwise([0, *turns]))
+        for number, answer in enumerate(transport.answers):
+            assert b"'/%d'" % number in answer

@@ -11,7 +11,11 @@ import httpx
 import pytest
 
 from controller.memory import Memory
+from router import controller_command
+from router.rebuild import build
+from router.settings import Settings
 from router.snapshots import Snapshots
+from router.tls import Contexts
 from tests.controller.test_memory import push, stored
 from tests.kvaware.conftest import MakeFleet
 from tests.kvaware.test_controller import controller
@@ -116,13 +120,11 @@ def test_a_full_disk_is_said(
     assert asyncio.run(kept.write())
     good = file.read_bytes()
 
-    def full(fresh: Path, data: bytes) -> int:
-        with fresh.open("wb") as half:
-            half.write(data[:10])
+    def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", full)
+        patched.setattr("router.snapshots.fsync", full)
         assert not asyncio.run(kept.write())
     assert "not written: No space left on device" in caplog.text
     assert (kept.written, kept.failed) == (1, 1)
@@ -159,3 +161,55 @@ def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
     after = Memory(1 << 24)
     Snapshots(after, file).restore()
     assert (kept.written, len(after.index)) == (2, 8)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"nonsense", None], ids=["empty", "other", "cut off"])
+def test_a_damaged_snapshot_keeps_nobody_from_serving(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: bytes | None
+) -> None:
+    """It is put aside for who wants to look, and said; the index begins empty, and is kept."""
+    file = tmp_path / "index"
+    memory = Memory(1 << 24)
+    push(memory.join("a"), stored(0, 4))
+    assert asyncio.run(Snapshots(memory, file).write())
+    file.write_bytes(file.read_bytes()[:-9] if damaged is None else damaged)
+    left = file.read_bytes()
+    again = Memory(1 << 24)
+    kept = Snapshots(again, file)
+    kept.restore()
+    assert len(again.index) == 0
+    assert "not a snapshot" in caplog.text
+    assert file.with_name("index.bad").read_bytes() == left
+    push(again.join("a"), stored(0, 4))
+    assert asyncio.run(kept.write())
+    whole = Memory(1 << 24)
+    Snapshots(whole, file).restore()
+    assert len(whole.index) == 4
+
+
+def test_engines_that_nobody_comes_for_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a snapshot; but not those of the file, which may only be away."""
+    memory = Memory(1 << 24)
+    for name in ("gone", "away", "back"):
+        push(memory.join(name), stored(0, 4))
+    assert asyncio.run(Snapshots(memory, tmp_path / "index").write())
+    again = Memory(1 << 24)
+    Snapshots(again, tmp_path / "index").restore()
+    workers = [{"url": "http://127.0.0.1:1", "name": "away"}]
+    known = build(Settings.model_validate({"workers": workers}), Contexts())
+    monkeypatch.setattr(controller_command, "CLAIM_S", 0.01)
+
+    async def go() -> None:
+        letting = asyncio.create_task(controller_command._let_go(again, known))
+        again.join("back")
+        assert again.absent() == {"gone", "away"}
+        async with asyncio.timeout(20):
+            while again.absent() != {"away"}:  # noqa: ASYNC110 - a memory has no events
+                await asyncio.sleep(0.005)
+        letting.cancel()
+
+    asyncio.run(go())
+    assert {place.worker for place in again.index.places() if place.blocks} == {"away", "back"}
+    assert again.where().keys() == {"away", "back"}
