@@ -243,6 +243,9 @@ class Stub:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
             return False
+        elif action == "hang up":  # without a word, as one who cuts in between would have it
+            writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+            return False
         else:
             return False
         return True

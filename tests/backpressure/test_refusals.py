@@ -7,7 +7,7 @@ from typing import Any
 
 from router.errors import UnknownPath
 from router.exchange import Exchange
-from router.protocol import AT_ONCE, Client
+from router.protocol import AT_ONCE, CHUNKS_AT_ONCE, Client
 from router.reading import Bounds
 
 
@@ -37,6 +37,7 @@ class Narrow(asyncio.Transport):
         super().__init__()
         self._client = client
         self.answers: list[bytes] = []
+        self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.answers.append(bytes(data))
@@ -57,8 +58,11 @@ class Narrow(asyncio.Transport):
     def close(self) -> None:
         """Once everything is taken."""
 
+    def pause_reading(self) -> None:
+        self.reading = False
+
     def resume_reading(self) -> None:
-        """It never stopped."""
+        self.reading = True
 
 
 def test_one_after_the_other_as_they_are_taken() -> None:
@@ -80,7 +84,7 @@ class Answering(Nobody):
 
     def admit(self, exchange: Exchange) -> int:
         del exchange
-        return 0
+        return 1 << 20
 
     async def _answered(self, exchange: Exchange) -> None:
         exchange.answer(200, b"", exchange.path.encode())
@@ -131,3 +135,25 @@ def test_others_have_their_turn() -> None:
         assert all(0 < after - before <= AT_ONCE for before, after in pairwise([0, *turns]))
         for number, answer in enumerate(transport.answers):
             assert b"'/%d'" % number in answer
+
+
+def test_tiny_chunks_take_turns() -> None:
+    """Each takes longer to read than its bytes: after many, others come before the next read."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        client = Client(Answering(), loop)
+        transport = Wide(client)
+        client.connection_made(transport)
+        client.data_received(
+            b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
+        )
+        assert transport.reading
+        client.data_received(b"1\r\nx\r\n" * (CHUNKS_AT_ONCE + 1))
+        paused = not transport.reading
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert paused
+        assert transport.reading
+        client.data_received(b"0\r\n\r\n")
+        runner.run(asyncio.sleep(0))
+        assert [answer.split()[1] for answer in transport.answers] == [b"200"]

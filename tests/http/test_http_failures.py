@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from router.relay import LONGEST_HELD
 from tests.support import Action, MakeRouter, MakeStub, Stub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -148,13 +149,35 @@ def test_messages_stream_breaks_in_its_own_shape(stub: MakeStub, route: MakeRout
     assert text.split(b"\n\n")[1].startswith(b'event: error\ndata: {"type":"error","error":{')
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n"])
 def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: bytes) -> None:
     """It is held back until it is whole; when it never is, the error follows the last whole one."""
     whole, half = b'data: {"id":"1"}' + end, b'data: {"id":"2"}'
     router = route(stub([SSE, chunk(whole + half[:9]), 0.05, "close"]).url)
     text = router.http.post("/v1/chat/completions", json=CHAT).content
     assert text.startswith(whole + b'data: {"error"')
+
+
+@pytest.mark.parametrize("first", [b"", EVENT], ids=["alone", "after another"])
+def test_half_a_very_long_event_is_cut_off(stub: MakeStub, route: MakeRouter, first: bytes) -> None:
+    """It was too long to be held back, and nothing that follows could be told from it."""
+    half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
+    router = route(stub([SSE, chunk(first + half), 0.05, chunk(b"y"), 0.05, "close"]).url)
+    read: list[bytes] = []
+    stream = router.http.stream("POST", "/v1/chat/completions", json=CHAT)
+    with stream as reply, pytest.raises(httpx.RemoteProtocolError):
+        read.extend(reply.iter_raw())
+    text = b"".join(read)
+    assert text.startswith(first + half[:9])
+    assert b"error" not in text
+
+
+def test_after_a_very_long_event_an_error_can_follow(stub: MakeStub, route: MakeRouter) -> None:
+    """Once it was whole."""
+    half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
+    router = route(stub([SSE, chunk(half), 0.05, chunk(b'"}\n\n'), 0.05, "close"]).url)
+    text = router.http.post("/v1/chat/completions", json=CHAT).content
+    assert text.startswith(half + b'"}\n\ndata: {"error"')
 
 
 def test_an_event_in_pieces_arrives_whole(stub: MakeStub, route: MakeRouter) -> None:

@@ -60,3 +60,15 @@ def test_without_a_word_it_is_closed(stub: MakeStub, route: MakeRouter) -> None:
     answer, kept = asked(route(stub(OK).url).port)
     assert answer.body == JSON
     assert not kept
+
+
+def test_what_is_cut_off_is_reset(stub: MakeStub, route: MakeRouter) -> None:
+    """Nothing but the end of the connection tells the end: it must not look like one."""
+    half: list[Action] = [CHUNKED[0], b"4\r\n" + JSON[:4] + b"\r\n", 0.05, "close"]
+    router = route(stub(half).url)
+    with socket.create_connection(("127.0.0.1", router.port), timeout=30) as client:
+        client.sendall(head(_LINE, HOST, LENGTH) + BODY)
+        said: list[bytes] = []
+        with pytest.raises(ConnectionResetError):
+            said.extend(iter(lambda: client.recv(65536), b""))
+        assert b"".join(said).endswith(JSON[:4])

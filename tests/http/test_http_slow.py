@@ -212,7 +212,8 @@ def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
     router = route(stub().url, clients={"connections": 8}, health=QUIET)
     with Crowd(router.port, {"early": (get(), b"")}, 8) as early:
         until(lambda: early.answered(1))
-        assert router.http.get("/health/live").status_code == 200  # a full house is not a dead one
+        for probe in ("/health/live", "/health/ready", "/health", "/ping"):
+            assert router.http.get(probe).status_code == 200  # a full house is not a dead one
         assert router.http.get("/workers").status_code == 503
         with Crowd(router.port, {"late": (post(), b"")}, MANY) as late:
             until(late.over)

@@ -281,6 +281,21 @@ def test_a_stream_from_a_worker_over_tls(
     until(router.idle)
 
 
+@pytest.mark.parametrize(("end", "whole"), [("close", True), ("hang up", False)])
+def test_an_end_without_a_farewell_is_none(
+    ours: Authority, secure: MakeTlsStub, route: MakeRouter, end: str, whole: bool
+) -> None:
+    """RFC 9112 section 9.8: whoever can cut the line must not make half of an answer the whole."""
+    script: list[Action] = [b"HTTP/1.1 200 OK\r\n\r\n", b'{"id":1', 0.1, end]
+    worker = secure(ours.server(), script)
+    router = route({"url": worker.url, "tls": {"ca": ours.roots}})
+    if whole:
+        assert router.http.post(CHAT, json=BODY).content == b'{"id":1'
+    else:
+        with pytest.raises(httpx.RemoteProtocolError):
+            router.http.post(CHAT, json=BODY)
+
+
 def test_workers_of_different_authorities(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:

@@ -1,5 +1,6 @@
 """Requests whose head was read before, in whatever pieces they come."""
 
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -99,3 +100,21 @@ def test_a_client_that_waits_to_be_told() -> None:
         reading.feed(b"two")
         assert not reading.expects
     assert listener.bodies == [b"one", b"two", b"two"]
+
+
+def test_a_body_in_tiny_pieces() -> None:
+    """It takes some times its size, and not the hundredfold."""
+    listener: Any = Listener()
+    listener.admit = lambda _: 1 << 20
+    reading = Reader(listener, Bounds())
+    reading.feed(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    some = b"1\r\nx\r\n" * 4096
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            reading.feed(some)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    reading.feed(b"0\r\n\r\n")
+    assert listener.bodies == [b"x" * (64 * 4096)]

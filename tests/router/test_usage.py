@@ -231,3 +231,15 @@ def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
     """Are not parts: the sum stands."""
     assert wholly({"usage": USAGE, **more}, streamed=False) == Usage(120, 96, 5)
     assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b"\r"])
+def test_the_last_event(line: bytes) -> None:
+    """However its lines end; that it was `[DONE]` tells that a client which leaves has all."""
+    tail = UsageTail()
+    tail.add(b"data: {}" + 2 * line)
+    assert tail.last_event() == b"data: {}"
+    tail.add(b"event: x" + line + b"data: [DONE]" + 2 * line)
+    assert tail.last_event() == b"event: x" + line + b"data: [DONE]"
+    tail.add(b"data: {}" + line + b"\r\n")
+    assert tail.last_event() == b"data: {}"
