@@ -10,6 +10,7 @@ Source: vLLM `distributed/kv_events.py`; its replies may have three frames or fo
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import Coroutine, Iterable
 from time import monotonic
@@ -17,34 +18,36 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
 
 from controller.line import Line
+from controller.sockets import Change, Monitor, attach, binds, context, opened
 from controller.source import UNEXPECTED, Source
 from controller.stream import Ask
+from controller.turns import Turns
 
 log = logging.getLogger("warmroute.controller")
 
-#: Messages that are taken in one go before others get their turn.
-TURN = 64
-#: Messages that may wait in a socket.
-HIGH_WATER = 100_000
 #: Replays at once: an engine that replays publishes nothing meanwhile.
 REPLAYS = 8
 #: Seconds a replay may pause, and take in all.
 PAUSE_S, REPLAY_S = 5.0, 120.0
-#: Seconds between two looks at what has to wait, and two tries to bind an address that is taken.
+#: Seconds between two looks at what has to wait.
 TICK_S = 0.5
+#: Seconds until a socket is made anew, where there was none to be had, or its connection is dead.
+AGAIN_S = 1.0
 _END = b"\xff" * 8
-#: Bytes of one message that a socket takes in.
-_LARGEST = 32 << 20
+#: For want of sockets, descriptors or memory, which may come back. All else is said of addresses.
+_LACKING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+#: What came over a connection ended it, and ZeroMQ does not say what.
+ENDED = "ended the connection"
 
 
 class Subscriber:
     """Subscriptions to engines, from `follow` to `close`."""
 
     def __init__(self) -> None:
-        self._context = zmq.asyncio.Context()
+        self._context = context()
+        self._turns = Turns()
         self._lines: dict[object, tuple[Line, asyncio.Task[None]]] = {}
         """By the address where engines dial in, or by the one engine that is connected to."""
         self._followed: dict[Source, tuple[object, asyncio.Task[None]]] = {}
@@ -95,48 +98,63 @@ class Subscriber:
         self._context.destroy(linger=0)
 
     async def _listen(self, line: Line, endpoint: str, topic: str) -> None:
-        socket = self._context.socket(zmq.SUB)
-        watching: asyncio.Task[None] | None = None
+        """Go on listening, whatever happens to a socket; give up where the address is none."""
+        said = ""
+        while True:
+            try:
+                await self._listen_once(line, endpoint, topic)
+            except zmq.ZMQError as error:
+                if error.errno not in _LACKING:
+                    log.error("KV events at %s: %s", endpoint, error)
+                    return
+                if said != (said := str(error)):
+                    log.error("KV events at %s: %s; it is tried again", endpoint, error)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _listen_once(self, line: Line, endpoint: str, topic: str) -> None:
+        """Until its connection is dead. Raises ZMQError."""
+        socket = opened(self._context, zmq.SUB, endpoint)
+        tasks: list[asyncio.Task[None]] = []
+        monitor: Monitor | None = None
         try:
-            socket.set_hwm(HIGH_WATER)
-            socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
-            socket.setsockopt(zmq.IPV6, "[" in endpoint)  # not for names: engines bind IPv4 then
             socket.subscribe(topic)
-            monitor = socket.get_monitor_socket(
-                zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-            )
-            watching = asyncio.create_task(self._watch(line, monitor))
-            if not await _attached(socket, endpoint):
-                return
-            while True:
-                self._hear(line, await socket.recv_multipart())
-                with contextlib.suppress(zmq.Again):
-                    for _ in range(TURN):
-                        self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
-                await asyncio.sleep(0)
+            monitor = Monitor(socket, endpoint)
+            tasks.append(asyncio.create_task(self._watch(line, monitor, endpoint)))
+            await attach(socket, endpoint)
+            tasks.append(asyncio.create_task(self._hear_all(line, socket)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            if watching is not None:
-                await _end([watching])
-            socket.disable_monitor()
+            await _end(tasks)
+            if monitor is not None:
+                monitor.close()
             socket.close(linger=0)
 
-    async def _watch(self, line: Line, monitor: Any) -> None:  # noqa: ANN401
-        """Tell the sources whether the connection stands.
+    async def _hear_all(self, line: Line, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await socket.recv_multipart()
+            async with self._turns:
+                self._hear(line, frames)
+                with contextlib.suppress(zmq.Again):
+                    while self._turns.left():
+                        self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
+
+    async def _watch(self, line: Line, monitor: Monitor, endpoint: str) -> None:
+        """Tell the sources whether the connection stands; return when it is dead.
 
         Where several dial in, nobody knows whose it is: one is there once it is heard, or has
         answered for what was missed, and when one breaks, each must show that it goes on.
         """
-        try:
-            while True:
-                event = await recv_monitor_message(monitor)
-                gone = event["event"] == zmq.EVENT_DISCONNECTED
-                for source, replay in list(line.replays.items()):
-                    if not gone and (replay or not line.shared):
-                        self._ask(source, source.opened(monotonic()), replay)
-                    elif gone:
-                        source.doubted() if line.shared else source.disconnected()
-        finally:
-            monitor.close(linger=0)
+        while (change := await monitor.change()) is not Change.DEAD:
+            for source, replay in list(line.replays.items()):
+                if change is Change.LOST:
+                    source.doubted() if line.shared else source.disconnected()
+                elif replay or not line.shared:
+                    self._ask(source, source.opened(monotonic()), replay)
+        for source in line:
+            source.refused[ENDED] += 1
+        log.warning("KV events at %s: something that came over it %s", endpoint, ENDED)
 
     async def _tick(self, source: Source, replay: str | None) -> None:
         while True:
@@ -173,15 +191,8 @@ class Subscriber:
     async def _replay(self, source: Source, ask: Ask, endpoint: str) -> None:
         """Ask for what was missed, and hand it on."""
         async with self._replays:
-            socket = self._context.socket(zmq.DEALER)
             try:
-                socket.set_hwm(HIGH_WATER)
-                socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
-                socket.setsockopt(zmq.IPV6, "[" in endpoint)
-                socket.connect(endpoint)
-                async with asyncio.timeout(REPLAY_S):
-                    await socket.send_multipart([b"", ask.start.to_bytes(8, "big")])
-                    asks = await self._take(source, ask, socket)
+                asks = await self._replay_once(source, ask, endpoint)
             except (TimeoutError, zmq.ZMQError) as error:
                 why = str(error) or "no answer in time"
                 log.warning("worker %s: kv_replay %s: %s", source.worker, endpoint, why)
@@ -189,34 +200,42 @@ class Subscriber:
             except Exception as error:  # noqa: BLE001 - it is asked again, as after any failure
                 _count(source, error)
                 asks = source.replay_failed(ask.round, monotonic())
-            finally:
-                socket.close(linger=0)
         self._ask(source, asks, endpoint)
 
-    async def _take(self, source: Source, ask: Ask, socket: zmq.asyncio.Socket) -> list[Ask]:
+    async def _replay_once(self, source: Source, ask: Ask, endpoint: str) -> list[Ask]:
+        """Return what must be asked for next. Raises TimeoutError, ZMQError."""
+        socket = opened(self._context, zmq.DEALER, endpoint)
+        try:
+            socket.connect(endpoint)
+            async with asyncio.timeout(REPLAY_S):
+                await socket.send_multipart([b"", ask.start.to_bytes(8, "big")])
+                return await self._take_all(source, ask, socket)
+        finally:
+            socket.close(linger=0)
+
+    async def _take_all(self, source: Source, ask: Ask, socket: zmq.asyncio.Socket) -> list[Ask]:
         """Hand on replies up to the end; return what must be asked for next."""
-        taken = 0
         while True:
             async with asyncio.timeout(PAUSE_S):
                 frames = await socket.recv_multipart()
-            number, payload = (frames[-2], frames[-1]) if len(frames) >= 3 else (b"", b"")
-            if number == _END and not payload:
-                return source.replay_ended(ask.round, monotonic())
-            if len(number) != 8:
-                source.refused["odd frames"] += 1
-                continue
-            asks = source.replayed(ask.round, int.from_bytes(number, "big"), payload)
-            if asks:
-                return asks
-            taken += 1
-            if taken % TURN == 0:
-                await asyncio.sleep(0)
+            async with self._turns:
+                asks = _taken(source, ask, frames)
+                with contextlib.suppress(zmq.Again):
+                    while asks is None and self._turns.left():
+                        asks = _taken(source, ask, await socket.recv_multipart(zmq.NOBLOCK))
+                if asks is not None:
+                    return asks
 
 
-def binds(endpoint: str) -> bool:
-    """Whether engines dial in there: the host is any of ours, and not one of theirs."""
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
+def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:
+    """Hand on a reply; return what must be asked for next, if that was the last."""
+    number, payload = (frames[-2], frames[-1]) if len(frames) >= 3 else (b"", b"")
+    if number == _END and not payload:
+        return source.replay_ended(ask.round, monotonic())
+    if len(number) != 8:
+        source.refused["odd frames"] += 1
+        return None
+    return source.replayed(ask.round, int.from_bytes(number, "big"), payload) or None
 
 
 def _count(source: Source, error: Exception) -> None:
@@ -224,23 +243,6 @@ def _count(source: Source, error: Exception) -> None:
     source.refused[UNEXPECTED] += 1
     if source.refused[UNEXPECTED] == 1:
         log.error("worker %s: KV events: unexpected %s", source.worker, type(error).__name__)
-
-
-async def _attached(socket: zmq.asyncio.Socket, endpoint: str) -> bool:
-    """Connect, or bind as soon as nobody else does; False where the address is none."""
-    told = False
-    while True:
-        try:
-            socket.bind(endpoint) if binds(endpoint) else socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            if not told:
-                log.error("KV events at %s: %s", endpoint, error)
-            told = True
-            if error.errno != zmq.EADDRINUSE:
-                return False
-            await asyncio.sleep(TICK_S)
-        else:
-            return True
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -11,8 +11,9 @@ import zmq
 import zmq.asyncio
 
 from controller.index import Index
+from controller.sockets import binds
 from controller.source import Source
-from controller.subscriber import Subscriber, binds
+from controller.subscriber import Subscriber
 
 SIZE = 16
 
@@ -79,6 +80,7 @@ def run(play: Coroutine[Any, Any, None]) -> None:
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """At addresses that are taken."""
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
+    monkeypatch.setattr("controller.sockets.TAKEN_S", 0.02)
 
 
 async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:
