@@ -1,7 +1,7 @@
 """`kvaware`: a prompt goes where its prefix is said to lie, by the engines themselves.
 
-The memory answers what each worker holds and on which tier. What was sent in the last seconds is
-added, for its events are still to come. Where a worker's word cannot be had or trusted, the shadow
+The memory answers what each worker holds and on which tier. What is under way there is added, for
+its events are still to come. Where a worker's word cannot be had or trusted, the shadow
 of what was sent there stands in, as with `prefixaware`, and the reason says so.
 """
 
@@ -24,7 +24,7 @@ from strategies.prefixaware import SLACK, capacity_of
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.promoted import Promoted
 from strategies.ranking import ordered_as
-from strategies.recent import Recent, Sent
+from strategies.underway import UnderWay
 
 #: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
 BY_TEXT = "text"
@@ -80,8 +80,11 @@ class KvAwareOptions:
         metadata={"doc": "Bound of what stands in for workers that do not tell, as prefixaware."},
     )
     unconfirmed: Seconds = field(
-        default=Seconds(10.0),
-        metadata={"doc": "How long a prompt counts where it was sent before its events are there."},
+        default=Seconds(1.0),
+        metadata={
+            "doc": "How long a prompt that was answered still counts where it was sent, as its "
+            "events may be on their way."
+        },
     )
     threshold: int = field(
         default=0,
@@ -98,7 +101,8 @@ class KvAwareOptions:
 
 class _Placed(NamedTuple):
     placement: Placement
-    sent: Sent
+    sent: Placement
+    """Among those under way."""
     shadowed: bool
     """The shadow predicted what is held: the outcome corrects it."""
     judged: bool
@@ -120,7 +124,7 @@ class KvAware:
         self._shadow = PrefixTree(options.shadow)
         self._costs = Costs()
         self._threshold = options.threshold
-        self._recent = Recent(options.shadow // 8, options.unconfirmed)
+        self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
         self._promoted = Promoted(options.shadow // 8)
         self.loads = Loads()
         """Which tiers there are, and how fast they load; whoever knows better says so."""
@@ -137,7 +141,7 @@ class KvAware:
         told, stored = self._told(prompt, workers), self._stored(prompt)
         match = self._shadow.match(prompt.keys)
         shadow = match.held()
-        recent = self._recent.held(prompt.keys, now)
+        under_way = self._under_way.held(prompt.keys, now)
         promoted = self._promoted.held(prompt, now) if self.loads.promotes else _NOBODY
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
@@ -153,7 +157,7 @@ class KvAware:
                     held = held.hosted(promoted[name])
             held = self._counted(held, stored)
             if not doubt:
-                held = held.beyond(_sent(prompt, recent.get(name, 0)))
+                held = held.beyond(_sent(prompt, under_way.get(name, 0)))
             tokens[name], tiers[name] = held.total, held.tier
             if held.total > held.gpu:
                 loading[name] = self.loads.of(held, worker)
@@ -178,7 +182,7 @@ class KvAware:
         """Count the placement at once: a burst of siblings finds its first."""
         self._costs.placed(prompt, now)
         name, room = worker.name, capacity_of(worker)
-        judged = bool(prompt.blocks) and name not in self._recent.held(prompt.keys, now)
+        judged = bool(prompt.blocks) and name not in self._under_way.held(prompt.keys, now)
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
             told = self.memory.held(prompt, [name]).get(name, _NOTHING)
@@ -186,7 +190,7 @@ class KvAware:
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
         placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
-        sent = self._recent.insert(keys, name, now)
+        sent = self._under_way.insert(keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
         heard = self.memory.heard(name) if self.memory is not None else 0
         self._placed[id(prompt), name] = _Placed(
@@ -203,7 +207,7 @@ class KvAware:
         tree = self._shadow
         tree.close(placed.placement, outcome.answer_tokens or 0)
         candidate.worker.load.share(tree.shared(name), now)
-        self._recent.settle(placed.sent, took=outcome.began)
+        self._under_way.settle(placed.sent, now, took=outcome.began)
         if not outcome.began:
             tree.take_back(placed.placement)
             return
@@ -259,7 +263,7 @@ class KvAware:
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""
         self._shadow.forget(worker)
-        self._recent.forget(worker)
+        self._under_way.forget(worker)
         self._promoted.forget(worker)
         if self.memory is not None:
             self.memory.forget(worker)
@@ -269,7 +273,7 @@ class KvAware:
         return {
             "prefix_tree_blocks": len(self._shadow),
             "prefix_tree_bytes": self._shadow.bytes,
-            "unconfirmed_blocks": len(self._recent),
+            "unconfirmed_blocks": len(self._under_way),
             "promoted_blocks": len(self._promoted),
         }
 
@@ -297,6 +301,6 @@ _NOBODY: Mapping[str, int] = {}
 
 
 def _sent(prompt: Prompt, blocks: int) -> int:
-    """Tokens of what was sent lately, in whole blocks of the engine's; never the last token."""
+    """Tokens of what is under way, in whole blocks of the engine's; never the last token."""
     tokens = held_tokens(prompt, blocks)
     return tokens - tokens % min(prompt.blocks, default=1)

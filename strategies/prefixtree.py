@@ -140,6 +140,19 @@ class PrefixTree:
                     answer = 0.0
             node = node.parent
 
+    def leave(self, placement: Placement) -> None:
+        """The request has ended, in place of `close`: only what others under way there have stays,
+        for who keeps nothing else here."""
+        self.close(placement)
+        shadow, node = placement.shadow, placement.leaf
+        if not self._knows(shadow):
+            return
+        while (parent := node.parent) is not None:
+            entry = node.entries.get(shadow.bit)
+            if entry is not None and not entry.users:
+                shadow.drop(entry)
+            node = parent
+
     def take_back(self, placement: Placement) -> None:
         """The worker did not take this prompt on: drop the blocks that its placement added.
 

@@ -130,13 +130,18 @@ def test_a_match_below_the_threshold_counts_for_nothing(
     assert memory.observed == [("b", held)]
 
 
-def test_what_was_sent_counts_until_it_must_be_confirmed() -> None:
-    """For some seconds; then only the memory's word does."""
-    kvaware, workers = strategy(Told(), 10.0), [View("a"), View("b")]
-    kvaware.placed(PROMPT, workers[1], 0.0)
-    decision = kvaware.rank(PROMPT, workers, 5.0)
-    assert (decision.candidates[0].worker.name, decision.reason) == ("b", "prefix")
-    assert kvaware.rank(PROMPT, workers, 100.0).reason == "cold"
+def test_what_is_under_way_counts_until_its_events_have_come() -> None:
+    """However long it is, as it cannot be evicted; then only the memory's word does."""
+    kvaware, workers = strategy(Told(), 1.0), [View("a"), View("b")]
+    first = kvaware.rank(PROMPT, workers, 0.0).candidates[1]
+    assert first.worker.name == "b"
+    kvaware.placed(PROMPT, first.worker, 0.0)
+    for now in (0.0, 5.0, 100.0, 100.9):
+        decision = kvaware.rank(PROMPT, workers, now)
+        assert (decision.candidates[0].worker.name, decision.reason) == ("b", "prefix")
+        if now == 100.0:
+            kvaware.settled(PROMPT, first, Outcome(ok=True, began=True), now)
+    assert kvaware.rank(PROMPT, workers, 101.0).reason == "cold"
 
 
 @pytest.mark.parametrize("doubt", ["gap", "silent", "disagrees"])
@@ -288,8 +293,8 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
     took = 4096 / 5_000 + worker.pace.prefill(64, 4096) / MARGIN
     for cached, number in ((100, 3), (4096, 12)):
         for _ in range(number):
-            best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
-            kvaware.placed(PROMPT, worker, 0.0)
+            best = kvaware.rank(PROMPT, [worker], 100.0).candidates[0]
+            kvaware.placed(PROMPT, worker, 100.0)
             done = Outcome(True, prompt_tokens=4160, cached_tokens=cached, computed_s=took)
             kvaware.settled(PROMPT, best, done, 100.0)
         assert (kvaware.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
