@@ -11,6 +11,12 @@ from collections.abc import Iterable, Iterator
 from controller.source import Source
 
 
+def binds(endpoint: str) -> bool:
+    """Whether engines dial in there: the host is any of ours, and not one of theirs."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
+
+
 class Line:
     """The sources behind one socket. Pure."""
 

@@ -3,10 +3,13 @@
 import asyncio
 import logging
 from enum import Enum
+from socket import AF_INET6, SOCK_STREAM
 
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
+
+from controller.line import binds
 
 log = logging.getLogger("warmroute.controller")
 
@@ -37,23 +40,31 @@ def context() -> zmq.asyncio.Context:
     return made
 
 
-def opened(context: zmq.asyncio.Context, kind: int, endpoint: str) -> zmq.asyncio.Socket:
-    """Make a socket for an address. Raises ZMQError for want of sockets or descriptors."""
+async def by_ipv6(endpoint: str) -> bool:
+    """Whether an address leads nowhere but to IPv6. A name that has both is taken for IPv4, which
+    is what engines bind; one that cannot be looked up now, too."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    if "[" in endpoint or not host or binds(endpoint) or not endpoint.startswith("tcp://"):
+        return "[" in endpoint
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=SOCK_STREAM)
+    except OSError:
+        return False
+    return all(family == AF_INET6 for family, *_ in found)
+
+
+def opened(context: zmq.asyncio.Context, kind: int, *, ipv6: bool) -> zmq.asyncio.Socket:
+    """Make a socket. Raises ZMQError for want of sockets or descriptors."""
     socket = context.socket(kind)
     socket.set_hwm(HIGH_WATER)
     socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
-    socket.setsockopt(zmq.IPV6, "[" in endpoint)  # not for names: engines bind IPv4 then
+    socket.setsockopt(zmq.IPV6, ipv6)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _IDLE_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _EVERY_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _TIMES)
     return socket
-
-
-def binds(endpoint: str) -> bool:
-    """Whether engines dial in there: the host is any of ours, and not one of theirs."""
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
 
 
 async def attach(socket: zmq.asyncio.Socket, endpoint: str) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from controller.line import Line
-from controller.sockets import Change, Monitor, attach, binds, context, opened
+from controller.line import Line, binds
+from controller.sockets import Change, Monitor, attach, by_ipv6, context, opened
 from controller.source import UNEXPECTED, Source
 from controller.stream import Ask
 from controller.turns import Turns
@@ -113,7 +113,7 @@ class Subscriber:
 
     async def _listen_once(self, line: Line, endpoint: str, topic: str) -> None:
         """Until its connection is dead. Raises ZMQError."""
-        socket = opened(self._context, zmq.SUB, endpoint)
+        socket = opened(self._context, zmq.SUB, ipv6=await by_ipv6(endpoint))
         tasks: list[asyncio.Task[None]] = []
         monitor: Monitor | None = None
         try:
@@ -204,7 +204,7 @@ class Subscriber:
 
     async def _replay_once(self, source: Source, ask: Ask, endpoint: str) -> list[Ask]:
         """Return what must be asked for next. Raises TimeoutError, ZMQError."""
-        socket = opened(self._context, zmq.DEALER, endpoint)
+        socket = opened(self._context, zmq.DEALER, ipv6=await by_ipv6(endpoint))
         try:
             socket.connect(endpoint)
             async with asyncio.timeout(REPLAY_S):

@@ -16,6 +16,7 @@ _LEAST = frozenset(
         "warmroute_worker_up",
         "warmroute_session_store_up",
         "warmroute_kv_store_up",
+        "warmroute_kv_trusted",
         "process_start_time_seconds",
     )
 )
@@ -29,6 +30,9 @@ _MOST = frozenset(
         "warmroute_open_sessions",
         "warmroute_sessions_ended",
         "warmroute_kv_store_wrong",
+        "warmroute_kv_wrong",
+        "warmroute_kv_blocks",
+        "warmroute_kv_blocks_held",
         "warmroute_kv_still_seconds",
         "warmroute_build_info",
     )

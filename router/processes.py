@@ -19,6 +19,7 @@ from router.channel import Refusal
 from router.child import Order
 from router.heartbeat import USUAL, Patience
 from router.merge import families, merged, merged_tokenizers, merged_workers, text
+from router.one_process import refuse_what_needs_one
 from router.own_metrics import process_metrics
 from router.passing import Commons, Posts
 from router.place import Place
@@ -98,6 +99,7 @@ class Processes:
 
     async def change(self, settings: Settings) -> None:
         """Give all processes other settings. Raises CannotBuild; then nothing has changed."""
+        refuse_what_needs_one(settings)
         before, self._settings = self._settings, settings
         sealed = seal(settings)
         first, *others = self._places

@@ -9,16 +9,18 @@ import logging
 import ssl
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from controller.events import WIDEST
 from controller.memory import SURELY_NEW, USUAL
 from controller.truth import Truth
 from router.connection import Patience
 from router.errors import Silent
 from router.upstream import Upstream
+from router.usage import MOST
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
@@ -40,11 +42,16 @@ KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
 
 
+#: What a controller may say: no prompt has more tokens, and no block fewer than one.
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=WIDEST)]
+
+
 class _Answer(msgspec.Struct, array_like=True):
-    held: dict[str, tuple[int, int, int]]
+    held: dict[str, tuple[_Tokens, _Tokens, _Tokens]]
     doubts: dict[str, str]
-    sizes: list[int]
-    heard: dict[str, int] = {}
+    sizes: list[_Size]
+    heard: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
     """Events that each worker has told, ever; an older controller does not say."""
 
 
@@ -154,7 +161,10 @@ class RemoteMemory:
             "l1": self.l1,
         }
         told = _decode(await self._post(msgspec.msgpack.encode(question)))
-        said.held = {worker: Held(*tokens) for worker, tokens in told.held.items()}
+        held = {worker: Held(*tokens) for worker, tokens in told.held.items()}
+        if any(one.total > prompt.tokens for one in held.values()):
+            raise ValueError("a controller says that more is held than a prompt has")
+        said.held = held
         said.doubts = told.doubts
         self._sizes = told.sizes or USUAL
         self._judge(workers, told)

@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 import uvloop
 
 from router import logs
+from router.one_process import refuse_what_needs_one
 from router.process import raise_descriptors, settle
 from router.processes import Processes
-from router.rebuild import CannotBuild, build
+from router.rebuild import build
 from router.reload import Reload, Source
 from router.server import bind
 from router.serving import Serving
@@ -87,7 +88,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         reload.say_what_is_lost()
         uvloop.run(refuse_lost_stores(settings))
         build(settings, Contexts())  # what cannot be made is said once, not by every process
-        _refuse_split_sessions(settings)
+        refuse_what_needs_one(settings)
         say_what_is_not_shared(settings, count)
         processes = Processes(settings, count, listen, admin)
         processes.also(reload.metrics)
@@ -126,18 +127,6 @@ def _bound(address: Address, listener: socket.socket) -> Address:
 
 def _url(settings: Settings, address: Address) -> str:
     return f"{'https' if settings.tls else 'http'}://{address}"
-
-
-def _refuse_split_sessions(settings: Settings) -> None:
-    """Raises CannotBuild: a session that one process knows would be unknown to the next."""
-    if settings.session.redis is not None:
-        return
-    for pool in settings.all_pools():
-        if getattr(registry.find(pool.strategy.name), "keeps_sessions", False):
-            raise CannotBuild(
-                f"pool {pool.name}: several processes need one place for their sessions: give"
-                " session.redis, or serve by one process"
-            )
 
 
 def say_what_is_not_shared(settings: Settings, count: int) -> None:

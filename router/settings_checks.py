@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pydantic_core import InitErrorDetails
 
+from controller.line import binds
 from router.settings_errors import KeyPath, dotted, refusal
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings
@@ -28,6 +29,10 @@ class _Worker(NamedTuple):
     tls: object
     unheard: bool = False
     """It has an address for replays and none for events."""
+    speaks: object = None
+    """Where it publishes events."""
+    replays: object = None
+    """And where it answers for those that were missed."""
 
 
 def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -46,6 +51,7 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     for worker in workers:
         if worker.unheard:
             yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
+    yield from _repeated_engines(workers)
     yield from _ejection(_get(_get(given, "health"), "ejection"))
     yield from _origins(_get(given, "cors"))
     yield from _signatures(given)
@@ -71,6 +77,19 @@ def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
             message = f"{shown(worker.name)} is already the name of {dotted(first)}"
             message += "" if worker.named else "; give one of them another name"
             yield refusal((*worker.path, "name"), message)
+
+
+def _repeated_engines(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
+    """One that is connected to speaks for one worker; many may dial in at an address of ours."""
+    seen: dict[tuple[str, str], KeyPath] = {}
+    for worker in workers:
+        for key, address in (("kv_events", worker.speaks), ("kv_replay", worker.replays)):
+            if not isinstance(address, str) or binds(address):
+                continue
+            first = seen.setdefault((key, address.lower()), worker.path)
+            if first != worker.path:
+                message = f"the same address as that of {dotted(first)}: {address}"
+                yield refusal((*worker.path, key), message)
 
 
 def _repeated_pools(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorDetails]:
@@ -153,7 +172,10 @@ def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
         name = name if isinstance(name, str) else address
         plain = isinstance(url, str) and url.startswith("http://")
         unheard = _get(worker, "kv_events") is None and _get(worker, "kv_replay") is not None
-        yield _Worker(path, name, named, address, plain, _get(worker, "tls"), unheard)
+        yield _Worker(
+            *(path, name, named, address, plain, _get(worker, "tls"), unheard),
+            *(_get(worker, "kv_events"), _get(worker, "kv_replay")),
+        )
 
 
 def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:

@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 
 from controller.index import Index
-from controller.sockets import binds
+from controller.line import binds
 from controller.source import Source
 from controller.subscriber import Subscriber
 

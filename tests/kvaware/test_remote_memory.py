@@ -179,3 +179,27 @@ def test_the_log_is_told_when_it_goes_and_when_it_is_back(
         "no controller: placements decide",
         "answers again",
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [{"a": [16, 0, 0]}, {}, [16, 0], {}],
+        [{"a": [16, 0, 0]}, {}, [-1], {}],
+        [{"a": [16, 0, 0]}, {}, [1 << 30], {}],
+        [{"a": [-5, 0, 0]}, {}, [16], {}],
+        [{"a": [16, 16, 0]}, {}, [16], {}],
+        [{"a": [1 << 40, 0, 0]}, {}, [16], {}],
+        [{}, {}, [16], {"a": -1}],
+    ],
+)
+def test_what_cannot_be_is_no_answer(wrong: list[Any]) -> None:
+    """Something else is at its address, or it is of another release: what was sent decides."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    answering(remote, wrong, [{"a": [16, 0, 0]}, {}, [32], {}])
+    prompt = ask(remote)
+    assert (remote.held(prompt, ["a"]), remote.doubt("a", prompt)) == ({}, "no controller")
+    assert list(remote.sizes()) == [16]
+    prompt = ask(remote)
+    assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
+    assert list(remote.sizes()) == [32]

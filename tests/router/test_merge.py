@@ -191,3 +191,20 @@ def test_tokenizers() -> None:
     other = [told("a", "b", keyed="text"), told("c"), told("d")]
     found = json.loads(merged_tokenizers([json.dumps(one).encode(), json.dumps(other).encode()]))
     assert found == [told("a", "b", keyed="text"), told("c", keyed="text"), told("d")]
+
+
+def test_what_engines_tell_each_process() -> None:
+    """Each hears them for itself: one that is blind counts, and the same blocks are no more."""
+    found = merged(
+        [
+            said(gauge("warmroute_kv_trusted", a=1, b=1), gauge("warmroute_kv_blocks_held", a=5)),
+            said(gauge("warmroute_kv_trusted", a=1, b=0), gauge("warmroute_kv_blocks_held", a=4)),
+            said(gauge("warmroute_kv_wrong", a=0.4), gauge("warmroute_kv_wrong", a=0.2)),
+        ]
+    )
+    assert values(found) == {
+        "warmroute_kv_trusted a": 1,
+        "warmroute_kv_trusted b": 0,
+        "warmroute_kv_blocks_held a": 5,
+        "warmroute_kv_wrong a": 0.4,
+    }

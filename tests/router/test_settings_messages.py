@@ -235,6 +235,22 @@ def test_workers_are_told_apart() -> None:
     ]
 
 
+def test_an_engine_speaks_for_one_worker() -> None:
+    """A line that was copied; but many may dial in at one address of ours."""
+    assert wrong(
+        "strategy: kvaware\n"
+        "workers:\n"
+        "- {url: http://a:1, kv_events: 'tcp://e:1', kv_replay: 'tcp://e:2'}\n"
+        "- {url: http://b:1, kv_events: 'tcp://E:1', kv_replay: 'tcp://f:2'}\n"
+        "- {url: http://c:1, kv_events: 'tcp://g:1', kv_replay: 'tcp://e:2'}\n"
+        "- {url: http://d:1, kv_events: 'tcp://*:1'}\n"
+        "- {url: http://e:1, kv_events: 'tcp://*:1'}\n"
+    ) == [
+        "f:4: workers[1].kv_events: the same address as that of workers[0]: tcp://E:1",
+        "f:5: workers[2].kv_replay: the same address as that of workers[0]: tcp://e:2",
+    ]
+
+
 def test_pools_are_told_apart() -> None:
     """By name and by model, and no worker stands in two: its load would be seen by halves."""
     assert wrong(

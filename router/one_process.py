@@ -1,0 +1,38 @@
+"""What one process alone can do: refused where several serve, at the start and later."""
+
+from controller.line import binds
+from router.rebuild import CannotBuild
+from router.settings import Settings
+from strategies import registry
+
+
+def refuse_what_needs_one(settings: Settings) -> None:
+    """Raises CannotBuild."""
+    _refuse_split_sessions(settings)
+    _refuse_engines_that_dial_in(settings)
+
+
+def _refuse_split_sessions(settings: Settings) -> None:
+    """A session that one process knows would be unknown to the next."""
+    if settings.session.redis is not None:
+        return
+    for pool in settings.all_pools():
+        if getattr(registry.find(pool.strategy.name), "keeps_sessions", False):
+            raise CannotBuild(
+                f"pool {pool.name}: several processes need one place for their sessions: give"
+                " session.redis, or serve by one process"
+            )
+
+
+def _refuse_engines_that_dial_in(settings: Settings) -> None:
+    """A port can be bound by one process: the others would never hear who dials in there."""
+    if settings.controller is not None:
+        return
+    for pool in settings.all_pools():
+        for worker in pool.workers:
+            if worker.kv_events is not None and binds(worker.kv_events):
+                raise CannotBuild(
+                    f"pool {pool.name}: worker {worker.name}: several processes cannot hear an"
+                    f" engine that dials in at {worker.kv_events}: give the engine's own address,"
+                    " or a controller, or serve by one process"
+                )
