@@ -29,8 +29,8 @@ log = logging.getLogger("warmroute.controller")
 
 #: Replays at once: an engine that replays publishes nothing meanwhile.
 REPLAYS = 8
-#: Seconds a replay may pause, and take in all.
-PAUSE_S, REPLAY_S = 5.0, 120.0
+#: Seconds a replay may pause, and take in all: those of a whole fleet share the loop with requests.
+PAUSE_S, REPLAY_S = 5.0, 600.0
 #: Seconds between two looks at what has to wait.
 TICK_S = 0.5
 #: Seconds until a socket is made anew, where there was none to be had, or its connection is dead.

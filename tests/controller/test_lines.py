@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from controller import sockets, subscriber
+from controller.source import Source
 from controller.turns import Turns
 from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
 
@@ -18,6 +19,16 @@ def published(made: Wire) -> tuple[Any, str]:
     """A publisher that knows of its subscribers, and its address."""
     socket = made.socket(zmq.XPUB)
     return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+
+async def followed(made: Wire) -> tuple[Any, str, Source]:
+    """A publisher, its address, and what is heard of it: one block so far."""
+    engine, address = published(made)
+    source = made.source("a")
+    made.subscriber.follow(source, address, None)
+    await engine.recv()
+    await say(engine, b"", 0, source)
+    return engine, address, source
 
 
 def timers(port: int) -> set[str]:
@@ -37,11 +48,7 @@ def test_the_system_asks_whether_an_engine_is_still_there() -> None:
 
     async def play() -> None:
         async with wire() as made:
-            engine, address = published(made)
-            source = made.source("a")
-            made.subscriber.follow(source, address, None)
-            await engine.recv()
-            await say(engine, b"", 0, source)
+            _, address, _ = await followed(made)
             assert timers(int(address.rpartition(":")[2])) == {"02"}
 
     run(play())
@@ -57,11 +64,7 @@ def test_a_message_that_ends_the_connection(
 
     async def play() -> None:
         async with wire() as made:
-            engine, address = published(made)
-            source = made.source("a")
-            made.subscriber.follow(source, address, None)
-            await engine.recv()
-            await say(engine, b"", 0, source)
+            engine, _, source = await followed(made)
             await engine.send_multipart([b"", (1).to_bytes(8, "big"), bytes(5000)])
             await until(lambda: source.refused["ended the connection"])
             assert source.doubt == "not connected"
@@ -80,11 +83,7 @@ def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.Monke
 
     async def play() -> None:
         async with wire() as made:
-            engine, address = published(made)
-            source = made.source("a")
-            made.subscriber.follow(source, address, None)
-            await engine.recv()
-            await say(engine, b"", 0, source)
+            engine, address, source = await followed(made)
             engine.close()
             await until(lambda: source.doubt == "not connected")
             await asyncio.sleep(1)
@@ -119,11 +118,7 @@ def test_for_want_of_sockets_it_is_tried_again(
 
     async def play() -> None:
         async with wire() as made:
-            engine, address = published(made)
-            source = made.source("a")
-            made.subscriber.follow(source, address, None)
-            await engine.recv()
-            await say(engine, b"", 0, source)
+            await followed(made)
 
     run(play())
     assert caplog.text.count("it is tried again") == 1
