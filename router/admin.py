@@ -14,7 +14,7 @@ from starlette.routing import Route
 from router import __version__
 from router.errors import DoorError, UnknownModel, WrongMethod
 from router.explain import PATH as EXPLAIN
-from router.explain import Would, explained
+from router.explain import Decides, explained
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
@@ -42,7 +42,7 @@ class Readiness(BaseModel):
     `degraded`."""
 
 
-def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], would: Would) -> FastAPI:
+def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decides) -> FastAPI:
     """Make the app that serves whatever is not inference."""
     app = FastAPI(title="Warmroute", version=__version__, docs_url=None, redoc_url=None)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
@@ -91,17 +91,22 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], would: Would) 
         return found
 
     _add_views(app, view)
-    _add_explain(app, fleet, would)
+    _add_explain(app, fleet, router)
     return app
 
 
-def _add_explain(app: FastAPI, fleet: Fleet, would: Would) -> None:
+def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
     """What would become of a request."""
 
     @app.post(EXPLAIN)
-    async def explain(request: Request, path: str = "/v1/chat/completions") -> Response:
-        """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere."""
-        explanation = await explained(fleet, would, path, await request.body())
+    async def explain(
+        request: Request, path: str = "/v1/chat/completions", key: str = ""
+    ) -> Response:
+        """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere.
+
+        Where keys have caches of their own, `key` is the name of the one it would come with.
+        """
+        explanation = await explained(fleet, router, path, await request.body(), key)
         return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

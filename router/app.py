@@ -54,7 +54,7 @@ class Door:
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
-        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.would)
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)

@@ -87,6 +87,9 @@ def explain(
     api_key: Annotated[
         str | None, typer.Option(envvar="WARMROUTE_ADMIN_KEY", help="An operator's key.")
     ] = None,
+    key: Annotated[
+        str, typer.Option("--as", help="Name of its key, where keys have caches of their own.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     workers: Workers = None,
 ) -> None:
@@ -100,7 +103,7 @@ def explain(
         if url is None:
             found = explaining.explained_offline(settings, path, body, str(request))
         else:
-            found = explaining.explained_by(url, path, body, api_key)
+            found = explaining.explained_by(url, path, body, api_key, key)
     except explaining.CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:

@@ -4,8 +4,9 @@ Offline nobody is asked: every worker is taken to be ready, idle and empty, so i
 is read, how long it is believed to be, and what it would cost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
+from typing import Protocol
 
 import httpx
 import msgspec
@@ -26,20 +27,36 @@ from strategies.explain import Explanation, Waits, explain
 
 #: Where a running router answers it, with `?path=` for the endpoint that the body is for.
 PATH = "/explain"
-#: What a running router would decide, and what the request would wait for first.
-Would = Callable[[Pool, Prompt, Sequence[Worker]], tuple[Decision, Waits]]
 #: Seconds that a running router may take.
 PATIENCE_S = 30.0
+
+
+class Decides(Protocol):
+    """A running router, as far as it is asked here."""
+
+    def would(
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
+    ) -> tuple[Decision, Waits]:
+        """What would be decided, and what the request would wait for first."""
+
+    def as_from(self, endpoint: Endpoint, request: Request, key: str) -> None:
+        """Read a request as one that came with the key of that name. Raises BadRequest."""
 
 
 class CannotExplain(Exception):
     """Says in a sentence what is in the way."""
 
 
-async def explained(fleet: Fleet, would: Would, path: str, body: bytes) -> Explanation:
-    """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError."""
+async def explained(
+    fleet: Fleet, router: Decides, path: str, body: bytes, key: str = ""
+) -> Explanation:
+    """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError.
+
+    `key` is the name of the one it would come with, where keys have caches of their own.
+    """
     endpoint = _endpoint(path)
     request = parse(endpoint, body, b"application/json")
+    router.as_from(endpoint, request, key)
     pool, request.model, workers = fleet.route(request.model)
     asked = pool.prompts.asked.get(request.model)
     if asked is None:
@@ -50,7 +67,7 @@ async def explained(fleet: Fleet, would: Would, path: str, body: bytes) -> Expla
         await pool.consult(prompt, [worker.name for worker in workers])
     if asked is not None or pool.consult is not None:  # as it is by now
         pool, _, workers = fleet.route(request.model)
-    return explain(prompt, *would(pool, prompt, workers), pool=pool.name)
+    return explain(prompt, *router.would(pool, prompt, workers), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
@@ -74,15 +91,17 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         raise CannotExplain(f"{what}: {error.message}") from None
 
 
-def explained_by(url: str, path: str, body: bytes, key: str | None) -> Explanation:
-    """Ask the router at `url`. Raises CannotExplain."""
+def explained_by(
+    url: str, path: str, body: bytes, api_key: str | None, key: str = ""
+) -> Explanation:
+    """Ask the router at `url`, as `explained`. Raises CannotExplain."""
     fields = {"content-type": "application/json"}
-    if key:
-        fields["authorization"] = f"Bearer {key}"
+    if api_key:
+        fields["authorization"] = f"Bearer {api_key}"
     try:
         answer = httpx.post(
             url.rstrip("/") + PATH,
-            params={"path": path},
+            params={"path": path, "key": key} if key else {"path": path},
             content=body,
             headers=fields,
             timeout=PATIENCE_S,

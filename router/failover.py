@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
+from router.added import with_field
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
@@ -180,8 +181,10 @@ def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
 
 
 def _body(job: Job, worker: Worker) -> bytes:
-    """Return what the worker is sent: token ids go along where it takes them."""
+    """Return what the worker is sent: a salt, and token ids where it takes them, go along."""
     body = job.exchange.body
+    if job.salt:
+        body = with_field(body, job.salt)
     if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
         return with_ids(body, job.along.listed)
     return body

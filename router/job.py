@@ -15,7 +15,17 @@ from strategies.base import Decision, Prompt
 class Plea:
     """A request that has been read and understood."""
 
-    __slots__ = ("along", "endpoint", "exchange", "pool", "prompt", "started", "visit", "workers")
+    __slots__ = (
+        "along",
+        "endpoint",
+        "exchange",
+        "pool",
+        "prompt",
+        "salt",
+        "started",
+        "visit",
+        "workers",
+    )
 
     def __init__(
         self,
@@ -28,6 +38,7 @@ class Plea:
         workers: Sequence[Worker],
         started: float,
         visit: Visit | None,
+        salt: bytes,
     ) -> None:
         self.endpoint = endpoint
         self.exchange = exchange
@@ -40,6 +51,8 @@ class Plea:
         self.started = started
         self.visit = visit
         """Its part in a session."""
+        self.salt = salt
+        """A field to be added to its body, if any."""
 
 
 class Job:
@@ -54,6 +67,7 @@ class Job:
         "pool",
         "prompt",
         "retrying",
+        "salt",
         "started",
         "visit",
     )
@@ -68,6 +82,8 @@ class Job:
         self.along = plea.along
         """Token ids to be sent along."""
         self.decision = decision
+        self.salt = plea.salt
+        """A field to be added to its body, if any."""
         self.retrying = False
         """A part of the retry budget was taken for it."""
         self.started = plea.started

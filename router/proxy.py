@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
-from router.errors import DoorError, NoWorker
+from router.errors import BadRequest, DoorError, NoWorker
 from router.events import error_event
 from router.exchange import Exchange
 from router.failover import Failover
@@ -25,10 +25,11 @@ from router.holding import Holding
 from router.job import Job, Plea
 from router.limits import Limits
 from router.metrics import Metrics
-from router.openai import Endpoint, parse
+from router.openai import Endpoint, Request, parse
 from router.pool import Pool
 from router.relay import CutShort
 from router.retries import Budget
+from router.salts import Salts
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
@@ -58,6 +59,7 @@ class Proxy:
     def change(self, settings: Settings) -> None:
         """Other settings, for the requests to come."""
         self._limits = Limits(settings.limits)
+        self._salts = Salts(settings)
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
@@ -217,6 +219,7 @@ class Proxy:
         self._limits.check(endpoint, request)
         if named := header(exchange.headers, PREFIX_AWARE_ID):
             request.prompt_cache_key = named.decode("latin-1")
+        salt = self._salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = self._fleet.route(request.model, in_session=True)
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
@@ -240,6 +243,7 @@ class Proxy:
             workers=workers,
             started=started,
             visit=visit,
+            salt=salt,
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
@@ -260,6 +264,20 @@ class Proxy:
         if self._admission.must_wait(pool, prompt.model, workers):
             return decision, "place"
         return decision, "held" if self._holding.takes(decision) else ""
+
+    def as_from(self, endpoint: Endpoint, request: Request, key: str) -> None:
+        """Read a request as one that came with the key of that name. Raises BadRequest."""
+        if key and key not in self._salts:
+            known = ", ".join(self._salts) or "none here"
+            raise BadRequest(
+                f"{key!r} is no key with a cache of its own; there are {known}.", param="key"
+            )
+        if key:
+            self._salts.give(endpoint, request, key)
+        elif self._salts:
+            raise BadRequest(
+                "Each key has a cache of its own: say whose, by its name.", param="key"
+            )
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool

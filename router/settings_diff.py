@@ -27,6 +27,8 @@ def changes(old: Settings, new: Settings) -> list[str]:
         for path, before, after in _differences(old, new)
     ]
     sentences += _keys("auth", old.door_keys, new.door_keys, _who(old), _who(new))
+    if _apart(old) != _apart(new):
+        sentences.append(f"auth.separate_caches: {_apart(old)} → {_apart(new)}")
     admin = (old.admin.keys, new.admin.keys)
     sentences += _keys("admin", *admin, *("keys" if keys else "as auth" for keys in admin))
     sentences += _pools(old.all_pools(), new.all_pools())
@@ -61,6 +63,11 @@ def _who(settings: Settings) -> str:
     if settings.door_keys:
         return "keys"
     return "everyone on this machine" if settings.auth is None else "none"
+
+
+def _apart(settings: Settings) -> str:
+    """Tell whether keys have caches of their own."""
+    return "true" if settings.auth is not None and settings.auth.separate_caches else "false"
 
 
 def _keys(

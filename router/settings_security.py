@@ -11,6 +11,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SecretStr,
     SerializerFunctionWrapHandler,
+    StrictBool,
     WithJsonSchema,
     field_validator,
     model_serializer,
@@ -97,6 +98,9 @@ class AuthSettings(Model):
 
     keys: Some[KeySettings]
     """Keys that let clients in: each a secret, or a mapping of `name` and `key`. Required."""
+    separate_caches: StrictBool = False
+    """Each key has a KV cache of its own: prompts of another one are never found in it. Prefixes
+    that all have in common are then computed once for each key. Default: false."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -1,17 +1,16 @@
 """The router's token ids sent along, so that the engine need not compute them again.
 
 vLLM takes `kv_transfer_params.prompt_token_ids` in place of rendering a chat's messages (0.32,
-renderers/online_renderer.py, `_reused_prompt_token_ids`). The body is otherwise untouched: the
-field is written before its last brace.
+renderers/online_renderer.py, `_reused_prompt_token_ids`).
 """
 
 from array import array
 
 import msgspec
 
+from router.added import with_field
 from router.openai import Request
 
-_BLANKS = b" \t\r\n"
 #: Ids written at once: in between, other threads have their turn.
 _PIECE = 4 << 10
 
@@ -42,13 +41,7 @@ def written(ids: bytes) -> bytes:
 
 
 def with_ids(body: bytes, listed: bytes) -> bytes:
-    """Return a chat's body with its prompt's ids, as `written`.
-
-    A body to which they cannot be added without changing what it asks for is returned as it is.
-    """
-    end = len(body.rstrip(_BLANKS)) - 1
-    if not listed or end < 1 or body[end : end + 1] != b"}":
+    """Return a chat's body with its prompt's ids, as `written`; as it is if there are none."""
+    if not listed:
         return body
-    if not body[:end].rstrip(_BLANKS + b"{"):  # an empty object
-        return body
-    return b'%b,"kv_transfer_params":{"prompt_token_ids":%b}}' % (body[:end], listed)
+    return with_field(body, b'"kv_transfer_params":{"prompt_token_ids":%b}' % listed)

@@ -108,6 +108,27 @@ def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAwa
     assert shown[holder]["streams"][0]["state"] == "live"
 
 
+def test_keys_with_caches_of_their_own(
+    fleet: MakeFleet, kvaware: MakeKvAware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What engines tell of salted blocks is found by the key that they are of, and by no other."""
+    keys = {name: f"sk-team-{name}-0123456789" for name in "ab"}
+    for name, key in keys.items():
+        monkeypatch.setenv(f"KEY_{name}", key)
+    simulated = fleet()
+    router = kvaware(
+        *simulated.urls,
+        strategy={"name": "kvaware", "unconfirmed": "0s"},
+        auth={"keys": ["${KEY_a}", "${KEY_b}"], "separate_caches": True},
+    )
+    for name, found in (("a", False), ("a", True), ("b", False), ("b", True), ("a", True)):
+        router.http.headers["authorization"] = f"Bearer {keys[name]}"
+        answer = ask(router, "once upon a time " * 40)
+        assert predicted(answer) == cached(answer)
+        assert (cached(answer) > 600) == found
+        settle(router, simulated)
+
+
 def test_check_live_says_what_is_subscribed_and_what_is_missing(
     fleet: MakeFleet, folder: Path
 ) -> None:

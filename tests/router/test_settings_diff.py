@@ -119,6 +119,10 @@ def test_keys_come_go_and_change() -> None:
         WORKER + "auth: {keys: [{name: bob, key: '${THREE}'}, '${TWO}']}",
     ) == ["auth: key key-1 removed", "auth: key bob changed", "auth: key key-2 added"]
     assert said(WORKER, WORKER + "auth: none") == ["auth: everyone on this machine → none"]
+    assert said(
+        WORKER + "auth: {keys: ['${ONE}']}",
+        WORKER + "auth: {keys: ['${ONE}'], separate_caches: true}",
+    ) == ["auth.separate_caches: false → true"]
     assert said(WORKER + "auth: none", WORKER + "auth: {keys: ['${ONE}']}") == [
         "auth: none → keys",
         "auth: key key-1 added",

@@ -1,0 +1,70 @@
+"""A KV cache for each key: prompts of one are never found cached by another.
+
+An engine's prefix cache is shared by all who use it, so how fast an answer begins tells whether
+somebody else has sent the same prompt. vLLM keeps prompts of different `cache_salt` apart
+(`entrypoints/generate/base/protocol.py`: up to 128 characters); here each request is given that of
+its key, whatever it asks for.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from hmac import new
+from secrets import token_hex
+
+from router.errors import BadRequest
+from router.openai import Endpoint, Request
+from router.settings import Settings
+
+#: What a salt is made of, beside the key: so it is of use for nothing else.
+_PURPOSE = b"warmroute cache_salt"
+#: Characters of a salt: 128 bits, which nobody guesses.
+_LENGTH = 32
+#: They compute nothing, so engines have no such field there.
+_UNCACHED = frozenset(("/tokenize", "/detokenize"))
+
+
+class Salts:
+    """The salt of each key; none unless keys are to have caches of their own."""
+
+    __slots__ = ("_by_name", "_others")
+
+    def __init__(self, settings: Settings) -> None:
+        self._others = token_hex()
+        self._by_name: Mapping[str, str] = {}
+        if settings.auth is not None and settings.auth.separate_caches:
+            keys = {key.name: key.key for key in settings.door_keys}
+            keys |= {key.access_key: key.secret_key for key in settings.sagemaker.sigv4}
+            self._by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
+
+    def __bool__(self) -> bool:
+        """Whether keys have caches of their own."""
+        return bool(self._by_name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the keys."""
+        return iter(self._by_name)
+
+    def give(self, endpoint: Endpoint, request: Request, name: str) -> bytes:
+        """Give a request the salt of the key of that name; return the field for its body, if any.
+
+        A salt of the client's own keeps its prompts apart among those of its key. Raises
+        BadRequest if that is no text. Forms have no such field.
+        """
+        if not self._by_name or endpoint.form or endpoint.path in _UNCACHED:
+            return b""
+        # (A key may be gone by now whose request waited: that shares a cache with nobody.)
+        salt = self._by_name.get(name) or _salt(self._others, name.encode())
+        own = request.cache_salt
+        if own is not None:
+            if not isinstance(own, str) or not own:
+                raise BadRequest("`cache_salt` must be a text, and not empty.", param="cache_salt")
+            salt = _salt(salt, own.encode("utf-8", "surrogatepass"))
+        request.cache_salt = salt
+        return b'"cache_salt":"%b"' % salt.encode()
+
+
+def _salt(key: str, of: bytes = _PURPOSE) -> str:
+    return new(key.encode(), of, sha256).hexdigest()[:_LENGTH]

@@ -1,0 +1,213 @@
+"""Keys with KV caches of their own: what one has sent is never found by another."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from router.openai import ENDPOINTS
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
+from tests.commands import run
+from tests.reload.changing import change
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, until
+
+CHAT = "/v1/chat/completions"
+KEYS = {"a": "sk-team-a-0123456789", "b": "sk-team-b-0123456789", "ops": "sk-ops-0123456789"}
+SALTED = [path for path, one in ENDPOINTS.items() if not one.form and "tokenize" not in path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _secrets() -> Iterator[None]:
+    """The environment that the settings name."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, key in KEYS.items():
+            patch.setenv(f"{name.upper()}_KEY", key)
+        yield
+
+
+def settings(*urls: str, apart: bool = True) -> dict[str, Any]:
+    """Two teams and an operator."""
+    keys = [{"name": name, "key": f"${{{name.upper()}_KEY}}"} for name in ("a", "b")]
+    return {
+        "workers": list(urls),
+        "auth": {"keys": keys, "separate_caches": apart},
+        "admin": {"keys": [{"name": "ops", "key": "${OPS_KEY}"}]},
+    }
+
+
+def bearer(name: str) -> dict[str, str]:
+    """The header that brings the key of that name."""
+    return {"authorization": f"Bearer {KEYS[name]}"}
+
+
+def sent(worker: Stub) -> dict[str, Any]:
+    """The body of the last request that a worker was sent, as Python reads it."""
+    found: dict[str, Any] = json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2])
+    return found
+
+
+def ask(router: Router, name: str, path: str = CHAT, **body: Any) -> httpx.Response:
+    """Send a body as one who has the key of that name."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **body}
+    return router.http.post(path, json=body, headers=bearer(name))
+
+
+@pytest.mark.parametrize("path", SALTED)
+def test_each_key_has_a_salt(stub: MakeStub, route: MakeRouter, path: str) -> None:
+    """The same each time, another one for another key; nothing else of the body changes."""
+    worker = stub()
+    router = route(**settings(worker.url))
+    found = []
+    for name in ("a", "a", "b"):
+        assert ask(router, name, path, extra={"cache_salt": "inner"}).status_code == 200
+        body = sent(worker)
+        found.append(body.pop("cache_salt"))
+        assert body["extra"] == {"cache_salt": "inner"}
+        assert body["messages"] == [{"role": "user", "content": "hello"}]
+    assert found[0] == found[1] != found[2]
+    assert all(len(salt) == 32 and set(salt) <= set("0123456789abcdef") for salt in found)
+
+
+def test_the_salt_is_the_same_on_every_router(stub: MakeStub, route: MakeRouter) -> None:
+    """Else each of several would keep a cache of its own."""
+    worker = stub()
+    salts = set()
+    for _ in range(2):
+        ask(route(**settings(worker.url)), "a")
+        salts.add(sent(worker)["cache_salt"])
+    assert len(salts) == 1
+
+
+def test_a_client_cannot_choose_the_cache(stub: MakeStub, route: MakeRouter) -> None:
+    """Its own salt keeps prompts apart among those of its key; that of another key does not
+    lead there, however often it is written."""
+    worker = stub()
+    router = route(**settings(worker.url))
+    found: dict[object, str] = {}
+    for name in ("a", "b"):
+        ask(router, name)
+        found[name] = sent(worker)["cache_salt"]
+    for name, own in (("a", "mine"), ("b", "mine"), ("b", found["a"])):
+        ask(router, name, cache_salt=own)
+        found[name, own] = sent(worker)["cache_salt"]
+    assert len(set(found.values())) == len(found)
+    twice = (
+        b'{"model":"m","messages":[],"cache_salt":"x","cache_salt":"%b"} \n' % found["a"].encode()
+    )
+    router.http.post(CHAT, content=twice, headers=bearer("b"))
+    assert sent(worker)["cache_salt"] == found["b", found["a"]]
+
+
+@pytest.mark.parametrize("own", ["", 7, [], {}, False])
+def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter, own: object) -> None:
+    """As vLLM would refuse it."""
+    worker = stub()
+    router = route(**settings(worker.url))
+    reply = ask(router, "a", cache_salt=own)
+    assert (reply.status_code, error_of(reply)["param"]) == (400, "cache_salt")
+    assert not worker.requests
+    assert ask(router, "a", cache_salt=None).status_code == 200
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_nothing_is_added_elsewhere(stub: MakeStub, route: MakeRouter, *, apart: bool) -> None:
+    """Not unless it is wanted, and not where nothing is computed, nor to forms."""
+    worker = stub()
+    router = route(**settings(worker.url, apart=apart))
+    for path in ("/tokenize", "/detokenize") if apart else SALTED:
+        assert ask(router, "a", path).status_code == 200
+        assert "cache_salt" not in sent(worker)
+    form: dict[str, Any] = {
+        "data": {"model": "m"},
+        "files": {"file": b"sound"},
+        "headers": bearer("a"),
+    }
+    assert router.http.post("/v1/audio/transcriptions", **form).status_code == 200
+    assert b"cache_salt" not in worker.requests[-1]
+
+
+def cached(reply: httpx.Response) -> int:
+    """Tokens that a worker found."""
+    reply.raise_for_status()
+    found: int = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_path: Path) -> None:
+    """Workers find nothing of another key's, the router expects as much, and `explain` says so."""
+    fleet = stack.enter_context(FleetThread(FleetSettings(workers=2, models=("m",), speed=50)))
+    router = route(**settings(*fleet.urls))
+    text: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "a long story " * 400}],
+        "max_tokens": 2,
+    }
+    first = ask(router, "a", **text)
+    home = first.headers["x-warmroute-worker"]
+    assert cached(first) == 0
+    until(router.idle)
+
+    def explained(name: str) -> dict[str, Any]:
+        asked = {"model": "m", **text}
+        reply = router.http.post(
+            "/explain", params={"key": name}, json=asked, headers=bearer("ops")
+        ).raise_for_status()
+        found: dict[str, Any] = reply.json()
+        return found
+
+    until(lambda: explained("a")["reason"] == "prefix")
+    assert explained("a")["workers"][0]["worker"] == home
+    assert explained("b")["reason"] == "cold"
+    again = ask(router, "a", **text)
+    assert again.headers["x-warmroute-worker"] == home
+    assert cached(again) > 1000
+    for _ in range(2):  # wherever it goes
+        other = ask(router, "b", **text)
+        if cached(other):
+            break
+    else:
+        pytest.fail("its own is found")
+    assert explained("b")["workers"][0]["held_tokens"] > 1000
+    (tmp_path / "body.json").write_text(json.dumps({"model": "m", **text}))
+    (tmp_path / "file.yaml").write_text(f"workers: [{fleet.urls[0]}]\n")
+    command = ["explain", str(tmp_path / "file.yaml"), "--request", str(tmp_path / "body.json")]
+    told = run(*command, "--url", router.url, "--as", "a", "--api-key", KEYS["ops"], "--json")
+    assert json.loads(told.stdout)["reason"] == "prefix"
+
+
+def test_whose_cache_is_meant_must_be_said(stub: MakeStub, route: MakeRouter) -> None:
+    """Of a router with caches apart `explain` needs a key's name; it lists those there are."""
+    router = route(**settings(stub().url))
+    body = {"model": "m", "messages": []}
+    for params, words in (({}, "say whose"), ({"key": "c"}, "there are a, b")):
+        reply = router.http.post("/explain", params=params, json=body, headers=bearer("ops"))
+        assert (reply.status_code, error_of(reply)["param"]) == (400, "key")
+        assert words in error_of(reply)["message"]
+    shared = route(**settings(stub().url, apart=False))
+    assert shared.http.post("/explain", json=body, headers=bearer("ops")).status_code == 200
+
+
+def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
+    """Whoever waits while that happens is served, and shares a cache with nobody."""
+    opened = threading.Event()
+    worker = stub([opened.is_set, *OK])
+    asked = {**settings(worker.url), "limits": {"in_flight": 1}}
+    router = route(**asked)
+    with ThreadPoolExecutor(2) as crowd:
+        first = crowd.submit(ask, router, "b")
+        until(lambda: worker.requests)
+        second = crowd.submit(ask, router, "b")
+        until(lambda: router.metric("warmroute_queue_length") == 1)
+        asked["auth"]["keys"].pop()
+        change(router, **asked, strategy="leastload")  # which has it read anew
+        opened.set()
+        assert first.result().status_code == second.result().status_code == 200
+    salts = [json.loads(one.partition(b"\r\n\r\n")[2])["cache_salt"] for one in worker.requests]
+    assert len(set(salts)) == 2
+    assert ask(router, "b").status_code == 401
