@@ -64,6 +64,7 @@ def test_keys_are_secrets_with_names() -> None:
         ("auth.keys[0].key", "***", "set"),
         ("auth.keys[1].name", "bob", "set"),
         ("auth.keys[1].key", "***", "set"),
+        ("auth.separate_caches", "false", "default"),
     ]
     assert not any(key in repr(settings) for key in KEYS.values())
 
