@@ -24,6 +24,10 @@ class Cors:
         self._all = "*" in origins
         self._allowed = {origin.encode(): _answer(origin) for origin in origins}
 
+    def lets(self, origin: bytes) -> bool:
+        """Whether pages of this origin are let in."""
+        return self._all or origin in self._allowed
+
     def answer(self, headers: Headers) -> bytes:
         """Return the lines for a real answer, an error too."""
         if self._all:

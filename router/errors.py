@@ -64,6 +64,20 @@ class WrongKey(DoorError):
         )
 
 
+class ForeignPage(DoorError):
+    """A web page's request, where no key keeps other people's pages out."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "origin_not_allowed"
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"Web pages of {origin[:200]!r} may not send requests here: `cors` in the router's"
+            " settings lets them, and so do keys (`auth`)."
+        )
+
+
 class UnknownPath(DoorError):
     """Not a path that is served here."""
 

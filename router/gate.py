@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from router.cors import Cors
-from router.errors import Headers, UnknownPath, WrongKey, WrongMethod
+from router.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
 from router.exchange import Exchange
 from router.explain import PATH as EXPLAIN
+from router.headers import header
 from router.keys import Keys
 from router.openai import ENDPOINTS
+from router.pages import is_foreign
 from router.protocol import PROBES
 from router.sagemaker.paths import Operation, route
 from router.sagemaker.sigv4 import Signed
@@ -82,7 +84,17 @@ class Gate:
             raise WrongMethod(exchange.method, method)
         if longest < 0:
             raise UnknownPath(exchange.path)
+        if keys is None and exchange.head.origin and exchange.path not in OPEN:
+            self._judge_page(exchange)
         return longest
+
+    def _judge_page(self, exchange: Exchange) -> None:
+        """Without keys, whatever a browser is told to send would come in. Raises ForeignPage."""
+        origin = exchange.head.origin
+        if self._cors is not None and for_clients(exchange.path) and self._cors.lets(origin):
+            return
+        if is_foreign(origin, header(exchange.headers, b"host")):
+            raise ForeignPage(origin.decode("latin-1"))
 
     def _place(self, path: str) -> Place:
         """Return what is asked of a path that the table does not hold."""

@@ -41,6 +41,7 @@ class Head:
         "keep",
         "method",
         "named",
+        "origin",
         "path",
         "query",
         "version",
@@ -59,6 +60,7 @@ class Head:
         keep: bool = False,
         expects: bool = False,
         chunked: bool = False,
+        origin: bytes = b"",
     ) -> None:
         self.method = method
         self.version = version
@@ -78,6 +80,8 @@ class Head:
         """The client waits for `100 Continue` before it sends the body."""
         self.chunked = chunked
         """The body comes in chunks; its length is not known."""
+        self.origin = origin
+        """The web page that a browser asks for; or empty."""
         self._passing: dict[bool, bytes] = {}
 
     def passing(self, *, keyed: bool) -> bytes:
@@ -99,6 +103,7 @@ _JUDGED = frozenset(
         b"transfer-encoding",
         b"connection",
         b"expect",
+        b"origin",
         b"x-request-id",
     )
 )
@@ -107,7 +112,7 @@ _JUDGED = frozenset(
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[Head, int]:
     """Judge the head of a request; return it, and the length of the body. Raises a DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
-    expects, identity, named, options = False, b"", None, b""
+    expects, identity, named, options, origin = False, b"", None, b"", b""
     for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
         value = written.rstrip(b" \t")  # not part of it (RFC 9112 section 5.1)
         if name == b"host":
@@ -117,6 +122,8 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
             lengths.append(value)
         elif name == b"x-request-id":
             identity = identity or (value if _REQUEST_ID.fullmatch(value) else b"")
+        elif name == b"origin":
+            origin = origin + b"," + value if origin else value
         elif name == b"transfer-encoding":
             codings.append(value)
         elif name == b"expect":
@@ -143,6 +150,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
         keep=keep,
         expects=expects and version == "1.1",
         chunked=chunked,
+        origin=origin,
     )
     return head, length
 

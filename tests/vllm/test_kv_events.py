@@ -11,7 +11,7 @@ import pytest
 from router.check_live import check_live
 from router.settings import Settings
 from tests.support import MakeRouter, Router, until
-from tests.vllm.engine import BLOCK
+from tests.vllm.engine import BLOCK, MODEL
 from tests.vllm.publishing import (
     PATIENCE,
     Publishing,
@@ -67,6 +67,48 @@ def test_a_shared_prefix_goes_to_its_holder(pair: list[Publishing], kvaware: Mak
     told(router, salted, text, cache_salt="tenant")
     salted = ask(router, text, cache_salt="tenant")
     assert predicted(salted) == cached(salted) > 350
+
+
+CACHED = {
+    "/v1/chat/completions": ("prompt_tokens_details", "cached_tokens"),
+    "/v1/completions": ("prompt_tokens_details", "cached_tokens"),
+    "/v1/responses": ("input_tokens_details", "cached_tokens"),
+    "/v1/messages": ("cache_read_input_tokens",),
+}
+"""Where an answer's usage says how much was cached."""
+
+
+@pytest.mark.parametrize("path", CACHED)
+def test_keys_with_caches_of_their_own(
+    pair: list[Publishing], kvaware: MakeRouter, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The engine finds nothing of another key's, whichever way it is asked."""
+    keys = {name: f"sk-team-{name}-0123456789" for name in "ab"}
+    for name, key in keys.items():
+        monkeypatch.setenv(f"KEY_{name}", key)
+    auth = {"keys": ["${KEY_a}", "${KEY_b}"], "separate_caches": True}
+    router = kvaware(pair[0].url, auth=auth)
+    text = words(Random(path), 400)
+    says = [{"role": "user", "content": text}]
+    body = {
+        "/v1/completions": {"prompt": text},
+        "/v1/responses": {"input": says, "max_output_tokens": 1},
+    }.get(path, {"messages": says})
+
+    def found(name: str) -> int:
+        asked = {"model": MODEL, "max_tokens": 1, **body}
+        key = {"authorization": f"Bearer {keys[name]}"}
+        answer = router.http.post(path, json=asked, headers=key, timeout=120)
+        assert answer.status_code == 200, answer.text
+        until(router.idle)
+        told = answer.json()["usage"]
+        for part in CACHED[path]:
+            told = (told or {}).get(part)
+        return int(told or 0)
+
+    assert [found("a"), found("b")] == [0, 0]
+    assert found("a") > 350
+    assert found("b") > 350
 
 
 def test_names_of_blocks_are_compared(pair: list[Publishing], model: Path) -> None:
