@@ -90,10 +90,11 @@ def test_keys_with_caches_of_their_own(
     router = kvaware(pair[0].url, auth=auth)
     text = words(Random(path), 400)
     says = [{"role": "user", "content": text}]
-    body = {
+    bodies: dict[str, dict[str, object]] = {
         "/v1/completions": {"prompt": text},
         "/v1/responses": {"input": says, "max_output_tokens": 1},
-    }.get(path, {"messages": says})
+    }
+    body = bodies.get(path, {"messages": says})
 
     def found(name: str) -> int:
         asked = {"model": MODEL, "max_tokens": 1, **body}
