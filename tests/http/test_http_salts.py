@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router.openai import ENDPOINTS
+from router.openai import ENDPOINTS, Request
+from router.salts import Salts
+from router.settings import Settings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.commands import run
@@ -211,3 +213,19 @@ def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -
     salts = [json.loads(one.partition(b"\r\n\r\n")[2])["cache_salt"] for one in worker.requests]
     assert len(set(salts)) == 2
     assert ask(router, "b").status_code == 401
+
+
+def test_who_signs_has_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is known by its access key then; the salt is made of the secret one."""
+    monkeypatch.setenv("SECRET", "aws-secret")
+    told = settings("http://w:1")
+    found = set()
+    for access in ("AKIA1", "AKIA2"):
+        signing = {"sigv4": [{"access_key": access, "secret_key": "${SECRET}"}]}
+        salts = Salts(Settings.model_validate({**told, "sagemaker": signing}))
+        assert set(salts) == {"a", "b", access}
+        request = Request(model="m")
+        field = salts.give(ENDPOINTS[CHAT], request, access)
+        assert json.loads(b"{%b}" % field) == {"cache_salt": request.cache_salt}
+        found.add(request.cache_salt)
+    assert len(found) == 1
