@@ -19,6 +19,7 @@ from router.guard import Head
 from router.lifeline import reset
 from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
+from router.untaken import untaken
 
 NEVER = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
@@ -149,7 +150,11 @@ class Client(asyncio.Protocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A client that will say no more has left."""
+        """A client that will say no more has left, whether it takes what was sent or not."""
+        if self._answering is not None or self._waiting:
+            self.abort()  # to close, the transport would wait until all of that is taken
+        elif not self._closing:
+            self.close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -317,7 +322,7 @@ class Client(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         now = self._loop.time()
-        self._unsent, self._late = transport.get_write_buffer_size(), now + self._bounds.write_s
+        self._unsent, self._late = untaken(transport), now + self._bounds.write_s
         self.deadline = now + LINGER_S
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
@@ -333,8 +338,9 @@ class Client(asyncio.Protocol):
         self._refusal = None
         if framed:
             self.close()
-        else:
-            self._reset()
+        elif self._transport is not None:
+            reset(self._transport.get_extra_info("socket"))
+            self.abort()
 
     def stop(self) -> None:
         """Close now if nothing is being answered, else after this answer."""
@@ -354,12 +360,6 @@ class Client(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
-            self._transport.abort()
-
-    def _reset(self) -> None:
-        """Close at once, and let the client know that it was not the end."""
-        if self._transport is not None:
-            reset(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
     def expire(self, now: float) -> None:
@@ -382,7 +382,7 @@ class Client(asyncio.Protocol):
 
     def _part(self, transport: asyncio.Transport, now: float) -> None:
         """Everything is said: close when the client has taken it, and when it takes no more."""
-        before, self._unsent = self._unsent, transport.get_write_buffer_size()
+        before, self._unsent = self._unsent, untaken(transport)
         if self._unsent < before:
             self._late = now + self._bounds.write_s
         if self._unsent == before == 0 or now >= self._late:
