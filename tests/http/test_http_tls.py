@@ -142,7 +142,7 @@ def test_what_is_spoken(
         assert client.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
     certificate = ours.issue()
     settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
-    assert door_context(settings).minimum_version is ssl.TLSVersion.TLSv1_2
+    assert door_context(settings)._shown.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_tls_1_1_is_refused(
