@@ -319,11 +319,13 @@ class Client(asyncio.Protocol):
         self._deaf = self._closing = True
         self._waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
         now = self._loop.time()
-        self._unsent, self._late = untaken(transport), now + self._bounds.write_s
-        self.deadline = now + LINGER_S
+        self._late, self.deadline = now + self._bounds.write_s, now + LINGER_S
+        if transport.is_closing():
+            return
+        self._unsent = untaken(transport)
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # TLS passes over what the client still sends, until it closes
@@ -385,7 +387,7 @@ class Client(asyncio.Protocol):
         before, self._unsent = self._unsent, untaken(transport)
         if self._unsent < before:
             self._late = now + self._bounds.write_s
-        if self._unsent == before == 0 or now >= self._late:
+        if before == 0 or now >= self._late:  # a farewell may be left, which nobody has to take
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._late)

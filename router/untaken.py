@@ -14,8 +14,9 @@ def untaken(transport: asyncio.Transport) -> int:
     which cannot be asked, but waits for nothing once the system's own queue is empty.
     """
     waiting = transport.get_write_buffer_size()
-    if not waiting and transport.get_extra_info("ssl_object") is not None:
-        waiting = _queued(transport.get_extra_info("socket").fileno())
+    connection = transport.get_extra_info("socket")
+    if not waiting and connection and transport.get_extra_info("ssl_object"):
+        waiting = _queued(connection.fileno())
     return waiting
 
 
