@@ -144,7 +144,8 @@ class Upstream:
             address,
             self._port,
             ssl=self.tls,
-            server_hostname=self._host if self.tls is not None else None,
+            # Without the dot of an absolute name, which no certificate has (RFC 6066 section 3).
+            server_hostname=self._host.removesuffix(".") if self.tls is not None else None,
         )
         connection.address = address
         return connection

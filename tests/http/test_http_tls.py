@@ -340,6 +340,22 @@ def test_a_worker_by_another_name(ours: Authority, secure: MakeTlsStub, route: M
     assert worker.probes == []
 
 
+def test_a_worker_by_its_absolute_name(
+    ours: Authority, secure: MakeTlsStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dot at the end, with which Kubernetes' resolvers are quicker, is in no certificate."""
+    look_up = socket.getaddrinfo
+
+    def as_a_resolver_would(host: Any, *args: Any, **more: Any) -> Any:
+        return look_up("localhost" if host == "localhost." else host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", as_a_resolver_would)
+    worker = secure(ours.server("localhost"))
+    url = worker.url.replace("127.0.0.1", "localhost.")
+    router = route({"url": url, "tls": {"ca": ours.roots}}, health=SLOW)
+    assert router.http.post(CHAT, json=BODY).content == JSON
+
+
 def test_a_worker_that_demands_a_certificate(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
