@@ -112,3 +112,20 @@ def explain(error: BaseException) -> str | None:
             return f"TLS failed: {cause.reason.lower().replace('_', ' ')}"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+#: Alerts of who is not content with what it is shown; never sent once that was accepted.
+_NOT_CONTENT = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
+
+
+def turned_away(error: BaseException | None) -> str | None:
+    """Say how a worker refused our certificate, if that is why it closed the connection.
+
+    In TLS 1.3 we have shaken hands before it looks at that, and may have sent a request. It has not
+    read a byte of it (RFC 8446 section 4.4.2.4).
+    """
+    if not isinstance(error, ssl.SSLError) or "_ALERT_" not in (reason := error.reason or ""):
+        return None
+    if not any(alert in reason for alert in _NOT_CONTENT):
+        return None
+    return f"could not be reached: {explain(error)}"

@@ -125,7 +125,7 @@ class Upstream:
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
-            reason = explain(error) or error
+            reason = explain(error) or str(error) or "it closed the connection"
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
 
     async def _connect(self, addresses: Sequence[str]) -> Connection:

@@ -371,6 +371,56 @@ def test_a_worker_that_demands_a_certificate(
     assert len(worker.requests) == 1
 
 
+def test_a_certificate_that_a_worker_does_not_accept_any_more(
+    ours: Authority, theirs: Authority, stack: ExitStack, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """TLS 1.3 tells it after the handshake: the request was not read, so another worker gets it."""
+    accepts = ours.server(clients=ours.roots)
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    thread = threading.Thread(target=_accept_once, args=(listener, accepts))
+    thread.start()
+    stack.callback(thread.join, 10)
+    stack.callback(listener.shutdown, socket.SHUT_RDWR)
+    other = secure(ours.server())
+    tls = {**theirs.issue("router.example"), "ca": ours.roots}
+    workers = [{"url": f"https://127.0.0.1:{listener.getsockname()[1]}", "tls": tls}]
+    workers.append({"url": other.url, "tls": {"ca": ours.roots}})
+    router = route(*workers, strategy="roundrobin", health=SLOW)
+    for _ in range(2):
+        assert router.http.post(CHAT, json=BODY).content == JSON
+    assert reason(router) == "/health: could not be reached: TLS failed: tlsv1 alert unknown ca"
+    assert len(other.requests) == 2
+
+
+def _accept_once(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Answer the probes of the first connection, and tell all others what they lack."""
+    anyone = True
+    with suppress(OSError):  # not listening any more
+        while True:
+            connection, _ = listener.accept()
+            context.verify_mode = ssl.CERT_NONE if anyone else ssl.CERT_REQUIRED
+            anyone = False
+            threading.Thread(target=_shake_hands, args=(connection, context)).start()
+
+
+def _shake_hands(connection: socket.socket, context: ssl.SSLContext) -> None:
+    """As a worker that says what it does not like, and reads on until it is left."""
+    rest = connection.dup()
+    with (
+        suppress(OSError),  # left without a farewell
+        rest,
+        context.wrap_socket(connection, True, do_handshake_on_connect=False) as client,
+    ):
+        try:
+            client.do_handshake()
+        except ssl.SSLError:
+            read_all(rest)
+            return
+        models = b'{"object":"list","data":[{"id":"m"}]}'
+        while client.recv(65536):
+            client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models)
+
+
 def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> None:
     """It is down, with a reason: it waits for more, or answers what is no TLS."""
     url = worker.url.replace("http:", "https:")
