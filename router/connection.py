@@ -16,6 +16,7 @@ from router.answer_reader import AnswerReader
 from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.lifeline import watch
 from router.recall import Recall
+from router.tls import turned_away
 
 HIGH_WATER = 256 * 1024
 SMALL = 32 * 1024
@@ -67,6 +68,8 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._secure = self._said_so = False
         """It is encrypted, and the worker has told the end of what it sends."""
+        self._turned_away: str | None = None
+        """It did not accept what it was shown, and how it said so."""
         self.idle_since = 0.0
         self._reset()
 
@@ -89,7 +92,7 @@ class Connection(asyncio.Protocol):
         When anything is raised, a WorkerError or a cancellation, the connection is closed.
         """
         if self._closed and not self._reused:
-            raise Refused("closed the connection before it was asked")
+            raise Refused(self._turned_away or "closed the connection before it was asked")
         self.expect()
         try:
             if self._transport is not None and not self._closed:
@@ -251,6 +254,8 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _loss(self) -> WorkerError:
+        if self._turned_away is not None and not self._reused:
+            return Refused(self._turned_away)
         crossed = self._looks < CROSSING_LOOKS
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
@@ -312,6 +317,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Closed by either side, which ends an answer that nothing else ends."""
         self._closed = True
+        self._turned_away = turned_away(exc)
         cut = exc is not None or (self._secure and not self._said_so)  # RFC 9112 section 9.8
         if not cut and self._error is None and self._answer.end():
             self._pour()

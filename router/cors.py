@@ -12,7 +12,10 @@ from router.headers import header
 #: Seconds for which a browser need not ask again; the least that any browser caps it at.
 MAX_AGE_S = 600
 #: What a page may read of an answer's head, beside what it always may.
-_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-decision, retry-after"
+_EXPOSED = (
+    b"x-request-id, x-warmroute-worker, x-warmroute-decision, retry-after,"
+    b" x-warmroute-session, x-amzn-sagemaker-new-session-id"
+)
 #: A list of field names (RFC 9110 section 5.6.2), safe to be sent back.
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,4096}")
 

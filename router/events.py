@@ -12,8 +12,8 @@ COMMENT = b": waiting\n\n"
 FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
-def error_event(endpoint: Endpoint, message: str, code: str, kind: str = "server_error") -> bytes:
-    """An error as one event, in place of `[DONE]`.
+def error_event(endpoint: Endpoint, message: str, code: str, kind: str) -> bytes:
+    """An error as one event, in place of `[DONE]`; `kind` is its type.
 
     OpenAI's clients raise on a data object with the key `error`; the event streams of
     `/v1/responses` and `/v1/messages` name their events.

@@ -14,7 +14,7 @@ from router.added import with_field
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
-from router.headers import upstream_head
+from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
@@ -22,10 +22,13 @@ from router.relay import CutShort, Relay
 from router.resort import Resort
 from router.retries import Budget
 from router.settings import Settings
+from router.stripped import Stripped
 from router.usage import NO_USAGE
 from router.worker import Worker
 from strategies.base import Candidate
 
+#: What is compressed cannot follow a comment.
+_CODINGS = b"\naccept-encoding:"
 #: Too many requests, from whomever; and what is asked for, the model say, is not there.
 TOO_MANY, NOT_THERE = 429, 404
 #: The key is wrong: where it is the router's own, all requests there end so.
@@ -47,6 +50,7 @@ class Failover:
         self._attempts = settings.limits.attempts
         self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
+        self._comments = settings.timeouts.comment is not None
 
     async def answer(self, job: Job, *, others: bool = False) -> bool:
         """Take candidates in order until one answers; only what surely did not begin moves on.
@@ -121,7 +125,7 @@ class Failover:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # the same to the end
-        asks = exchange if job.visit is None else await attempt.bound(job.visit)
+        asks = await self._as_shown(attempt)
         usage, relay = NO_USAGE, Relay(job.endpoint, exchange)
         try:
             body = _body(job, worker)
@@ -160,6 +164,14 @@ class Failover:
             if self._log_requests:
                 attempt.log()
         return True
+
+    async def _as_shown(self, attempt: Attempt) -> Incoming:
+        """Return the request as its worker may see it."""
+        job = attempt.job
+        shown: Incoming = job.exchange
+        if job.visit is not None:
+            shown = await attempt.bound(job.visit)
+        return Stripped(shown, _CODINGS) if self._comments and job.prompt.stream else shown
 
     def _feel(self, attempt: Attempt, status: int) -> None:
         """What an answer's status says of the room there, or of what the worker has."""

@@ -19,6 +19,7 @@ from router.guard import Head
 from router.lifeline import reset
 from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
+from router.untaken import untaken
 
 NEVER = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
@@ -149,7 +150,11 @@ class Client(asyncio.Protocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A client that will say no more has left."""
+        """A client that will say no more has left, whether it takes what was sent or not."""
+        if self._answering is not None or self._waiting:
+            self.abort()  # to close, the transport would wait until all of that is taken
+        elif not self._closing:
+            self.close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -314,11 +319,13 @@ class Client(asyncio.Protocol):
         self._deaf = self._closing = True
         self._waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
         now = self._loop.time()
-        self._unsent, self._late = transport.get_write_buffer_size(), now + self._bounds.write_s
-        self.deadline = now + LINGER_S
+        self._late, self.deadline = now + self._bounds.write_s, now + LINGER_S
+        if transport.is_closing():
+            return
+        self._unsent = untaken(transport)
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # TLS passes over what the client still sends, until it closes
@@ -333,8 +340,9 @@ class Client(asyncio.Protocol):
         self._refusal = None
         if framed:
             self.close()
-        else:
-            self._reset()
+        elif self._transport is not None:
+            reset(self._transport.get_extra_info("socket"))
+            self.abort()
 
     def stop(self) -> None:
         """Close now if nothing is being answered, else after this answer."""
@@ -354,12 +362,6 @@ class Client(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
-            self._transport.abort()
-
-    def _reset(self) -> None:
-        """Close at once, and let the client know that it was not the end."""
-        if self._transport is not None:
-            reset(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
     def expire(self, now: float) -> None:
@@ -382,10 +384,10 @@ class Client(asyncio.Protocol):
 
     def _part(self, transport: asyncio.Transport, now: float) -> None:
         """Everything is said: close when the client has taken it, and when it takes no more."""
-        before, self._unsent = self._unsent, transport.get_write_buffer_size()
+        before, self._unsent = self._unsent, untaken(transport)
         if self._unsent < before:
             self._late = now + self._bounds.write_s
-        if self._unsent == before == 0 or now >= self._late:
+        if before == 0 or now >= self._late:  # a farewell may be left, which nobody has to take
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._late)

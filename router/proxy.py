@@ -339,7 +339,8 @@ def _holds(plea: Plea) -> bool:
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Tell the client, as long as there is a way to."""
     if exchange.commented:
-        event = error_event(endpoint, error.message, error.code or str(error.status))
+        code = error.code or str(error.status)
+        event = error_event(endpoint, error.message, code, error.type)
         exchange.fail(event, error.message)
     elif not exchange.started:
         exchange.refuse(error)

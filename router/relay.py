@@ -77,7 +77,8 @@ class Relay:
             return last
         message = data[:LONGEST_MESSAGE].decode("utf-8", errors="replace")
         self._events = True
-        self._fail(f"The worker answered {head.status}: {message}", code=str(head.status))
+        kind = "invalid_request_error" if 400 <= head.status < 500 else "server_error"
+        self._fail(f"The worker answered {head.status}: {message}", str(head.status), kind)
         return True
 
     async def flow(self, connection: Connection) -> None:
@@ -124,9 +125,9 @@ class Relay:
         """What the worker reported, once the answer has passed."""
         return self._tail.read()
 
-    def _fail(self, message: str, code: str = "worker_failed") -> None:
+    def _fail(self, message: str, code: str = "worker_failed", kind: str = "server_error") -> None:
         """End the stream, if it is one, with an error in its own shape."""
         if self._half:
             self._exchange.cut()
         elif self._events:
-            self._exchange.fail(error_event(self._endpoint, message, code), message)
+            self._exchange.fail(error_event(self._endpoint, message, code, kind), message)

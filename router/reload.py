@@ -55,11 +55,15 @@ class Source:
         return Loaded(settings.listening_on(self.listen) if self.listen else settings, notes)
 
     def files(self, settings: Settings) -> list[Path]:
-        """What to watch: the file itself, what clients are shown, and chat templates."""
-        tls = settings.tls
-        tokenizers = [pool.tokenizer for pool in settings.all_pools() if pool.tokenizer]
-        templates = {one.chat_template for one in tokenizers if one.chat_template}
-        return [self.file, *((tls.certificate, tls.key) if tls else ()), *sorted(templates)]
+        """What to watch: the file itself, what TLS shows and trusts, and chat templates."""
+        pools, door, named = settings.all_pools(), settings.tls, set[Path | None]()
+        if door is not None:
+            named |= {door.certificate, door.key, door.client_ca}
+        for pool in pools:
+            named |= {pool.tokenizer.chat_template} if pool.tokenizer else set()
+            for tls in (worker.tls for worker in pool.workers if worker.tls):
+                named |= {tls.ca, tls.certificate, tls.key}
+        return [self.file, *sorted(path for path in named if path)]
 
 
 class Reload:

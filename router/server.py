@@ -28,6 +28,9 @@ log = logging.getLogger("warmroute.server")
 BACKLOG = 4096
 #: Bytes that the kernel takes of an answer before the client's side has room for them.
 UNSENT = 128 << 10
+#: Seconds after which TLS gives up on a client that does not take its last bytes, however slowly:
+#: longer than anybody is given who takes nothing (`clients.write`), so that is what counts.
+FAREWELL_S = 24 * 3600.0
 #: Seconds between two looks at whose deadline has passed.
 TICK_S = 0.1
 #: Seconds that cut answers are given to reach their clients.
@@ -169,6 +172,7 @@ class Server:
             backlog=BACKLOG,
             ssl=self._tls,
             ssl_handshake_timeout=house.bounds.header_s if self._tls else None,
+            ssl_shutdown_timeout=FAREWELL_S if self._tls else None,
         )
 
     async def _tick(self) -> None:

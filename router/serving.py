@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 
 from router import logs
@@ -14,7 +13,7 @@ from router.server import Ending, Server
 from router.settings import Settings, TlsSettings
 from router.settings_files import check_chain
 from router.state import leave, take_over
-from router.tls import door_context, refresh
+from router.tls import DoorContext, door_context
 from router.worker import Worker
 
 log = logging.getLogger("warmroute.reload")
@@ -83,7 +82,7 @@ class Serving:
         """Show clients what the files hold now."""
         if self._tls is not None and tls is not None:
             try:
-                refresh(self._tls, tls)
+                self._tls.show(tls)
             except ValueError as error:  # they have changed since they were looked at
                 log.error("tls: %s", error)
 
@@ -92,7 +91,7 @@ def _nothing() -> None:
     """Nobody else changes it."""
 
 
-def _context(settings: Settings) -> ssl.SSLContext | None:
+def _context(settings: Settings) -> DoorContext | None:
     try:
         return door_context(settings.tls) if settings.tls else None
     except ValueError as error:

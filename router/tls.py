@@ -14,23 +14,49 @@ from router.settings_files import load_chain, load_roots
 _PROTOCOLS = ["http/1.1"]
 
 
-def door_context(settings: TlsSettings) -> ssl.SSLContext:
+class DoorContext(ssl.SSLContext):
+    """What clients meet. A listener holds this one for good; what it shows can be exchanged.
+
+    Each time there is a whole new context behind it: one that is in use would go on trusting the
+    roots that were taken out of a file, and resume the sessions they opened (RFC 8446 section 2.2).
+    """
+
+    _shown: ssl.SSLContext
+
+    def show(self, settings: TlsSettings) -> None:
+        """Show what the files hold now, to who connects next. Raises ValueError with a sentence;
+        then nothing has changed."""
+        self._shown = _door_context(settings)
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin with a connection, as event loops do."""
+        return self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
+def door_context(settings: TlsSettings) -> DoorContext:
     """Make what clients meet. Raises ValueError with a sentence."""
+    context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
+    context.show(settings)
+    return context
+
+
+def _door_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(_PROTOCOLS)
-    if settings.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    refresh(context, settings)
-    return context
-
-
-def refresh(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Read the files again, for the connections to come. Raises ValueError with a sentence."""
     load_chain(context, settings.certificate, settings.key)
     if settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
         load_roots(context, settings.client_ca)
+    return context
 
 
 class Contexts:
@@ -86,3 +112,20 @@ def explain(error: BaseException) -> str | None:
             return f"TLS failed: {cause.reason.lower().replace('_', ' ')}"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+#: Alerts of who is not content with what it is shown; never sent once that was accepted.
+_NOT_CONTENT = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
+
+
+def turned_away(error: BaseException | None) -> str | None:
+    """Say how a worker refused our certificate, if that is why it closed the connection.
+
+    In TLS 1.3 we have shaken hands before it looks at that, and may have sent a request. It has not
+    read a byte of it (RFC 8446 section 4.4.2.4).
+    """
+    if not isinstance(error, ssl.SSLError) or "_ALERT_" not in (reason := error.reason or ""):
+        return None
+    if not any(alert in reason for alert in _NOT_CONTENT):
+        return None
+    return f"could not be reached: {explain(error)}"

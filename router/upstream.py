@@ -125,7 +125,7 @@ class Upstream:
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except OSError as error:  # refused, no route, unknown host, bad certificate
-            reason = explain(error) or error
+            reason = explain(error) or str(error) or "it closed the connection"
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
 
     async def _connect(self, addresses: Sequence[str]) -> Connection:
@@ -144,7 +144,8 @@ class Upstream:
             address,
             self._port,
             ssl=self.tls,
-            server_hostname=self._host if self.tls is not None else None,
+            # Without the dot of an absolute name, which no certificate has (RFC 6066 section 3).
+            server_hostname=self._host.removesuffix(".") if self.tls is not None else None,
         )
         connection.address = address
         return connection

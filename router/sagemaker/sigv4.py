@@ -64,7 +64,9 @@ class Verifier:
         if secret is None or len(scope) != 4:
             raise Unsigned("The security token included in the request is invalid.")
         if not _covers(parts, exchange.headers):
-            raise Unsigned("The signature does not cover `Host` and every `X-Amz…` header field.")
+            raise Unsigned(
+                "The signature does not cover `Host` and every `X-Amz…` header field, each once."
+            )
         when = header(exchange.headers, b"x-amz-date").decode("latin-1")
         if not _is_recent(when, time() if now is None else now):
             raise Unsigned("Signature expired, or its time is not ours.")
@@ -113,10 +115,18 @@ def _parts(headers: Headers) -> dict[str, str]:
 
 
 def _covers(parts: dict[str, str], headers: Headers) -> bool:
-    """Whether what counts is signed: nobody on the way may have added a session, say."""
+    """Whether what counts is signed: nobody on the way may have added a session, say.
+
+    What is signed is there once: of two, the other one might be read.
+    """
     signed = {name.encode() for name in parts.get("SignedHeaders", "").split(";")}
-    counts = {name for name, _ in headers if name.startswith(b"x-amz") or name == b"host"}
-    return counts <= signed | {b"x-amzn-trace-id"}
+    names = [name for name, _ in headers if name in signed or _counts(name)]
+    return len(names) == len(set(names)) and signed.issuperset(names)
+
+
+def _counts(name: bytes) -> bool:
+    """Whether a header field means something here, or to AWS."""
+    return name == b"host" or (name.startswith(b"x-amz") and name != b"x-amzn-trace-id")
 
 
 def _is_recent(when: str, now: float) -> bool:

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from router.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.headers import Incoming
 from router.sessions.expiry import announced, written
-from router.sessions.stripped import Stripped
 from router.sessions.table import Binding, Session
+from router.stripped import Stripped
 from strategies.base import FREE, Candidate
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class Visit:
             self.accepted(0)
 
     def stripped(self, request: Incoming) -> Stripped:
-        """Return the request without the header field that names its session."""
+        """Return the request without the header field that names its session: that is the router's
+        own affair, and the worker keeps none."""
         return Stripped(request, self._sessions.line)
 
     def fields(self, status: int) -> bytes:

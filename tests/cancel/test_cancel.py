@@ -118,15 +118,17 @@ def test_while_the_worker_sends(stub: MakeStub, route: MakeRouter) -> None:
     assert counted(router, "worker_errors") == {}
 
 
-def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter) -> None:
+@pytest.mark.parametrize("leave", [close, reset, half_close])
+def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter, leave: Leave) -> None:
     """One that left after it had been held back by its own slowness is noticed too."""
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     worker = stub([SSE, *[piece] * 2000])
     router = route(worker.url, **PATIENT)
     client = post(router.port, CHAT, chat(stream=True))
     until(lambda: any(c._paused for c in tuple(router.worker().upstream._busy)))
-    client.close()
+    leave(client)
     until(router.idle)
+    client.close()
     until(lambda: counted(router, "requests") == {"499": 1})
     assert counted(router, "worker_errors") == {}
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.authority import Authority
 from tests.commands import Running, Serve
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, STREAM, TEXT, answered_by, chat, load
@@ -158,6 +160,41 @@ def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how
         running.process.send_signal(signal.SIGHUP)
     until(lambda: shown(port, both) == "two", 20)
     assert running.cut(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_root_that_is_taken_out(
+    tmp_path: Path, stub: MakeStub, serve: Serve, version: ssl.TLSVersion
+) -> None:
+    """Whom it vouched for is not let in again, not even to go on with an earlier session."""
+    ours, before = Authority(tmp_path / "ours"), Authority(tmp_path / "before")
+    roots = tmp_path / "clients.pem"
+    shutil.copy(before.roots, roots)
+    running = serve(stub().url, tls={**ours.issue(), "client_ca": str(roots)})
+    port, context = running.port(), ours.client(before.issue("client.example"))
+    context.maximum_version = version
+    session = visited(port, context, None)
+    assert visited(port, context, session)
+    shutil.copy(ours.roots, roots)
+    until(lambda: not visited(port, context, None), 20)
+    assert not visited(port, context, session)
+    assert visited(port, ours.client(ours.issue("client.example")), None)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def visited(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> ssl.SSLSession | None:
+    """Ask something, within a session if one is given; return it, or None if not let in."""
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as client,
+        ):
+            client.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+            return client.session if client.recv(65536).startswith(b"HTTP/1.1 200 ") else None
+    except (ssl.SSLError, ConnectionError):
+        return None
 
 
 def test_signals_while_it_ends(serve: Serve, stub: MakeStub) -> None:

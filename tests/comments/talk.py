@@ -42,9 +42,12 @@ STREAM: list[Action] = [HEAD, *map(chunk, EVENTS), b"0\r\n\r\n"]
 class Talk:
     """A client's request and what it has read of the answer."""
 
-    def __init__(self, router: Router, path: str = PATH, *, stream: bool = True) -> None:
+    def __init__(
+        self, router: Router, path: str = PATH, *, stream: bool = True, key: str = ""
+    ) -> None:
         body = {"model": "m", "stream": stream, "messages": [], "input": "x", "prompt": "x"}
-        self.client = post(router.port, path, json.dumps(body).encode())
+        fields = [f"x-api-key: {key}".encode()] if key else []
+        self.client = post(router.port, path, json.dumps(body).encode(), *fields)
         self.answer: HTTPResponse | None = None
         self.comments = 0
 

@@ -76,6 +76,29 @@ def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
     until(router.idle)
 
 
+def test_one_who_gives_way(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has the most in line gives up a place to others, and hears what it would have heard."""
+    names = ("MANY", "ONE")
+    for name in names:
+        monkeypatch.setenv(name, name * 8)
+    gate = Gate(stub, STREAM)
+    keys = [{"name": name.lower(), "key": f"${{{name}}}"} for name in names]
+    limits = {"in_flight": 1, "queue": 2}
+    router = route(gate.worker.url, auth={"keys": keys}, limits=limits, **OFTEN)
+    many = [Talk(router, key="MANY" * 8) for _ in range(3)]
+    for talk in many:
+        talk.silence(1)
+    one = Talk(router, key="ONE" * 8)
+    one.silence(1)
+    gate.open()
+    told = [talk.rest() for talk in many]
+    assert one.rest() == BODY
+    (error,) = [error_in(data) for data in told if data != BODY]
+    assert (error["code"], error["type"]) == ("queue_full", "rate_limit_error")
+
+
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -> None:
     """Its status and its words are told in an event, as there is no other way any more."""
@@ -87,6 +110,7 @@ def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -
     gate.open()
     error = error_in(talk.rest())
     assert error["code"] == str(status)
+    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
     assert str(status) in error["message"]
     assert "maximum context length is 16 tokens" in error["message"]
     until(router.idle)

@@ -15,7 +15,14 @@ PAGE, OTHER = "https://app.example", "http://localhost:3000"
 KEY = "sk-door-0123456789"
 BODY = {"model": "m", "messages": []}
 FOR_PAGES = [*ENDPOINTS, "/v1/models", "/v1/models/m"]
-EXPOSED = {"x-request-id", "x-warmroute-worker", "x-warmroute-decision", "retry-after"}
+EXPOSED = {
+    "x-request-id",
+    "x-warmroute-worker",
+    "x-warmroute-decision",
+    "retry-after",
+    "x-warmroute-session",
+    "x-amzn-sagemaker-new-session-id",
+}
 ASKING = {
     "origin": PAGE,
     "access-control-request-method": "POST",

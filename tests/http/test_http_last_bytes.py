@@ -1,14 +1,18 @@
 """The last bytes of an answer after which the connection is closed: all of them arrive."""
 
 import socket
+import ssl
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from router import protocol
+from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, head, until
 
 PATH = "/v1/chat/completions"
@@ -31,16 +35,57 @@ class Asking(NamedTuple):
     clients: list[socket.socket]
 
 
-def slow(port: int, model: str, version: str) -> socket.socket:
-    """A client with hardly any room of its own, which has asked and reads nothing yet."""
+Ask = Callable[..., Asking]
+
+
+@pytest.fixture(params=["plain", "tls"])
+def ask(
+    request: pytest.FixtureRequest,
+    stub: MakeStub,
+    route: MakeRouter,
+    stack: ExitStack,
+    tmp_path: Path,
+) -> Ask:
+    """Make a client for each size, whose worker has answered."""
+    authority = Authority(tmp_path / "ours") if request.param == "tls" else None
+
+    def asking(write: str, *, keep: bool = False) -> Asking:
+        workers = []
+        for size in SIZES:
+            told = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
+            workers.append(stub([told + b"x" * size], model=str(size)))
+        tls = {"tls": authority.issue()} if authority else {}
+        router = route(*(worker.url for worker in workers), clients={"write": write}, **tls)
+        clients = []
+        for version in ("HTTP/1.1", "HTTP/1.0"):
+            for size in SIZES:
+                client = stack.enter_context(slow(router.port))
+                if authority:
+                    context = authority.client()
+                    client = context.wrap_socket(client, server_hostname="127.0.0.1")
+                    stack.enter_context(client)
+                client.sendall(asked(str(size), version, keep=keep))
+                clients.append(client)
+        until(lambda: sum(len(worker.requests) for worker in workers) == len(clients))
+        return Asking(router, clients)
+
+    return asking
+
+
+def slow(port: int) -> socket.socket:
+    """A client with hardly any room of its own."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(30)
     client.connect(("127.0.0.1", port))
-    body = BODY.replace(b'"m"', b'"%b"' % model.encode())
-    asked = head(PATH, len(body)).replace(b"HTTP/1.1", version.encode())
-    client.sendall(asked.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + body)
     return client
+
+
+def asked(model: str, version: str, *, keep: bool) -> bytes:
+    """A request after which the connection is kept or closed."""
+    body = BODY.replace(b'"m"', b'"%b"' % model.encode())
+    told = head(PATH, len(body), b"connection: " + (b"keep-alive" if keep else b"close")) + body
+    return told.replace(b"HTTP/1.1", version.encode())
 
 
 def rest(client: socket.socket) -> bytes:
@@ -48,27 +93,18 @@ def rest(client: socket.socket) -> bytes:
     return b"".join(iter(lambda: client.recv(4096), b""))
 
 
-def asking(stub: MakeStub, route: MakeRouter, stack: ExitStack, write: str) -> Asking:
-    """One for each size, whose worker has answered."""
-    workers = []
-    for size in SIZES:
-        told = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
-        workers.append(stub([told + b"x" * size], model=str(size)))
-    router = route(*(worker.url for worker in workers), clients={"write": write})
-    clients = [
-        stack.enter_context(slow(router.port, str(size), version))
-        for version in ("HTTP/1.1", "HTTP/1.0")
-        for size in SIZES
-    ]
-    until(lambda: sum(len(worker.requests) for worker in workers) == len(clients))
-    return Asking(router, clients)
+def say_no_more(client: socket.socket) -> None:
+    """Close the sending side; with TLS that is said inside it."""
+    if isinstance(client, ssl.SSLSocket):
+        with pytest.raises(ssl.SSLError, match="APPLICATION_DATA_AFTER_CLOSE_NOTIFY"):
+            client.unwrap()
+    else:
+        client.shutdown(socket.SHUT_WR)
 
 
-def test_clients_that_begin_to_read_late(
-    stub: MakeStub, route: MakeRouter, stack: ExitStack
-) -> None:
+def test_clients_that_begin_to_read_late(ask: Ask) -> None:
     """They have as long as anybody who reads slowly, though it is the last answer."""
-    clients = asking(stub, route, stack, "30s").clients
+    clients = ask("30s").clients
     time.sleep(5 * LINGER_S)
     with ThreadPoolExecutor(len(clients)) as pool:
         for answer in pool.map(rest, clients):
@@ -76,8 +112,17 @@ def test_clients_that_begin_to_read_late(
             assert b"content-length: %d" % len(body) in said.lower()
 
 
-def test_clients_that_never_read(stub: MakeStub, route: MakeRouter, stack: ExitStack) -> None:
+def test_clients_that_never_read(ask: Ask) -> None:
     """They are let go when `clients.write` is over."""
-    router, clients = asking(stub, route, stack, "1s")
+    router, clients = ask("1s")
     until(lambda: not any(client._closing for client in router.door.clients))
     assert len(clients) > 20
+
+
+def test_clients_that_leave_and_never_read(ask: Ask) -> None:
+    """Who closes the sending side alone has no more time than others."""
+    router, clients = ask("1s", keep=True)
+    until(lambda: not any(client._answering for client in router.door.clients if not client._full))
+    for client in clients:
+        say_no_more(client)
+    until(lambda: not router.door.clients)

@@ -142,7 +142,7 @@ def test_what_is_spoken(
         assert client.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
     certificate = ours.issue()
     settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
-    assert door_context(settings).minimum_version is ssl.TLSVersion.TLSv1_2
+    assert door_context(settings)._shown.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_tls_1_1_is_refused(
@@ -340,6 +340,22 @@ def test_a_worker_by_another_name(ours: Authority, secure: MakeTlsStub, route: M
     assert worker.probes == []
 
 
+def test_a_worker_by_its_absolute_name(
+    ours: Authority, secure: MakeTlsStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dot at the end, with which Kubernetes' resolvers are quicker, is in no certificate."""
+    look_up = socket.getaddrinfo
+
+    def as_a_resolver_would(host: Any, *args: Any, **more: Any) -> Any:
+        return look_up("localhost" if host == "localhost." else host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", as_a_resolver_would)
+    worker = secure(ours.server("localhost"))
+    url = worker.url.replace("127.0.0.1", "localhost.")
+    router = route({"url": url, "tls": {"ca": ours.roots}}, health=SLOW)
+    assert router.http.post(CHAT, json=BODY).content == JSON
+
+
 def test_a_worker_that_demands_a_certificate(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
@@ -353,6 +369,56 @@ def test_a_worker_that_demands_a_certificate(
         assert "(it may ask for a certificate that it does not get)" in reason(router)
         assert router.http.post(CHAT, json=BODY).status_code == 503
     assert len(worker.requests) == 1
+
+
+def test_a_certificate_that_a_worker_does_not_accept_any_more(
+    ours: Authority, theirs: Authority, stack: ExitStack, secure: MakeTlsStub, route: MakeRouter
+) -> None:
+    """TLS 1.3 tells it after the handshake: the request was not read, so another worker gets it."""
+    accepts = ours.server(clients=ours.roots)
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    thread = threading.Thread(target=_accept_once, args=(listener, accepts))
+    thread.start()
+    stack.callback(thread.join, 10)
+    stack.callback(listener.shutdown, socket.SHUT_RDWR)
+    other = secure(ours.server())
+    tls = {**theirs.issue("router.example"), "ca": ours.roots}
+    workers = [{"url": f"https://127.0.0.1:{listener.getsockname()[1]}", "tls": tls}]
+    workers.append({"url": other.url, "tls": {"ca": ours.roots}})
+    router = route(*workers, strategy="roundrobin", health=SLOW)
+    for _ in range(2):
+        assert router.http.post(CHAT, json=BODY).content == JSON
+    assert reason(router) == "/health: could not be reached: TLS failed: tlsv1 alert unknown ca"
+    assert len(other.requests) == 2
+
+
+def _accept_once(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Answer the probes of the first connection, and tell all others what they lack."""
+    anyone = True
+    with suppress(OSError):  # not listening any more
+        while True:
+            connection, _ = listener.accept()
+            context.verify_mode = ssl.CERT_NONE if anyone else ssl.CERT_REQUIRED
+            anyone = False
+            threading.Thread(target=_shake_hands, args=(connection, context)).start()
+
+
+def _shake_hands(connection: socket.socket, context: ssl.SSLContext) -> None:
+    """As a worker that says what it does not like, and reads on until it is left."""
+    rest = connection.dup()
+    with (
+        suppress(OSError),  # left without a farewell
+        rest,
+        context.wrap_socket(connection, True, do_handshake_on_connect=False) as client,
+    ):
+        try:
+            client.do_handshake()
+        except ssl.SSLError:
+            read_all(rest)
+            return
+        models = b'{"object":"list","data":[{"id":"m"}]}'
+        while client.recv(65536):
+            client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models)
 
 
 def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> None:

@@ -279,6 +279,19 @@ def test_a_signal_and_a_change_are_one(folder: Path) -> None:
     assert len(running.given) == 1
 
 
+def test_what_is_watched(folder: Path) -> None:
+    """The file itself, what TLS shows and trusts on both sides, each once."""
+    (folder / "w.yaml").write_text(
+        "tls: {certificate: one.pem, key: one.key, client_ca: both.pem}\n"
+        "workers:\n"
+        "  - {url: 'https://10.0.0.1', tls: {ca: both.pem}}\n"
+        "  - {url: 'https://10.0.0.2', tls: {certificate: two.pem, key: two.key}}\n"
+    )
+    source = Source(folder / "w.yaml")
+    names = ["w.yaml", "both.pem", "one.key", "one.pem", "two.key", "two.pem"]
+    assert source.files(source.read()) == [folder / name for name in names]
+
+
 def test_certificates_are_watched(folder: Path) -> None:
     """A renewed one is put into effect though the settings are as before."""
     running = Running(folder, TLS)

@@ -1,9 +1,14 @@
 """SageMaker's paths: which names count there, what passes on, and who may come in."""
 
+import json
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from router.sagemaker.paths import speaks_aws
 from router.settings import Settings
@@ -190,3 +195,33 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], where: st
 def test_settings_that_do_not(settings: dict[str, Any]) -> None:
     """Are taken."""
     assert Settings.model_validate(settings).all_pools()[0].strategy.name == "session"
+
+
+@pytest.mark.parametrize("added", ["x-amz-content-sha256", "x-amzn-sagemaker-prefix-aware-id"])
+def test_what_counts_is_there_once(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    """A field put before one that was signed would be read in its place: with the hash of
+    another body, that body would be taken for the one that was signed."""
+    monkeypatch.setenv("SECRET", "right")
+    worker = stub()
+    router = route(worker.url, auth="none", sagemaker={"sigv4": [KEY]})
+    body, other = json.dumps(CHAT).encode(), json.dumps({**CHAT, "max_tokens": 3}).encode()
+    request: Any = AWSRequest(method="POST", url=f"{router.url}/endpoints/x/invocations", data=body)
+    request.headers["host"] = f"127.0.0.1:{router.port}"
+    request.headers["x-amz-content-sha256"] = sha256(body).hexdigest()
+    request.headers["x-amzn-sagemaker-prefix-aware-id"] = "one"
+    SigV4Auth(Credentials("AKIA1", "right"), "sagemaker", "r").add_auth(request)
+    fields = [(name.lower(), str(value)) for name, value in request.headers.items()]
+    fields.append(("connection", "close"))
+    exchanged, before = body, (added, "other")
+    if added == "x-amz-content-sha256":
+        exchanged, before = other, (added, sha256(other).hexdigest())
+    for sent, lines, status in ((body, fields, b"200"), (exchanged, [before, *fields], b"403")):
+        text = [f"{name}: {value}".encode() for name, value in lines]
+        asked = b"POST /endpoints/x/invocations HTTP/1.1\r\n" + b"\r\n".join(text)
+        asked += b"\r\ncontent-length: %d\r\n\r\n" % len(sent) + sent
+        with send(router.port, asked) as client:
+            answer = read_all(client)
+        assert answer.split(b" ")[1] == status, answer
+    assert len(worker.requests) == 1

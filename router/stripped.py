@@ -1,11 +1,10 @@
-"""A request as a worker may see it that keeps no sessions."""
+"""A request as a worker may see it, without what is between its client and the router."""
 
 from router.headers import Incoming
 
 
 class Stripped:
-    """The same request without the header field that names its session: that is the router's own
-    affair."""
+    """The same request without one header field."""
 
     __slots__ = ("_line", "_request", "identity", "query")
 
