@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from router.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.away import Away
+from router.sessions.away import DOUBT_S, Away
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.visit import Visit, Wanted
@@ -106,7 +106,7 @@ class Sessions:
                 self._lost(down)
             else:
                 if session is PERHAPS:
-                    return await self._again(key, pool, workers) if known else None
+                    return await self._again(key, pool, workers, known=known)
                 if self.redis is not None:
                     self._noted(key, session, pool)
                 return session
@@ -126,12 +126,14 @@ class Sessions:
         if pool.stateful:
             self.away.see(key, session)
 
-    async def _again(self, key: str, pool: "Pool", workers: "Iterable[Worker]") -> Session | None:
+    async def _again(
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
+    ) -> Session | None:
         """Find a session that the store knows nothing of, and may be open."""
-        if not pool.stateful:
-            return self._hashed(key, workers)
         seen = self.away.find(key)
-        return None if seen is None else (await self.bind(key, Binding.of(seen), None)).session
+        if seen is not None:
+            return (await self.bind(key, Binding.of(seen), None)).session
+        return self._hashed(key, workers) if known and not pool.stateful else None
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Bind a session that is bound to `expected`; None: that is not there."""
@@ -226,13 +228,15 @@ class Sessions:
         """Ask the store how many there are. Told so often, it also finds out that it is back."""
         try:
             self._kept = await self._store.look()
-            await self.away.tell(self._store)
+            await self.away.tell_ends(self._store)
             if self.down:
                 await self._store.doubt(DOUBT_S)  # others may have something to tell yet
+            # From now on nothing is added to what is told next: it comes to an end, however busy
+            # the router is.
+            self._found()
+            await self.away.tell_begun(self._store)
         except StoreDown as down:
             self._lost(down)
-        else:
-            self._found()
 
     async def stop(self) -> None:
         """Let go of the store."""
@@ -255,8 +259,3 @@ class Sessions:
         if not names:
             return None
         return Session(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)
-
-
-#: Seconds for which an id that the store does not know is believed after it was away: so long
-#: other routers may need to find it again, and to tell it what they have begun.
-DOUBT_S = 3.0

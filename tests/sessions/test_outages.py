@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore
-from router.sessions.table import Binding
-from router.settings_session import SessionSettings
+from router.sessions.table import Binding, Bound, Lease
+from router.settings_session import RedisSettings, SessionSettings
 from tests.sessions.redis_server import RedisServer
+from tests.sessions.wires import Machine
 from tests.support import MakeRouter, MakeStub, Router, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
@@ -143,3 +145,51 @@ def test_what_befell_during_a_look_is_told_too() -> None:
     asyncio.run(sessions.look())
     assert not sessions.down
     assert [key for key, _ in asyncio.run(slow.listed(9))] == ["a"]
+
+
+def test_a_busy_router_finds_its_store_again() -> None:
+    """Each session is told once, though all are used again while the others are being told."""
+    sessions = Sessions(SessionSettings(), stays=True)
+
+    class Far(MemoryStore):
+        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+            await asyncio.sleep(0)
+            if sessions.down:
+                await sessions.bind(key, to, None)
+            return await super().bind(key, to, expected)
+
+    sessions.keep_in(Far(sessions._store.lease, time.time))
+
+    async def test() -> None:
+        sessions.down = True
+        for number in range(100):
+            await sessions.bind(str(number), Binding("w"), None)
+        async with asyncio.timeout(10):
+            await sessions.look()
+        assert not sessions.down
+        assert not sessions.away.begun
+        assert len(await sessions.listed(200)) == 100
+
+    asyncio.run(test())
+
+
+def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer) -> None:
+    """It goes on where it is, whatever its hash says, and its id cannot begin another one."""
+    machine = Machine(("a", "b", "c"), {"strategy": "session"})
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        machine.begin(store, time.time)
+        sessions = machine.pool.sessions
+        assert sessions is not None
+        await store.doubt(60)
+        for home in machine.wires:
+            for known in (False, True):
+                key = uuid.uuid4().hex
+                sessions.away.begin(key, store.lease.begun(Binding(home), time.time()))
+                found = await sessions.use(key, machine.pool, machine.pool.workers, known=known)
+                assert found is not None
+                assert found.worker == home
+        await store.stop()
+
+    asyncio.run(test())
