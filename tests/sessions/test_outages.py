@@ -113,6 +113,44 @@ def test_all_that_are_open_are_listed(
         assert direct.zcard(f"{stem}ends") == 1
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"worker": "w"},
+        {"worker": "w", "created": "1.0", "expires": "soon"},
+        {"worker": "w", "created": "nan", "expires": "9999999999.0"},
+        {"worker": "w", "created": "1.0", "expires": "1e300"},
+        {"worker": "a\nb", "created": "1.0", "expires": "9999999999.0"},
+        {"worker": b"\xff", "created": "1.0", "expires": "9999999999.0"},
+    ],
+)
+def test_what_is_no_session_disturbs_no_other(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer, wrong: dict[str, str]
+) -> None:
+    """Whoever wrote it there: it is as one that is not open, and Redis is not held to be down."""
+    import redis as client  # noqa: PLC0415
+
+    [router] = routers(stub, route, redis, 1)
+    name = router.door.fleet.pools[0].name
+    place = f"warmroute:{{{name}}}:s:bad"
+
+    def uses(key: str) -> str:
+        reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": key})
+        assert reply.status_code == 200, reply.text
+        return reply.headers["x-warmroute-session"].partition(";")[0]
+
+    assert uses("good") == "new"
+    with client.Redis.from_url(redis.url) as direct:
+        if wrong:
+            direct.hset(place, mapping=wrong)
+        else:
+            direct.set(place, "no session at all")
+    assert [uses("bad"), uses("bad"), uses("good")] == ["new", "kept", "kept"]
+    assert {one["id"] for one in router.http.get("/sessions").json()} == {"bad", "good"}
+    assert router.metric("warmroute_session_store_up", pool=name)
+
+
 def test_whoever_looks_at_stores_goes_on_looking(
     stub: MakeStub, route: MakeRouter, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
