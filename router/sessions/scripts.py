@@ -6,7 +6,8 @@ say how many there are and who makes room: by last use, by end, and those that a
 
 #: What there is of a pool beside its sessions, in the order of the scripts' keys.
 BESIDE = ("used", "ends", "counts", "over", "era", "doubt")
-#: Expired ids that one new session clears out of the sorted sets, and one look at them.
+#: Ids that one new session clears out of the sorted sets, of those expired and of those for which
+#: there is no room any more; and one look at them. While a script runs Redis answers nobody.
 CLEARED, SWEPT = 100, 1000
 #: Stands between the words of an answer: reading one text takes a third of reading eight.
 APART = "\n"
@@ -114,7 +115,7 @@ if worker then
   return bound(1, last_use())
 end
 sweep(clear)
-while redis.call('ZCARD', ends) >= most do
+for _ = 1, math.min(clear, redis.call('ZCARD', ends) - most + 1) do
   local oldest = redis.call('ZRANGE', used, 0, 0)[1] or redis.call('ZRANGE', ends, 0, 0)[1]
   redis.call('DEL', stem .. oldest)
   finish(oldest, 'evicted')

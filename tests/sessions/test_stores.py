@@ -10,6 +10,7 @@ import pytest
 
 from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
+from router.sessions.scripts import CLEARED
 from router.sessions.store import MemoryStore, Store, StoreDown
 from router.sessions.table import Binding, Lease
 from router.settings_session import RedisSettings
@@ -192,6 +193,26 @@ def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
         assert (kept.open, kept.expired, kept.evicted) == (2, 2, 0)
 
     play(test)
+
+
+def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
+    """Redis is not kept from answering others while thousands go."""
+
+    async def test() -> None:
+        settings = RedisSettings(url=redis.url, timeout="5s")
+        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        for number in range(2 * CLEARED + 50):
+            await store.bind(str(number), Binding("w"), None)
+        store.lease = Lease(most=10)
+        left = []
+        for key in "abcd":
+            await store.bind(key, Binding("w"), None)
+            left.append((await store.look()).open)
+        assert left == [CLEARED + 51, 52, 10, 10]
+        assert await store.use("d") is not None
+        await store.stop()
+
+    asyncio.run(test())
 
 
 def test_a_store_that_is_not_there(dead_url: str) -> None:
