@@ -75,6 +75,8 @@ class RedisStore:
             async with asyncio.timeout(self._patience):  # waiting for a connection included
                 said = await self._redis.run(SCRIPTS[what], keys, arguments)
         except self._errors as error:
+            # Whatever is on the way may have forgotten the others too, and say nothing of it.
+            await self._redis.close()
             raise StoreDown(f"{type(error).__name__}: {error}") from None
         told: list[str] = said.split(APART) if isinstance(said, str) else said
         self._era = told[0]

@@ -315,6 +315,43 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
         asyncio.run(test(direct))
 
 
+def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
+    """Something on the way has forgotten them: one question finds that out for all."""
+    lost: list[asyncio.StreamWriter] = []
+    there: list[asyncio.StreamWriter] = []
+    served: list[asyncio.Task[Any] | None] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if writer not in lost:
+                writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_connection("127.0.0.1", redis.port)
+        there.extend((writer, on))
+        served.append(asyncio.current_task())
+        ways = pass_on(reader, on), pass_on(back, writer)
+        await asyncio.gather(*ways, return_exceptions=True)
+
+    async def test() -> None:
+        way = await asyncio.start_server(accept, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{way.sockets[0].getsockname()[1]}"
+        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, Lease())
+        await asyncio.gather(*(store.use("a") for _ in range(20)))
+        lost.extend(there)
+        with pytest.raises(StoreDown):
+            await store.use("a")
+        assert await store.use("a") is None
+        await store.stop()
+        way.close()
+        for one in there:
+            one.close()
+        await asyncio.gather(*(task for task in served if task))
+
+    asyncio.run(test())
+
+
 def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
     """What was on its way for them is not taken for what another one has asked."""
 
