@@ -32,8 +32,8 @@ class Delay:
                 loop.call_later(self.delay, w.close)
         await asyncio.gather(pump(r, w2), pump(r2, w), return_exceptions=True)
 
-def test_recovery(stub, route):
-    redis = RedisServer(); redis.start()
+def test_recovery(stub, route, request):
+    redis = RedisServer(); redis.start(); request.addfinalizer(redis.kill)
     d = Delay(redis.port, 0.005)
     r = route(workers=[stub().url for _ in range(3)], strategy="session",
               session={"redis": {"url": f"redis://127.0.0.1:{d.port}", "timeout": "500ms"}})

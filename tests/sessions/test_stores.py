@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
@@ -227,11 +228,28 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
             store.close("a"),
             store.look(),
         ):
-            with pytest.raises(StoreDown):
+            with pytest.raises(StoreDown, match=f"no Redis answers at {url}: Connection refused"):
                 await asked
         await store.stop()
 
     asyncio.run(test())
+
+
+def test_a_store_that_says_nothing(redis: RedisServer) -> None:
+    """What to look at is said all the same, and what to set."""
+
+    async def ask(**more: Any) -> str:
+        settings = RedisSettings(url=redis.url, timeout="1s", **more)
+        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        with pytest.raises(StoreDown) as down:
+            await store.use("a")
+        await store.stop()
+        return str(down.value)
+
+    with redis.hanging():
+        assert asyncio.run(ask()) == f"no Redis answers in time at {redis.url}"
+    refused = f"the Redis at {redis.url} does not take the password of session.redis.password"
+    assert asyncio.run(ask(username="nobody", password=SecretStr("wrong"))) == refused
 
 
 def test_what_others_use_is_not_one_s_own(play: Play) -> None:
