@@ -130,6 +130,8 @@ class Sessions:
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
     ) -> Session | None:
         """Find a session that the store knows nothing of, and may be open."""
+        if key in self.away.closed:
+            return None
         seen = self.away.find(key)
         if seen is not None:
             return (await self.bind(key, Binding.of(seen), None)).session
@@ -139,9 +141,13 @@ class Sessions:
         """Bind a session that is bound to `expected`; None: that is not there."""
         if not self.down:
             try:
-                return await self._store.bind(key, to, expected)
+                bound = await self._store.bind(key, to, expected)
             except StoreDown as down:
                 self._lost(down)
+            else:
+                if bound.session is not None:
+                    self.away.closed.pop(key, None)
+                return bound
         session = self._store.lease.begun(to, self.clock())
         self.away.begin(key, session)
         return Bound(session, done=True)
@@ -168,10 +174,11 @@ class Sessions:
             except StoreDown as down:
                 self._lost(down)
             else:
-                if self.redis is not None:  # it may be away when the next use comes
-                    self.away.close(key, told=True)
-                self.counts["closed"] += session is not None
-                return session is not None
+                # It may be away when the next use comes, or have forgotten what was closed.
+                news = self.redis is None or self.away.close(key, told=True)
+                was = session is not None and (news or session is not PERHAPS)
+                self.counts["closed"] += was
+                return was
         was = self.away.close(key)
         self.counts["closed"] += was
         return was

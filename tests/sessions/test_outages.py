@@ -231,3 +231,21 @@ def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer)
         await store.stop()
 
     asyncio.run(test())
+
+
+def test_what_was_closed_here_is_over_though_redis_has_forgotten_it(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer
+) -> None:
+    """A router knows what it has closed, and begun again."""
+    [one] = routers(stub, route, redis, 1)
+    key, again = opened(one), "chosen-by-a-client"
+    named = {"x-session-id": again}
+    for word in (CHAT, CLOSE, CHAT):
+        assert one.http.post("/invocations", json=word, headers=named).status_code == 200
+    assert invoke(one, CLOSE, key).status_code == 200
+    redis.kill()
+    redis.start()
+    redis.found_again(one)
+    assert invoke(one, CHAT, key).status_code == 400
+    assert invoke(one, CLOSE, key).status_code == 400
+    assert invoke(one, CHAT, again).headers["x-warmroute-session"].startswith("kept;")
