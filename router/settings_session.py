@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 
+from router.headers import CREDENTIALS
 from router.sessions.ids import Names
 from router.sessions.table import Lease
 from router.settings_types import Count, Model, Wait
@@ -22,11 +23,15 @@ LONGEST_TTL_S = 10_000 * 86400
 #: the example server of aws-samples, and model-hosting-container-standards.
 _TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
 
+_SECRET = CREDENTIALS | {b"cookie", b"proxy-authorization"}
+
 
 def _header(value: object) -> str:
     text = value.lower() if isinstance(value, str) else ""
     if not re.fullmatch(HEADER_PATTERN[1:-1], text):
         raise ValueError(f"{shown(value)} is not a header's name: write it like x-session-id")
+    if text.encode() in _SECRET:
+        raise ValueError(f"{text} holds what nobody may see: ids of sessions are listed and stored")
     return text
 
 

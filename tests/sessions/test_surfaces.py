@@ -171,6 +171,8 @@ STATEFUL = {"stateful": True}
             "strategy.spill",
         ),
         (told({}, strategy="session", session={"ttl": "10001d"}), "session.ttl"),
+        (told({}, session={"header": "X-API-Key"}), "ids of sessions are listed and stored"),
+        (told({}, session={"header": "authorization"}), "ids of sessions are listed and stored"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], where: str) -> None:
