@@ -79,9 +79,9 @@ class Away:
         self._untold.pop(key, None)
 
     async def tell_begun(self, store: "Store") -> None:
-        """Note what was begun, while others are asked to believe in it. Raises StoreDown; then the
-        rest stays."""
-        while self.begun:
+        """Note what was begun by now, while others are asked to believe in it. Raises StoreDown;
+        then the rest stays."""
+        for _ in range(0, len(self.begun), TOLD):
             some = list(islice(self.begun.items(), TOLD))
             begun = (self._tell_begun(store, key, session) for key, session in some)
             await asyncio.gather(store.doubt(DOUBT_S), *begun)

@@ -238,8 +238,8 @@ class Sessions:
             await self.away.tell_ends(self._store)
             if self.down:
                 await self._store.doubt(DOUBT_S)  # others may have something to tell yet
-            # From now on nothing is added to what is told next: it comes to an end, however busy
-            # the router is.
+            # First, for what is begun from now on need not be told: all of it might never be told,
+            # were the router busy enough.
             self._found()
             await self.away.tell_begun(self._store)
         except StoreDown as down:

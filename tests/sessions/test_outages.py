@@ -185,13 +185,16 @@ def test_what_befell_during_a_look_is_told_too() -> None:
     assert [key for key, _ in asyncio.run(slow.listed(9))] == ["a"]
 
 
-def test_a_busy_router_finds_its_store_again() -> None:
-    """Each session is told once, though all are used again while the others are being told."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_busy_router_finds_its_store_again(fails: bool) -> None:
+    """Each session is told once, though all are used again while the others are being told; also
+    where the store seems lost to a request meanwhile."""
     sessions = Sessions(SessionSettings(), stays=True)
 
     class Far(MemoryStore):
         async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
             await asyncio.sleep(0)
+            sessions.down |= fails
             if sessions.down:
                 await sessions.bind(key, to, None)
             return await super().bind(key, to, expected)
@@ -204,8 +207,8 @@ def test_a_busy_router_finds_its_store_again() -> None:
             await sessions.bind(str(number), Binding("w"), None)
         async with asyncio.timeout(10):
             await sessions.look()
-        assert not sessions.down
-        assert not sessions.away.begun
+        assert sessions.down == fails
+        assert len(sessions.away.begun) == (100 if fails else 0)
         assert len(await sessions.listed(200)) == 100
 
     asyncio.run(test())
