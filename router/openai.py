@@ -72,20 +72,29 @@ class Message(msgspec.Struct, gc=False):
     """What it thought, and the older name of that."""
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Whatever it holds."""
+
+
+#: What a field holds that should be small: of anything else only that it is there. Making Python's
+#: objects of a million of them would take a second, in which nobody is served.
+Small = str | int | float | bool | None | _Object
+
+
 class _Fields(msgspec.Struct, kw_only=True):
     """The fields that routing and the limits need. Only `model` must be of its type: the rest is
     for the worker to judge."""
 
     model: str | None = None
-    stream: Any = None
-    cache_salt: Any = None
-    prompt_cache_key: Any = None
+    stream: Small = None
+    cache_salt: Small = None
+    prompt_cache_key: Small = None
     """Prompts of different ones are routed as if they had nothing in common."""
-    n: Any = None
-    best_of: Any = None
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
+    n: Small = None
+    best_of: Small = None
+    max_tokens: Small = None
+    max_completion_tokens: Small = None
+    max_output_tokens: Small = None
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     echo: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
@@ -105,7 +114,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     reasoning_effort: msgspec.Raw = msgspec.Raw()
     suffix: msgspec.Raw = msgspec.Raw()
     thinking: msgspec.Raw = msgspec.Raw()
-    tool_choice: Any = None
+    tool_choice: Small = None
 
     @property
     def answer_limit(self) -> int | None:
@@ -121,20 +130,30 @@ class Request(_Fields):
     """Those that are no messages are empty ones."""
 
 
-class _Object(msgspec.Struct, gc=False):
-    """Whatever it holds."""
-
-
-class _Odd(_Fields):
-    """A request that is not as expected, and is read with care."""
-
-    messages: msgspec.Raw = msgspec.Raw()
+_SMALL = [
+    field.name
+    for field in msgspec.structs.fields(_Fields)
+    if field.default is None and field.name != "model"
+]
+#: A request that is not as expected, and is read with care.
+_Odd = msgspec.defstruct(
+    "_Odd",
+    [
+        ("model", str | None, None),
+        *(
+            (name, msgspec.Raw, msgspec.Raw())
+            for name in (*_Fields.__struct_fields__, "messages")
+            if name != "model"
+        ),
+    ],
+)
 
 
 _decode = msgspec.json.Decoder(Request).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _message = msgspec.json.Decoder(Message).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_small = msgspec.json.Decoder(Small).decode
 _shapes = msgspec.json.Decoder(list[str | _Object]).decode
 #: What decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -165,14 +184,22 @@ def _parse_odd(body: bytes) -> Request:
     if not body:
         raise BadRequest("The request body is not valid JSON: it is empty.")
     try:
-        odd = _decode_odd(body)
+        odd: Any = _decode_odd(body)
     except msgspec.ValidationError as error:
         param = "model" if "$.model" in str(error) else None
         raise BadRequest(f"The request body is not as expected: {error}.", param=param) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
     fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__}
+    fields |= {name: _read_small(fields[name]) for name in _SMALL}
     return Request(**fields, messages=messages(odd.messages))
+
+
+def _read_small(raw: msgspec.Raw) -> Small:
+    try:
+        return _small(raw) if len(raw) else None
+    except UNEXPECTED:
+        return _Object()
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:

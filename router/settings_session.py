@@ -5,8 +5,9 @@ import re
 from math import inf
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, StrictBool, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 
+from router.headers import CREDENTIALS
 from router.sessions.ids import Names
 from router.sessions.table import Lease
 from router.settings_types import Count, Model, Wait
@@ -16,15 +17,21 @@ HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
 FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
 TTL_S = 1200.0
+#: Years, but so few that the end of a session has a date.
+LONGEST_TTL_S = 10_000 * 86400
 #: Names under which AWS's containers are told how long a session lasts, and their unit in seconds:
 #: the example server of aws-samples, and model-hosting-container-standards.
 _TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
+
+_SECRET = CREDENTIALS | {b"cookie", b"proxy-authorization"}
 
 
 def _header(value: object) -> str:
     text = value.lower() if isinstance(value, str) else ""
     if not re.fullmatch(HEADER_PATTERN[1:-1], text):
         raise ValueError(f"{shown(value)} is not a header's name: write it like x-session-id")
+    if text.encode() in _SECRET:
+        raise ValueError(f"{text} holds what nobody may see: ids of sessions are listed and stored")
     return text
 
 
@@ -41,6 +48,12 @@ def _redis(value: object) -> str:
     if not re.fullmatch(REDIS_PATTERN[1:-1], text):
         raise ValueError(f"{shown(value)} is not a Redis URL: write redis://host:port")
     return text
+
+
+def _lasting(seconds: float) -> float:
+    if seconds > LONGEST_TTL_S:
+        raise ValueError("must be at most 10000d")
+    return seconds
 
 
 HeaderName = Annotated[
@@ -71,7 +84,7 @@ class RedisSettings(Model):
 class SessionSettings(Model):
     """Sessions, in pools whose strategy is `session`."""
 
-    ttl: Wait | None = None
+    ttl: Annotated[Wait, AfterValidator(_lasting)] | None = None
     """How long a session lasts. Default: 20m, or what `SES_TTL_MIN` (minutes) or
     `SAGEMAKER_SESSIONS_EXPIRATION` (seconds) say in the environment."""
     sliding: StrictBool = False
@@ -100,15 +113,19 @@ class SessionSettings(Model):
     @property
     def lease(self) -> Lease:
         """How long sessions last, and how many there may be."""
-        ttl = self.ttl or _told() or TTL_S
+        ttl = self.ttl or ttl_told() or TTL_S
         longest = inf if self.longest is None else self.longest
         return Lease(ttl, self.sliding, longest, self.most)
 
 
-def _told() -> float | None:
-    """Return the seconds that the environment says; None if it says nothing that is a number."""
+def ttl_told() -> float | None:
+    """Return the seconds that the environment says; None if it says nothing. Raises ValueError
+    with a sentence."""
     for name, unit in _TOLD.items():
         text = os.environ.get(name, "")
-        if text.isdigit() and int(text):
+        most = int(LONGEST_TTL_S / unit)
+        if text and not (re.fullmatch("[0-9]{1,9}", text) and 0 < int(text) <= most):
+            raise ValueError(f"{name} in the environment must be a whole number from 1 to {most}")
+        if text:
             return int(text) * unit
     return None

@@ -1,10 +1,11 @@
-"""Settings of sessions that contradict those of strategies or workers."""
+"""Settings of sessions that contradict those of strategies or workers, or the environment's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic_core import InitErrorDetails
 
 from router.settings_errors import KeyPath, refusal
+from router.settings_session import ttl_told
 
 #: Strategies that compare no costs: nothing says how much sooner another worker would answer.
 _FREE = frozenset(("roundrobin", "chbl"))
@@ -12,7 +13,13 @@ _FREE = frozenset(("roundrobin", "chbl"))
 
 def session_contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     """Find sessions that would move although their state cannot, and those that never would."""
-    ends = _get(_get(given, "session"), "on_worker_lost") == "error"
+    session = _get(given, "session")
+    if _get(session, "ttl") is None:
+        try:
+            ttl_told()
+        except ValueError as error:
+            yield refusal(("session", "ttl"), str(error))
+    ends = _get(session, "on_worker_lost") == "error"
     above = given.get("strategy")
     if "workers" in given:
         yield from _of_pool((), above, _get(given, "workers"), ends=ends)

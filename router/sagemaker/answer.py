@@ -125,8 +125,7 @@ class Answer(Exchange):
             return
         if self._framed:
             fields, kind = _typed(fields)
-            fields += b"content-type: %b\r\n" % frames.CONTENT_TYPE
-            fields += b"x-amzn-sagemaker-content-type: %b\r\n" % kind
+            fields += _framed(kind)
             length, data = None, frames.parts(data)
         self.ended = last
         self._outer.start(status, fields, length, data, last=last)
@@ -226,11 +225,21 @@ def _unannounced(fields: bytes) -> bytes:
 
 
 def session_answer(
-    identity: bytes, headers: Headers, line: bytes, body: bytes
+    identity: bytes, headers: Headers, line: bytes, body: bytes, *, framed: bool
 ) -> tuple[bytes, bytes]:
     """Return header lines and body of an answer about a session; `line` says which."""
     fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
-    return fields + line + b"content-type: application/json\r\n" + date_line(), body or b"{}"
+    kind, body = b"application/json", body or b"{}"
+    typed = _framed(kind) if framed else b"content-type: %b\r\n" % kind
+    return fields + line + typed + date_line(), frames.parts(body) if framed else body
+
+
+def _framed(kind: bytes) -> bytes:
+    """Return the header lines of an event stream whose parts are of a kind."""
+    return b"content-type: %b\r\nx-amzn-sagemaker-content-type: %b\r\n" % (
+        frames.CONTENT_TYPE,
+        kind,
+    )
 
 
 def _typed(fields: bytes) -> tuple[bytes, bytes]:

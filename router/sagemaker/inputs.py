@@ -4,12 +4,12 @@ Names of parameters are those of Hugging Face's text-generation-inference, which
 containers took over, and of SGLang's sampling parameters, which the sticky session example sends.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from router.errors import BadRequest
+from router.openai import UNEXPECTED
 
 #: Theirs → OpenAI's and vLLM's. What is not here is not passed on.
 _SAME = {
@@ -31,21 +31,37 @@ _SAME = {
 }
 
 
-def as_completion(inputs: object, parameters: object, model: str | None, *, stream: bool) -> bytes:
-    """Return the body of the completion that asks for the same. Raises BadRequest."""
-    if not isinstance(inputs, str) or not inputs:
+_Parameters = msgspec.defstruct(
+    "_Parameters",
+    [(name, msgspec.Raw, msgspec.Raw()) for name in (*_SAME, "do_sample", "return_full_text")],
+)
+_decode = msgspec.json.Decoder(_Parameters).decode
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether there is such a field, and not null."""
+    return len(raw) > 0 and bytes(memoryview(raw)[:4]) != b"null"
+
+
+def as_completion(
+    inputs: str | None, parameters: msgspec.Raw, model: str | None, *, stream: bool
+) -> bytes:
+    """Return the body of the completion that asks for the same; what the parameters are is for the
+    worker to judge. Raises BadRequest."""
+    if not inputs:
         raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise BadRequest("The field `parameters` must be an object.", param="parameters")
-    given: Mapping[str, Any] = parameters or {}
+    try:
+        given: Any = _decode(parameters) if is_given(parameters) else _Parameters()
+    except UNEXPECTED:
+        raise BadRequest("The field `parameters` must be an object.", param="parameters") from None
     asked: dict[str, Any] = {} if model is None else {"model": model}
     asked["prompt"] = inputs
-    for name, value in given.items():
-        if name in _SAME and value is not None:
-            asked[_SAME[name]] = value
-    if given.get("do_sample") is False:
+    for name, meant in _SAME.items():
+        if is_given(value := getattr(given, name)):
+            asked[meant] = value
+    if bytes(given.do_sample) == b"false":
         asked["temperature"] = 0
-    if given.get("return_full_text") is True:
+    if bytes(given.return_full_text) == b"true":
         asked["echo"] = True
     if stream:
         asked["stream"] = True

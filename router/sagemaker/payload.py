@@ -10,12 +10,13 @@
 """
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from router.errors import BadRequest
-from router.sagemaker.inputs import as_completion
+from router.openai import UNEXPECTED
+from router.sagemaker.inputs import as_completion, is_given
 
 
 class Shape(Enum):
@@ -57,18 +58,22 @@ class Payload(NamedTuple):
 
 
 class _Fields(msgspec.Struct):
+    """Not decoded until it is known what each must be: objects of a million of them would take a
+    second to make, in which nobody is served."""
+
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
-    inputs: Any = None
-    parameters: Any = None
-    sampling_params: Any = None
-    stream: Any = None
-    model: Any = None
-    requestType: Any = None  # noqa: N815 - theirs
-    extSessionID: Any = None  # noqa: N815
+    inputs: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
+    sampling_params: msgspec.Raw = msgspec.Raw()
+    stream: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = msgspec.Raw()
+    requestType: msgspec.Raw = msgspec.Raw()  # noqa: N815 - theirs
+    extSessionID: msgspec.Raw = msgspec.Raw()  # noqa: N815
 
 
 _decode = msgspec.json.Decoder(_Fields).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def read(body: bytes, *, streams: bool = False) -> Payload:
@@ -80,30 +85,34 @@ def read(body: bytes, *, streams: bool = False) -> Payload:
         return Payload(Shape.NONE, Word.NOTHING, None, None, body)
     try:
         fields = _decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNEXPECTED as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from None
     word = _word(fields.requestType)
     session = _text(fields.extSessionID, "extSessionID")
     model = _text(fields.model, "model")
+    stream = bytes(fields.stream) == b"true"
     if fields.messages:
         shape = Shape.CHAT
     elif fields.prompt:
         shape = Shape.COMPLETION
-    elif fields.inputs is not None:
-        wanted = streams or fields.stream is True
-        parameters = fields.parameters if fields.parameters is not None else fields.sampling_params
-        body = as_completion(fields.inputs, parameters, model, stream=wanted)
-        return Payload(Shape.INPUTS, word, session, model, body, wanted)
+    elif is_given(fields.inputs):
+        parameters = fields.parameters if is_given(fields.parameters) else fields.sampling_params
+        text = _text(fields.inputs, "inputs")
+        body = as_completion(text, parameters, model, stream=streams or stream)
+        return Payload(Shape.INPUTS, word, session, model, body, streams or stream)
     else:
         shape = Shape.NONE
-    return Payload(shape, word, session, model, body, fields.stream is True)
+    return Payload(shape, word, session, model, body, stream)
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """Return a JSON object with another `model`; everything else in it stays as it is."""
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(fields)
+    """Return a JSON object that names no `model`, or null, with one; all else stays as it is.
+
+    It comes last: of a field that is given twice the last one counts.
+    """
+    rest = body.rstrip()[:-1].rstrip()
+    comma = b"" if rest.endswith(b"{") else b","
+    return b'%b%b"model":%b}' % (rest, comma, msgspec.json.encode(model))
 
 
 def without_words(body: bytes) -> bytes:
@@ -116,18 +125,20 @@ def without_words(body: bytes) -> bytes:
     return msgspec.json.encode({key: value for key, value in fields.items() if key not in words})
 
 
-def _word(said: object) -> Word:
-    if said is None:
+def _word(said: msgspec.Raw) -> Word:
+    if not is_given(said):
         return Word.NOTHING
-    if isinstance(said, str) and said in _WORDS:
-        return _WORDS[said]
-    raise BadRequest(
-        "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
-        param="requestType",
-    )
+    try:
+        return _WORDS[_decode_text(said)]
+    except (*UNEXPECTED, LookupError):
+        raise BadRequest(
+            "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
+            param="requestType",
+        ) from None
 
 
-def _text(value: object, field: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise BadRequest(f"The field `{field}` must be a text.", param=field)
-    return value or None
+def _text(value: msgspec.Raw, field: str) -> str | None:
+    try:
+        return _decode_text(value) or None if is_given(value) else None
+    except UNEXPECTED:
+        raise BadRequest(f"The field `{field}` must be a text.", param=field) from None

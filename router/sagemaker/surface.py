@@ -7,7 +7,7 @@ from router.errors import BadRequest, DoorError, NoWorker, UnknownModel, Unknown
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.headers import header
-from router.openai import ENDPOINTS, UNEXPECTED, Endpoint, Prompted
+from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.pool import Pool
 from router.proxy import Proxy
 from router.sagemaker.answer import Answer
@@ -174,8 +174,4 @@ async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker
 
 def _naming(body: bytes, model: str) -> bytes:
     """Put the model into a body that names none. Raises BadRequest."""
-    fields = read(body)
-    try:
-        return body if fields.model else with_model(body, model)
-    except UNEXPECTED as error:
-        raise BadRequest(f"The body is not a JSON object: {error}.") from None
+    return body if not body.strip() or read(body).model else with_model(body, model)

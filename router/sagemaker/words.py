@@ -182,5 +182,7 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
 
 def _answer(asked: Invocation, line: bytes, said: bytes) -> None:
     exchange = asked.exchange
-    fields, body = session_answer(exchange.identity, exchange.headers, line, said)
+    fields, body = session_answer(
+        exchange.identity, exchange.headers, line, said, framed=asked.streams
+    )
     exchange.answer(200, fields, body)

@@ -1,7 +1,9 @@
 """What this router did with sessions while their store was away, to be told to it afterwards. Pure
 but for the telling."""
 
+import asyncio
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from router.sessions.table import Binding, Session
@@ -10,6 +12,13 @@ if TYPE_CHECKING:
     from router.sessions.store import Store
 
 T = TypeVar("T")
+
+#: Told at once: one at a time they might be told for minutes, and more than half of the connections
+#: would be wanting for requests.
+TOLD = 16
+#: Seconds for which an id that the store does not know is believed after it was away: so long
+#: other routers may need to find it again, and to tell it what they have begun.
+DOUBT_S = 3.0
 
 
 class Away:
@@ -59,18 +68,30 @@ class Away:
         """Return a session that this router knows of."""
         return self.begun.get(key) or self.seen.get(key)
 
-    async def tell(self, store: "Store") -> None:
-        """Note all of it where it belongs, the oldest first. Raises StoreDown; then the rest
-        stays."""
+    async def tell_ends(self, store: "Store") -> None:
+        """Note what was closed. Raises StoreDown; then the rest stays."""
         while self._untold:
-            key, since = next(iter(self._untold.items()))
-            await store.close(key, begun=since)
-            self._untold.pop(key, None)
-        while self.begun:
-            key, session = next(iter(self.begun.items()))
-            await store.bind(key, Binding.of(session), None)
-            if self.begun.get(key) is session:
-                del self.begun[key]
+            some = list(islice(self._untold.items(), TOLD))
+            await asyncio.gather(*(self._tell_end(store, key, since) for key, since in some))
+
+    async def _tell_end(self, store: "Store", key: str, since: float | None) -> None:
+        await store.close(key, begun=since)
+        self._untold.pop(key, None)
+
+    async def tell_begun(self, store: "Store") -> None:
+        """Note what was begun by now, while others are asked to believe in it. Raises StoreDown;
+        then the rest stays."""
+        for _ in range(0, len(self.begun), TOLD):
+            some = list(islice(self.begun.items(), TOLD))
+            begun = (self._tell_begun(store, key, session) for key, session in some)
+            await asyncio.gather(store.doubt(DOUBT_S), *begun)
+
+    async def _tell_begun(self, store: "Store", key: str, session: Session) -> None:
+        told, done = await store.bind(key, Binding.of(session), None)
+        if self.begun.get(key) is session:
+            del self.begun[key]
+        elif done and told is not None and key in self.closed:  # the store heard of that first
+            await store.close(key, begun=told.created)
 
     def _keep(self, among: OrderedDict[str, T], key: str, value: T) -> None:
         among[key] = value

@@ -29,6 +29,7 @@ class RedisStore:
         self._stem = f"warmroute:{{{pool}}}:"  # in braces: one slot of a cluster
         self._beside = [self._stem + name for name in BESIDE]
         self._patience = settings.timeout
+        self._url, self._has_password = settings.url, settings.password is not None
         self._era = ""
 
     async def use(self, key: str) -> Session | None:
@@ -75,10 +76,17 @@ class RedisStore:
             async with asyncio.timeout(self._patience):  # waiting for a connection included
                 said = await self._redis.run(SCRIPTS[what], keys, arguments)
         except self._errors as error:
-            raise StoreDown(f"{type(error).__name__}: {error}") from None
+            # Whatever is on the way may have forgotten the others too, and say nothing of it.
+            await self._redis.close()
+            raise StoreDown(self._down(error)) from None
         told: list[str] = said.split(APART) if isinstance(said, str) else said
         self._era = told[0]
         return told[1:]
+
+    def _down(self, error: Exception) -> str:
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+
+        return sentence(self._url, error, "session.redis.password", password=self._has_password)
 
 
 def _found(told: list[str]) -> Session | None:

@@ -6,7 +6,8 @@ say how many there are and who makes room: by last use, by end, and those that a
 
 #: What there is of a pool beside its sessions, in the order of the scripts' keys.
 BESIDE = ("used", "ends", "counts", "over", "era", "doubt")
-#: Expired ids that one new session clears out of the sorted sets, and one look at them.
+#: Ids that one new session clears out of the sorted sets, of those expired and of those for which
+#: there is no room any more; and one look at them. While a script runs Redis answers nobody.
 CLEARED, SWEPT = 100, 1000
 #: Stands between the words of an answer: reading one text takes a third of reading eight.
 APART = "\n"
@@ -44,16 +45,24 @@ local function sweep(limit)
 end
 local function say(words) return table.concat(words, '\\n') end
 local function written(seconds) return string.format('%.6f', seconds) end
+-- What others have written there, and is no session, is cleared away: it would fail at every use.
+local function is_time(text)
+  return text and string.find(text, '^%d+%.?%d*$') and tonumber(text) < 2e11 -- some year that is
+end
+local function is_sound(said)
+  local rest = (said[4] or '') .. (said[5] or '') .. (said[6] or '')
+  local named = said[1] and string.find(said[1], '^[!-~]+$') and not string.find(rest, '%c')
+  return named and is_time(said[2]) and is_time(said[3])
+end
 local function read(one)
-  return redis.call('HMGET', one, 'worker', 'created', 'expires', 'own', 'call', 'fixed')
+  local said = redis.pcall('HMGET', one, 'worker', 'created', 'expires', 'own', 'call', 'fixed')
+  if is_sound(said) and now < tonumber(said[3]) then return said end
+  if said.err or said[1] then redis.call('DEL', one) end
+  return {}
 end
 local worker, created, expires, own, call, fixed
 if id ~= '' then
   worker, created, expires, own, call, fixed = unpack(read(key))
-  if worker and now >= tonumber(expires) then
-    redis.call('DEL', key)
-    worker = false
-  end
   if not worker and redis.call('ZSCORE', ends, id) then finish(id, 'expired') end
 end
 local function last_use() return redis.call('ZSCORE', used, id) or created end
@@ -106,7 +115,7 @@ if worker then
   return bound(1, last_use())
 end
 sweep(clear)
-while redis.call('ZCARD', ends) >= most do
+for _ = 1, math.min(clear, redis.call('ZCARD', ends) - most + 1) do
   local oldest = redis.call('ZRANGE', used, 0, 0)[1] or redis.call('ZRANGE', ends, 0, 0)[1]
   redis.call('DEL', stem .. oldest)
   finish(oldest, 'evicted')

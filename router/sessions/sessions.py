@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from router.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.away import Away
+from router.sessions.away import DOUBT_S, Away
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.visit import Visit, Wanted
@@ -106,7 +106,7 @@ class Sessions:
                 self._lost(down)
             else:
                 if session is PERHAPS:
-                    return await self._again(key, pool, workers) if known else None
+                    return await self._again(key, pool, workers, known=known)
                 if self.redis is not None:
                     self._noted(key, session, pool)
                 return session
@@ -126,20 +126,28 @@ class Sessions:
         if pool.stateful:
             self.away.see(key, session)
 
-    async def _again(self, key: str, pool: "Pool", workers: "Iterable[Worker]") -> Session | None:
+    async def _again(
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
+    ) -> Session | None:
         """Find a session that the store knows nothing of, and may be open."""
-        if not pool.stateful:
-            return self._hashed(key, workers)
+        if key in self.away.closed:
+            return None
         seen = self.away.find(key)
-        return None if seen is None else (await self.bind(key, Binding.of(seen), None)).session
+        if seen is not None:
+            return (await self.bind(key, Binding.of(seen), None)).session
+        return self._hashed(key, workers) if known and not pool.stateful else None
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Bind a session that is bound to `expected`; None: that is not there."""
         if not self.down:
             try:
-                return await self._store.bind(key, to, expected)
+                bound = await self._store.bind(key, to, expected)
             except StoreDown as down:
                 self._lost(down)
+            else:
+                if bound.session is not None:
+                    self.away.closed.pop(key, None)
+                return bound
         session = self._store.lease.begun(to, self.clock())
         self.away.begin(key, session)
         return Bound(session, done=True)
@@ -166,10 +174,11 @@ class Sessions:
             except StoreDown as down:
                 self._lost(down)
             else:
-                if self.redis is not None:  # it may be away when the next use comes
-                    self.away.close(key, told=True)
-                self.counts["closed"] += session is not None
-                return session is not None
+                # It may be away when the next use comes, or have forgotten what was closed.
+                news = self.redis is None or self.away.close(key, told=True)
+                was = session is not None and (news or session is not PERHAPS)
+                self.counts["closed"] += was
+                return was
         was = self.away.close(key)
         self.counts["closed"] += was
         return was
@@ -226,13 +235,15 @@ class Sessions:
         """Ask the store how many there are. Told so often, it also finds out that it is back."""
         try:
             self._kept = await self._store.look()
-            await self.away.tell(self._store)
+            await self.away.tell_ends(self._store)
             if self.down:
                 await self._store.doubt(DOUBT_S)  # others may have something to tell yet
+            # First, for what is begun from now on need not be told: all of it might never be told,
+            # were the router busy enough.
+            self._found()
+            await self.away.tell_begun(self._store)
         except StoreDown as down:
             self._lost(down)
-        else:
-            self._found()
 
     async def stop(self) -> None:
         """Let go of the store."""
@@ -255,8 +266,3 @@ class Sessions:
         if not names:
             return None
         return Session(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)
-
-
-#: Seconds for which an id that the store does not know is believed after it was away: so long
-#: other routers may need to find it again, and to tell it what they have begun.
-DOUBT_S = 3.0

@@ -165,7 +165,8 @@ class RedisChunks:
     def _down(self, error: Exception) -> str:
         from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
 
-        return sentence(self._url, error, password=self._password is not None)
+        setting = "tiers.l2.lmcache.password"
+        return sentence(self._url, error, setting, password=self._password is not None)
 
     async def close(self) -> None:
         """As the seam has it."""

@@ -10,12 +10,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 LONGEST = 200
 
 
-def sentence(url: str, error: Exception, *, password: bool) -> str:
-    """Say why the Redis at `url` gave no answer; `password` if one was shown to it."""
+def sentence(url: str, error: Exception, setting: str, *, password: bool) -> str:
+    """Say why the Redis at `url` gave no answer; `password` if that of the `setting` was shown to
+    it."""
     if isinstance(error, AuthenticationError):
         if password:
-            return f"the Redis at {url} does not take the password of tiers.l2.lmcache.password"
-        return f"the Redis at {url} wants a password: give tiers.l2.lmcache.password"
+            return f"the Redis at {url} does not take the password of {setting}"
+        return f"the Redis at {url} wants a password: give {setting}"
     if isinstance(error, InvalidResponse | IncompleteReadError) or "closed by server" in str(error):
         return f"what listens at {url} is no Redis, or breaks off: {_shown(error)}"
     if isinstance(error, ResponseError):

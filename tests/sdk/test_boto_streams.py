@@ -80,6 +80,19 @@ def test_a_session_cannot_begin_in_a_stream(boto: Boto, stub: MakeStub, route: M
     assert worker.requests == []
 
 
+def test_a_session_is_closed_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """What its worker says to that is a part like any other."""
+    said = b"Session w-1 has been closed.\n"
+    fields = b"content-length: %d\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n" % len(said)
+    worker = stub([b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n" + fields + said])
+    router = route({"url": worker.url, "stateful": True}, strategy="session")
+    reply = boto.invoke(router.url, {"requestType": "NEW_SESSION"}, SessionId="NEW_SESSION").good
+    key = str(reply.output["NewSessionId"]).partition(";")[0]
+    reply = boto.stream(router.url, {"requestType": "CLOSE"}, SessionId=key).good
+    assert reply.parts == [said]
+    assert reply.headers["x-amzn-sagemaker-closed-session-id"] == key
+
+
 @pytest.mark.parametrize("end", ["reset", "close"])
 def test_a_worker_that_dies_in_mid_stream(
     boto: Boto, stub: MakeStub, route: MakeRouter, end: str

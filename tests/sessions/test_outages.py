@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore
-from router.sessions.table import Binding
-from router.settings_session import SessionSettings
+from router.sessions.table import Binding, Bound, Lease
+from router.settings_session import RedisSettings, SessionSettings
 from tests.sessions.redis_server import RedisServer
+from tests.sessions.wires import Machine
 from tests.support import MakeRouter, MakeStub, Router, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
@@ -111,6 +113,44 @@ def test_all_that_are_open_are_listed(
         assert direct.zcard(f"{stem}ends") == 1
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"worker": "w"},
+        {"worker": "w", "created": "1.0", "expires": "soon"},
+        {"worker": "w", "created": "nan", "expires": "9999999999.0"},
+        {"worker": "w", "created": "1.0", "expires": "1e300"},
+        {"worker": "a\nb", "created": "1.0", "expires": "9999999999.0"},
+        {"worker": b"\xff", "created": "1.0", "expires": "9999999999.0"},
+    ],
+)
+def test_what_is_no_session_disturbs_no_other(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer, wrong: dict[str, str]
+) -> None:
+    """Whoever wrote it there: it is as one that is not open, and Redis is not held to be down."""
+    import redis as client  # noqa: PLC0415
+
+    [router] = routers(stub, route, redis, 1)
+    name = router.door.fleet.pools[0].name
+    place = f"warmroute:{{{name}}}:s:bad"
+
+    def uses(key: str) -> str:
+        reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": key})
+        assert reply.status_code == 200, reply.text
+        return reply.headers["x-warmroute-session"].partition(";")[0]
+
+    assert uses("good") == "new"
+    with client.Redis.from_url(redis.url) as direct:
+        if wrong:
+            direct.hset(place, mapping=wrong)
+        else:
+            direct.set(place, "no session at all")
+    assert [uses("bad"), uses("bad"), uses("good")] == ["new", "kept", "kept"]
+    assert {one["id"] for one in router.http.get("/sessions").json()} == {"bad", "good"}
+    assert router.metric("warmroute_session_store_up", pool=name)
+
+
 def test_whoever_looks_at_stores_goes_on_looking(
     stub: MakeStub, route: MakeRouter, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,3 +183,72 @@ def test_what_befell_during_a_look_is_told_too() -> None:
     asyncio.run(sessions.look())
     assert not sessions.down
     assert [key for key, _ in asyncio.run(slow.listed(9))] == ["a"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_busy_router_finds_its_store_again(fails: bool) -> None:
+    """Each session is told once, though all are used again while the others are being told; also
+    where the store seems lost to a request meanwhile."""
+    sessions = Sessions(SessionSettings(), stays=True)
+
+    class Far(MemoryStore):
+        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+            await asyncio.sleep(0)
+            sessions.down |= fails
+            if sessions.down:
+                await sessions.bind(key, to, None)
+            return await super().bind(key, to, expected)
+
+    sessions.keep_in(Far(sessions._store.lease, time.time))
+
+    async def test() -> None:
+        sessions.down = True
+        for number in range(100):
+            await sessions.bind(str(number), Binding("w"), None)
+        async with asyncio.timeout(10):
+            await sessions.look()
+        assert sessions.down == fails
+        assert len(sessions.away.begun) == (100 if fails else 0)
+        assert len(await sessions.listed(200)) == 100
+
+    asyncio.run(test())
+
+
+def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer) -> None:
+    """It goes on where it is, whatever its hash says, and its id cannot begin another one."""
+    machine = Machine(("a", "b", "c"), {"strategy": "session"})
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        machine.begin(store, time.time)
+        sessions = machine.pool.sessions
+        assert sessions is not None
+        await store.doubt(60)
+        for home in machine.wires:
+            for known in (False, True):
+                key = uuid.uuid4().hex
+                sessions.away.begin(key, store.lease.begun(Binding(home), time.time()))
+                found = await sessions.use(key, machine.pool, machine.pool.workers, known=known)
+                assert found is not None
+                assert found.worker == home
+        await store.stop()
+
+    asyncio.run(test())
+
+
+def test_what_was_closed_here_is_over_though_redis_has_forgotten_it(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer
+) -> None:
+    """A router knows what it has closed, and begun again."""
+    [one] = routers(stub, route, redis, 1)
+    key, again = opened(one), "chosen-by-a-client"
+    named = {"x-session-id": again}
+    for word in (CHAT, CLOSE, CHAT):
+        assert one.http.post("/invocations", json=word, headers=named).status_code == 200
+    assert invoke(one, CLOSE, key).status_code == 200
+    redis.kill()
+    redis.start()
+    redis.found_again(one)
+    assert invoke(one, CHAT, key).status_code == 400
+    assert invoke(one, CLOSE, key).status_code == 400
+    assert invoke(one, CHAT, again).headers["x-warmroute-session"].startswith("kept;")

@@ -7,9 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
+from router.sessions.scripts import CLEARED
 from router.sessions.store import MemoryStore, Store, StoreDown
 from router.sessions.table import Binding, Lease
 from router.settings_session import RedisSettings
@@ -194,6 +196,26 @@ def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
     play(test)
 
 
+def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
+    """Redis is not kept from answering others while thousands go."""
+
+    async def test() -> None:
+        settings = RedisSettings(url=redis.url, timeout="5s")
+        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        for number in range(2 * CLEARED + 50):
+            await store.bind(str(number), Binding("w"), None)
+        store.lease = Lease(most=10)
+        left = []
+        for key in "abcd":
+            await store.bind(key, Binding("w"), None)
+            left.append((await store.look()).open)
+        assert left == [CLEARED + 51, 52, 10, 10]
+        assert await store.use("d") is not None
+        await store.stop()
+
+    asyncio.run(test())
+
+
 def test_a_store_that_is_not_there(dead_url: str) -> None:
     """Says so in time, whatever it is asked."""
 
@@ -206,11 +228,28 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
             store.close("a"),
             store.look(),
         ):
-            with pytest.raises(StoreDown):
+            with pytest.raises(StoreDown, match=f"no Redis answers at {url}: Connection refused"):
                 await asked
         await store.stop()
 
     asyncio.run(test())
+
+
+def test_a_store_that_says_nothing(redis: RedisServer) -> None:
+    """What to look at is said all the same, and what to set."""
+
+    async def ask(**more: Any) -> str:
+        settings = RedisSettings(url=redis.url, timeout="1s", **more)
+        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        with pytest.raises(StoreDown) as down:
+            await store.use("a")
+        await store.stop()
+        return str(down.value)
+
+    with redis.hanging():
+        assert asyncio.run(ask()) == f"no Redis answers in time at {redis.url}"
+    refused = f"the Redis at {redis.url} does not take the password of session.redis.password"
+    assert asyncio.run(ask(username="nobody", password=SecretStr("wrong"))) == refused
 
 
 def test_what_others_use_is_not_one_s_own(play: Play) -> None:
@@ -292,6 +331,43 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
 
     with client.Redis.from_url(redis.url) as direct:
         asyncio.run(test(direct))
+
+
+def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
+    """Something on the way has forgotten them: one question finds that out for all."""
+    lost: list[asyncio.StreamWriter] = []
+    there: list[asyncio.StreamWriter] = []
+    served: list[asyncio.Task[Any] | None] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if writer not in lost:
+                writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_connection("127.0.0.1", redis.port)
+        there.extend((writer, on))
+        served.append(asyncio.current_task())
+        ways = pass_on(reader, on), pass_on(back, writer)
+        await asyncio.gather(*ways, return_exceptions=True)
+
+    async def test() -> None:
+        way = await asyncio.start_server(accept, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{way.sockets[0].getsockname()[1]}"
+        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, Lease())
+        await asyncio.gather(*(store.use("a") for _ in range(20)))
+        lost.extend(there)
+        with pytest.raises(StoreDown):
+            await store.use("a")
+        assert await store.use("a") is None
+        await store.stop()
+        way.close()
+        for one in there:
+            one.close()
+        await asyncio.gather(*(task for task in served if task))
+
+    asyncio.run(test())
 
 
 def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:

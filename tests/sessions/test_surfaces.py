@@ -175,12 +175,36 @@ STATEFUL = {"stateful": True}
             {"strategy": SPILLS, "pools": [{"name": "p", "workers": told(STATEFUL)["workers"]}]},
             "strategy.spill",
         ),
+        (told({}, strategy="session", session={"ttl": "10001d"}), "session.ttl"),
+        (told({}, session={"header": "X-API-Key"}), "ids of sessions are listed and stored"),
+        (told({}, session={"header": "authorization"}), "ids of sessions are listed and stored"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], where: str) -> None:
     """Sessions that would move although their state cannot, or never would; and mixed pools."""
     with pytest.raises(ValueError, match=where):
         Settings.model_validate(settings)
+
+
+@pytest.mark.parametrize("text", ["1.5", "20m", "0", "-1", "\u00b2", "99999999", "9" * 5000])
+def test_an_environment_that_says_no_lifetime(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """It is not passed over, unless nobody asks for it."""
+    monkeypatch.setenv("SES_TTL_MIN", text)
+    with pytest.raises(ValueError, match="SES_TTL_MIN in the environment must be"):
+        Settings.model_validate(told({}))
+    assert Settings.model_validate(told({}, session={"ttl": "20m"})).session.lease.ttl == 1200
+
+
+@pytest.mark.parametrize("told_s", ["10000d", None])
+def test_the_longest_lifetimes_have_an_end(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, told_s: str | None
+) -> None:
+    """With a date that clients are told."""
+    monkeypatch.setenv("SES_TTL_MIN", "14400000")
+    router = route(stub().url, strategy="session", session={"ttl": told_s} if told_s else {})
+    reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
+    assert reply.status_code == 200
+    assert router.http.get("/sessions").json()[0]["expires"] > "2050"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
         await store.close("a")
         now[0] = 2.0
         await store.bind("a", Binding("v"), None)
-        await away.tell(store)
+        await away.tell_ends(store)
         return await store.use("a")
 
     assert asyncio.run(told()) is not None

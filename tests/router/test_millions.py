@@ -1,0 +1,117 @@
+"""Bodies of a million elements where one small value should be: no objects are made of them."""
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from router.errors import BadRequest
+from router.openai import ENDPOINTS, parse
+from router.sagemaker.payload import read, with_model
+from router.sessions.ids import in_body
+
+#: Elements; of the smallest of their objects Python's take 56 bytes.
+COUNT = 200_000
+CHAT = ENDPOINTS["/v1/chat/completions"]
+SMALL = ("model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "tool_choice")
+SALTS = ("max_output_tokens", "cache_salt", "prompt_cache_key")
+WORDS = ("inputs", "parameters", "sampling_params", "stream", "model", "requestType")
+
+
+def openai(body: bytes) -> object:
+    """What is read of a chat."""
+    return parse(CHAT, body, b"")
+
+
+def user(body: bytes) -> object:
+    """The session that a body names."""
+    return in_body(body, "user")
+
+
+def named(body: bytes) -> object:
+    """The same body with a model."""
+    return len(with_model(body, "m"))
+
+
+@pytest.mark.parametrize("element", ["[]", "{}", "1.5"])
+@pytest.mark.parametrize(
+    ("reads", "field"),
+    [
+        *((openai, field) for field in (*SMALL, *SALTS)),
+        *((read, field) for field in (*WORDS, "extSessionID")),
+        *((user, field) for field in ("user", "other")),
+        (named, "other"),
+    ],
+)
+def test_none_is_made_an_object(reads: Callable[[bytes], object], field: str, element: str) -> None:
+    """Whether it is refused or left to the worker."""
+    listed = ",".join([element] * COUNT)
+    text = "" if field == "inputs" else '"inputs":"Hello",'
+    body = f'{{"messages":[],{text}"{field}":[{listed}]}}'.replace(
+        '"messages":[],', "", reads is read
+    )
+    tracemalloc.start()
+    try:
+        with suppress(BadRequest):
+            reads(body.encode())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("{}", {"model": "m"}),
+        (' { "a" : [ ] } \n', {"a": [], "model": "m"}),
+        ('{"model": null, "a": "}"}', {"a": "}", "model": "m"}),
+    ],
+)
+def test_a_body_gets_a_model(body: str, wanted: object) -> None:
+    """Whatever stands there for it, and around it."""
+    made = with_model(body.encode(), "m")
+    assert json.loads(made) == wanted
+    assert read(made).model == openai(made).model == "m"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [('"ann"', "ann"), ("7", "7"), ("null", None), ('""', None)]
+)
+def test_a_field_that_names_a_session(text: str, found: str | None) -> None:
+    """A text, or a number as one."""
+    assert user(f'{{"a": [1.5], "user": {text}, "b": {{}}}}'.encode()) == found
+    assert user(f"[{text}]".encode()) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "true", "1.5"])
+def test_a_field_that_names_none(text: str) -> None:
+    """It is refused by its name."""
+    with pytest.raises(BadRequest, match="The field `user` must be a text"):
+        user(f'{{"user": {text}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ('{"max_new_tokens": 7, "stop": ["a"], "other": 1}', {"max_tokens": 7, "stop": ["a"]}),
+        ('{"do_sample": false, "top_p": null}', {"temperature": 0}),
+        ('{"return_full_text": true}', {"echo": True}),
+        ("null", {}),
+    ],
+)
+def test_parameters_of_a_text(parameters: str, wanted: dict[str, object]) -> None:
+    """Those that have a meaning are passed on as they are."""
+    made = read(f'{{"inputs": "Hello", "parameters": {parameters}}}'.encode())
+    assert json.loads(made.body) == {"prompt": "Hello", **wanted}
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"inputs":"\xff"}', b'{"inputs":"\\ud800"}', b'{"model":"\xff"}']
+)
+def test_texts_that_are_none(body: bytes) -> None:
+    """Are refused in words."""
+    with pytest.raises(BadRequest):
+        read(body)
