@@ -9,6 +9,9 @@ from router.errors import BadRequest, NoWorker, UnknownModel
 from router.pool import Pool, Telling
 from router.worker import Worker
 
+#: Names of models whose pools are remembered; beyond that it begins anew.
+MOST_ROUTES = 4096
+
 
 class Fleet:
     """All pools, found by model name."""
@@ -24,7 +27,7 @@ class Fleet:
         for pool in pools:
             for pattern in pool.models:
                 self._patterns[_trie_key(pattern)] = pool
-        # Names that were answered for: no longer than the list of models that workers serve.
+        # Names that were answered for; adapters come and go, so not for ever.
         self._routes: dict[str, Pool] = {}
         self.share(self._tells)
 
@@ -49,11 +52,15 @@ class Fleet:
         """
         if not model:
             model = self._only_model()
-        pool = self._routes.get(model) or self._pool(model)
+        known = self._routes.get(model)
+        pool = known or self._pool(model)
         if pool is None:
             raise UnknownModel(model)
         workers = pool.eligible(model, in_session=in_session)
-        self._routes[model] = pool
+        if known is None:
+            if len(self._routes) >= MOST_ROUTES:
+                self._routes.clear()
+            self._routes[model] = pool
         return pool, model, workers
 
     def restarted(self, worker: Worker) -> None:

@@ -32,6 +32,7 @@ GONE = 3
 UNJUDGED = 64
 #: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
 KEPT, KEPT_WORDS = 4096, 1 << 19
+WORD_BYTES = 50
 #: Questions under way; more are not asked. While it seems to be gone, it is one: the others need
 #: not wait for a deadline that will pass.
 AT_ONCE = 64
@@ -65,7 +66,7 @@ class _Said(msgspec.Struct):
     doubts: dict[str, str]
     failure: str
     words: int = 0
-    """Keys of the prompt, and workers that something is said of: some 50 bytes each, or 200."""
+    """Keys of the prompt, and workers that something is said of: `WORD_BYTES` each, or 200."""
 
 
 class RemoteMemory:
@@ -146,6 +147,7 @@ class RemoteMemory:
         for."""
         prompt = said.prompt
         said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
+        said.words += len(prompt.salt) // WORD_BYTES  # as long as its client likes
         before = self._said.pop(id(prompt), None)
         self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said

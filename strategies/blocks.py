@@ -10,7 +10,6 @@ in a hundred. 16 KiB are 64 keys, 256 KiB 192 instead of 1,024.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 from struct import iter_unpack
 
 from xxhash import xxh3_64_intdigest
@@ -63,14 +62,17 @@ def chain(root: int, data: bytes, ends: Sequence[int] = TEXT_ENDS) -> list[int]:
 #: Keys of even blocks have 60 bits, the highest of them set: two digits of Python's integers, which
 #: take 32 bytes instead of 48, and never zero.
 _LOW, _HIGH = (1 << 59) - 1, 1 << 59
+#: The key before those of neither adapter nor salt.
+_PLAIN = root_key("even", "", "") & _LOW | _HIGH
 #: Bytes of a token id.
 ID_BYTES = 4
 
 
-@lru_cache(maxsize=1024)
 def even_root(adapter: str, salt: str) -> int:
     """Key before the first even block: engines name blocks by tokens, adapter and salt."""
-    return root_key("even", adapter, salt) & _LOW | _HIGH
+    if not adapter and not salt:
+        return _PLAIN
+    return root_key("even", adapter, salt) & _LOW | _HIGH  # not kept: a salt may be megabytes
 
 
 def even_chain(root: int, ids: bytes, size: int) -> list[int]:

@@ -9,11 +9,15 @@ from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
 #: Read when its library is imported: no test fetches anything, whatever its workers are called.
 os.environ["HF_HUB_OFFLINE"] = "1"
+#: A busy machine says nothing about what is tested: no example has to be quick.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 #: Modules after which all there is is walked once, while nothing is served.
 WALKED_EVERY = 20
 _modules = count(1)

@@ -122,11 +122,11 @@ class SharedStore:
 
     def _keep(self, prompt: Prompt, tokens: int) -> None:
         before = self._said.pop(id(prompt), None)
-        self._bytes += len(prompt.ids) if before is None else 0
+        self._bytes += _bytes(prompt) if before is None else 0
         self._said[id(prompt)] = (prompt, tokens, self._clock())
         while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
             _, (gone, *_) = self._said.popitem(last=False)
-            self._bytes -= len(gone.ids)
+            self._bytes -= _bytes(gone)
 
     async def _doubt(self) -> None:
         try:
@@ -139,3 +139,8 @@ class SharedStore:
         if not self.down:
             log.warning("L2 does not count until it answers: %s", why)
         self.down = why
+
+
+def _bytes(prompt: Prompt) -> int:
+    """What keeping it takes; its client chose how long its salt is."""
+    return len(prompt.ids) + len(prompt.salt)

@@ -1,6 +1,7 @@
 """`serve` with a file that changes, as operators and Kubernetes change it."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from tests.authority import Authority
-from tests.commands import Running, Serve
+from tests.commands import Running, Serve, started
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, STREAM, TEXT, answered_by, chat, load
 from tests.support import MakeStub, Stub, until
@@ -56,6 +57,19 @@ def test_a_signal(stub: MakeStub, serve: Serve) -> None:
         running.process.send_signal(signal.SIGHUP)
         said(running, "settings: as before", times)
     assert running.cut(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int) -> None:
+    """Whoever sends it may do so as soon as the file is there: it ends nobody who starts."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with started(tmp_path, "serve", "--config", pipe, "--processes", processes) as running:
+        with pipe.open("w") as settings:  # waits until it is read
+            running.process.send_signal(signal.SIGHUP)
+            settings.write(json.dumps({"listen": "127.0.0.1:0", "workers": [dead_url]}))
+        assert running.url()
+        assert running.cut(signal.SIGTERM) == 0
 
 
 def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:

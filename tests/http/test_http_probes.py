@@ -171,7 +171,7 @@ def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> No
 @pytest.mark.parametrize(
     "metrics",
     [
-        b"a{, = \\}\n",
+        b"vllm:cache_config_info{, = \\}\n",
         b'vllm:cache_config_info{num_gpu_blocks="%b",block_size="16"} 1\n' % (b"9" * 400),
         b'vllm:cache_config_info{num_gpu_blocks="-5",block_size="16"} 1\n',
     ],
@@ -188,3 +188,16 @@ def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: 
     assert router.worker().room_tokens is None
     passed = len(worker.probes)
     until(lambda: len(worker.probes) > passed + 2)
+
+
+def test_metrics_of_which_most_is_for_others(stub: MakeStub, route: MakeRouter) -> None:
+    """Only what is asked for is read: neither how much else there is nor what it looks like
+    matters."""
+    worker = stub()
+    size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
+    metrics = b"odd{, = \\}\n" + size + b'vllm:other{engine="0"} 1\n' * 250_000
+    worker._fixed[b"/metrics"] = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
+    )
+    router = route(worker.url, health={"interval": "1h", "timeout": "10s"})
+    assert router.worker().room_tokens == 160

@@ -43,6 +43,21 @@ def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch
     asyncio.run(play())
 
 
+def test_what_is_kept_of_long_salts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long they are is for clients to say."""
+    monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    prompts = [Prompt("m", 16, blocks={16: [1]}, salt=f"{n}" * 20_000) for n in range(9)]
+
+    async def play() -> None:
+        for prompt in prompts:
+            await remote.ask(prompt, ["a"])
+        assert [id(prompt) for prompt in prompts[-2:]] == list(remote._said)
+        await remote.close()
+
+    asyncio.run(play())
+
+
 def answering(remote: RemoteMemory, *answers: list[Any] | None) -> None:
     """A controller that says these, one after the other; None fails."""
     left = list(answers)

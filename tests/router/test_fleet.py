@@ -148,6 +148,17 @@ def test_unknown_names_leave_nothing_behind() -> None:
     assert list(fleet._routes) == ["m"]
 
 
+def test_models_that_are_gone_are_not_remembered_for_ever() -> None:
+    """A worker may load another adapter every minute, for years."""
+    one = worker("m")
+    fleet = Fleet([pool("a", "*", workers=[one])])
+    for number in range(3 * 4096):
+        one.models = {f"adapter-{number}": {"id": f"adapter-{number}"}}
+        fleet.route(f"adapter-{number}")
+    assert len(fleet._routes) <= 4096
+    assert fleet.route(f"adapter-{number}")[2] == [one]
+
+
 def test_lost() -> None:
     """A worker that cannot be reached gets nothing, and is probed at once."""
     one = worker("m")

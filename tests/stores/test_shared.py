@@ -250,6 +250,20 @@ def test_answers_that_are_kept_are_few(
     asyncio.run(run())
 
 
+def test_salts_that_are_kept_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together, with the tokens: how long they are is for clients to say."""
+    monkeypatch.setattr(shared, "KEPT_BYTES", 1000)
+
+    async def run() -> None:
+        store = SharedStore(Told(), 5.0)
+        prompts = [Prompt("toy", 300, ids=bytes(4), salt=f"{n}" * 400) for n in range(3)]
+        for prompt in prompts:
+            await store.ask(prompt)
+        assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["slow", "down"])
 def test_a_store_in_trouble_is_left_alone_for_a_while(
     how: str, caplog: pytest.LogCaptureFixture

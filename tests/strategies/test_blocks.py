@@ -1,11 +1,12 @@
 """Chained block keys."""
 
+import tracemalloc
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.blocks import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, root_key
+from strategies.blocks import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, even_root, root_key
 
 SIXTEENS = range(0, 1 << 20, 16)
 
@@ -50,3 +51,14 @@ def test_text_that_grows_keeps_its_keys(head: bytes, tail: bytes) -> None:
     short = chain(7, head)
     assert chain(7, head + tail)[: len(short)] == short
     assert TEXT_ENDS[len(short)] <= len(head) < TEXT_ENDS[len(short) + 1]
+
+
+def test_nothing_is_kept_of_salts() -> None:
+    """A client may say a longer one each time."""
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            even_root("", f"{number}" + "x" * (1 << 20))
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
