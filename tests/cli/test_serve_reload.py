@@ -68,7 +68,7 @@ def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int
         with pipe.open("w") as settings:  # waits until it is read
             running.process.send_signal(signal.SIGHUP)
             settings.write(json.dumps({"listen": "127.0.0.1:0", "workers": [dead_url]}))
-        assert running.url()
+        assert httpx.get(running.url() + "/health/live", timeout=20).status_code == 200
         assert running.cut(signal.SIGTERM) == 0
 
 
