@@ -9,6 +9,7 @@ surely did not begin moves on to another worker.
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
+from typing import Final
 
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, FULL, Attempt
@@ -26,9 +27,10 @@ from router.worker import Worker
 from strategies.base import Candidate
 
 #: Too many requests, from whomever; and what is asked for, the model say, is not there.
-TOO_MANY, NOT_THERE = 429, 404
+TOO_MANY: Final = 429
+NOT_THERE: Final = 404
 #: The key is wrong: where it is the router's own, all requests there end so.
-_NOT_US = frozenset((401, 403))
+_NOT_US: Final = frozenset((401, 403))
 
 
 class Failover:

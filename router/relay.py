@@ -1,6 +1,7 @@
 """From a worker's answer to the client: every byte as it came, as it comes."""
 
 import asyncio
+from typing import Final
 
 from router.answer_head import Head
 from router.connection import Connection
@@ -13,7 +14,7 @@ from router.usage import Usage, UsageTail
 #: How the last event of a stream begins; clients close when they have read it.
 _LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
 #: Bytes of an event that is not whole that are kept until the rest of it comes.
-LONGEST_HELD = 64 << 10
+LONGEST_HELD: Final = 64 << 10
 #: Characters of a worker's error that are told in a stream that has begun already.
 LONGEST_MESSAGE = 2000
 
