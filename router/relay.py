@@ -55,7 +55,7 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
-        if self._events and not last and not data.endswith(EVENT_ENDS):
+        if self._events and not last and not _ends(data):
             data = self._hold(data)
         if exchange.commented:
             return self._go_on(head, data, last)
@@ -97,7 +97,7 @@ class Relay:
 
     def _pass(self, data: bytes, last: bool) -> None:
         self._tail.add(data)
-        if self._events and (self._held or not data.endswith(EVENT_ENDS)) and not last:
+        if self._events and (self._held or not _ends(data)) and not last:
             data = self._hold(data)
         elif self._held:
             data, self._held = self._held + data, b""
@@ -131,3 +131,8 @@ class Relay:
             self._exchange.cut()
         elif self._events:
             self._exchange.fail(error_event(self._endpoint, message, code), message)
+
+
+def _ends(data: bytes) -> bool:
+    """Whether an event ends with it; nearly all end in the first way."""
+    return data[-2:] == b"\n\n" or data.endswith(EVENT_ENDS)

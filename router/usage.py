@@ -42,26 +42,28 @@ class UsageTail:
     __slots__ = ("_tail",)
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail: bytes | bytearray = b""
 
     def add(self, chunk: bytes) -> None:
-        """Another chunk has passed. Copying a few KiB is cheaper than keeping a list of chunks."""
+        """Another chunk has passed."""
         tail = self._tail
         if not tail:
-            self._tail = chunk
-        elif len(tail) + len(chunk) <= 2 * TAIL:
-            self._tail = tail + chunk
-        else:
-            self._tail = tail[-TAIL:] + chunk
+            self._tail = chunk  # of most answers that are no streams, all
+            return
+        if isinstance(tail, bytes):
+            self._tail = tail = bytearray(tail)
+        tail += chunk
+        if len(tail) > 2 * TAIL:
+            del tail[: -TAIL - 1]  # one more, so that it is not taken for a whole answer
 
     def last_event(self) -> bytes:
         """Return the last event of a stream, if it is short."""
-        tail = self._tail[-LAST:].strip()
+        tail = bytes(self._tail[-LAST:]).strip()
         return tail[max(tail.rfind(end) + len(end) if end in tail else 0 for end in EVENT_ENDS) :]
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
-        data = self._tail
+        data = bytes(self._tail)
         if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
             try:
                 said = decode(data)
