@@ -63,8 +63,8 @@ class UsageTail:
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
-        data = bytes(self._tail)
-        if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
+        data = self._tail
+        if len(data) <= TAIL and data[:1] == b"{":  # most likely the whole answer
             try:
                 said = decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
