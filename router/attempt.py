@@ -2,6 +2,7 @@
 
 import logging
 from time import monotonic
+from typing import Final
 
 from router.errors import Gone, Refused, Stale, WorkerError
 from router.headers import Incoming, header
@@ -16,17 +17,17 @@ from strategies.loads import HARDLY, Held, Loads
 log = logging.getLogger("warmroute.requests")
 
 #: The status under which a client that left is counted, as nginx has it.
-CLIENT_LEFT = 499
+CLIENT_LEFT: Final = 499
 #: How vLLM says that it admits no more: backpressure, not a failure.
-FULL = 503
+FULL: Final = 503
 #: With this field, whatever it says, a client asks for the whole decision.
-DECISION = b"x-warmroute-decision"
+DECISION: Final = b"x-warmroute-decision"
 #: Workers of which a header tells the cost.
 MOST_TOLD = 16
 
 
 #: What came of an attempt that was not made.
-NOTHING = Outcome(ok=False, began=False)
+NOTHING: Final = Outcome(ok=False, began=False)
 
 
 class Elsewhere(Exception):

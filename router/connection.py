@@ -9,7 +9,7 @@ wakes up for it. Nothing is read from the worker faster than the client takes it
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Final, Self, cast
 
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
@@ -18,13 +18,13 @@ from router.lifeline import watch
 from router.recall import Recall
 from router.tls import turned_away
 
-HIGH_WATER = 256 * 1024
-SMALL = 32 * 1024
+HIGH_WATER: Final = 256 * 1024
+SMALL: Final = 32 * 1024
 #: A kept connection that ends within so many looks (`check`) after a request was sent was being
 #: closed as idle: the two crossed on the way. Later, the worker may have begun. Not in seconds,
 #: because what ended while this process was not listening, for want of a core, ended back then.
-CROSSING_LOOKS = 3
-NEVER = float("inf")
+CROSSING_LOOKS: Final = 3
+NEVER: Final = float("inf")
 
 #: Takes a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]

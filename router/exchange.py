@@ -3,7 +3,7 @@
 import asyncio
 from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.errors import DoorError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from router.sessions.sessions import Sessions
     from router.sessions.visit import Visit
 
-_STATUS_LINES = {
+_STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 

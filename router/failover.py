@@ -9,6 +9,7 @@ surely did not begin moves on to another worker.
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
+from typing import Final
 
 from router.added import with_field
 from router.admission import Admission
@@ -30,9 +31,10 @@ from strategies.base import Candidate
 #: What is compressed cannot follow a comment.
 _CODINGS = b"\naccept-encoding:"
 #: Too many requests, from whomever; and what is asked for, the model say, is not there.
-TOO_MANY, NOT_THERE = 429, 404
+TOO_MANY: Final = 429
+NOT_THERE: Final = 404
 #: The key is wrong: where it is the router's own, all requests there end so.
-_NOT_US = frozenset((401, 403))
+_NOT_US: Final = frozenset((401, 403))
 
 
 class Failover:

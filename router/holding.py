@@ -52,7 +52,7 @@ class Holding:
 
     def count(self, pool: Pool, model: str) -> int:
         """How many are held there that ask for that model."""
-        return self._models[pool, model]
+        return self._models[pool, model] if self._models else 0
 
     def takes(self, decision: Decision) -> bool:
         """Whether the request should wait here: it would only wait elsewhere, and there is room."""

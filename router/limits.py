@@ -38,9 +38,13 @@ class Limits:
 
     def _check_list(self, field: str, found: Sequence[Message]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        both = [parts for one in found for parts in (one.content, one.output) if parts]
-        lists = [parts for parts in both if is_list(parts)]
-        if sum(map(len, lists)) > 3 * self._images:  # `{}` is a part, and there are commas
+        size, lists = 0, []
+        for one in found:
+            for parts in (one.content, one.output):
+                if parts and is_list(parts):
+                    size += len(parts)
+                    lists.append(parts)
+        if size > 3 * self._images:  # `{}` is a part, and there are commas
             _check_count(field, "images", sum(map(others, lists)), self._images)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
@@ -29,7 +30,7 @@ _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 #: Shares of a prompt; a prompt that is held whole has its last token computed all the same.
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 #: What a status is counted as; 499 is a client that left.
-_CLASSES = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
+_CLASSES: Final = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
 #: Classes that each worker has a series of before there was any.
 _TOLD = ("2xx", "4xx", "499", "5xx")
 
@@ -64,13 +65,13 @@ class PoolMetrics:
     def __init__(self, counters: dict[str, Counter], pool: str) -> None:
         self._pool = pool
         self._counters = counters
-        self._requests = counters["requests"].inc
-        self._decisions = counters["decisions"].inc
-        self._errors = counters["worker_errors"].inc
-        self._prompt = counters["prompt_tokens"].inc
-        self._cached = counters["cached_tokens"].inc
-        self._predicted = counters["predicted_cached_tokens"].inc
-        self._hits = counters["kv_hit_tokens"].inc
+        self._requests = counters["requests"]
+        self._decisions = counters["decisions"]
+        self._errors = counters["worker_errors"]
+        self._prompt = counters["prompt_tokens"]
+        self._cached = counters["cached_tokens"]
+        self._predicted = counters["predicted_cached_tokens"]
+        self._hits = counters["kv_hit_tokens"]
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
@@ -87,11 +88,11 @@ class PoolMetrics:
 
     def answered(self, worker: str, status: int) -> None:
         """An answer was relayed."""
-        self._requests(self._pool, worker, _CLASSES[status])
+        self._requests.inc((self._pool, worker, _CLASSES[status]))
 
     def decided(self, reason: str) -> None:
         """The strategy chose, for this reason."""
-        self._decisions(self._pool, reason)
+        self._decisions.inc((self._pool, reason))
 
     def expected(self, held: int, tokens: int) -> None:
         """The worker that was chosen is believed to hold so many tokens of a prompt."""
@@ -99,14 +100,14 @@ class PoolMetrics:
 
     def failed(self, worker: str, kind: str) -> None:
         """Something went wrong between us and a worker."""
-        self._errors(self._pool, worker, kind)
+        self._errors.inc((self._pool, worker, kind))
 
     def used(self, prompt_tokens: int, cached: int | None, expected: int) -> None:
         """A worker reported what it had to compute."""
-        self._prompt(self._pool, by=prompt_tokens)
+        self._prompt.inc((self._pool,), prompt_tokens)
         if cached is not None:
-            self._cached(self._pool, by=cached)
-            self._predicted(self._pool, by=expected)
+            self._cached.inc((self._pool,), cached)
+            self._predicted.inc((self._pool,), expected)
 
     def compared(self, cached: int, expected: int) -> None:
         """A worker reported so many cached tokens where the decision expected others."""
@@ -116,7 +117,7 @@ class PoolMetrics:
         """A worker found tokens of a prompt there, by its word or as was believed."""
         for tier, tokens in found._asdict().items():
             if tokens:
-                self._hits(self._pool, tier, by=tokens)
+                self._hits.inc((self._pool, tier), tokens)
 
 
 class Metrics:
@@ -171,7 +172,7 @@ class Metrics:
 
     def refused(self, status: int) -> None:
         """The router itself answered, with this status."""
-        self._counters["refused_requests"].inc(str(status))
+        self._counters["refused_requests"].inc((str(status),))
 
     def collect(self) -> Iterator[Metric]:
         """Return every series; gauges are read from the fleet now."""

@@ -8,7 +8,7 @@ bytes make a token is learned from the `usage` that workers report.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -24,12 +24,13 @@ from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 #: Bytes a token until usage was seen; English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
 #: Weight of one answer's usage in what is learned, once there were many.
-LEARNING = 0.05
+LEARNING: Final = 0.05
 #: Prompts of fewer tokens teach nothing: their chat template would weigh too much.
-SHORTEST = 64
+SHORTEST: Final = 64
 #: Tokens of an answer until some were seen; and the most that are expected. A client's limit is an
 #: upper bound, seldom reached: what is expected is what answers have been like.
-ANSWER_TOKENS, LONGEST_ANSWER = 256, 8192
+ANSWER_TOKENS: Final = 256
+LONGEST_ANSWER: Final = 8192
 #: Bytes a token id takes.
 ID_BYTES = 4
 #: Tokens of a part that is not text, an image say; it may be anything from 64 to some thousands.

@@ -11,7 +11,7 @@ request would begin. As in nginx, a client that closes its sending side has left
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
@@ -21,7 +21,7 @@ from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
 from router.untaken import untaken
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 #: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
 #: (RFC 9112 section 9.6).
 LINGER_S = 2.0
@@ -38,10 +38,10 @@ CROWDED = "This server has as many connections as it allows."
 PIPELINED, AHEAD = 256, 1 << 20
 #: Requests of a client that are refused before others have their turn: nobody works on these, so
 #: nothing else would end them.
-AT_ONCE = 16
+AT_ONCE: Final = 16
 #: Chunks of a body in one read, beyond which others have their turn before the next: each takes
 #: longer to read than its bytes.
-CHUNKS_AT_ONCE = 4096
+CHUNKS_AT_ONCE: Final = 4096
 
 
 class House(Protocol):

@@ -9,6 +9,7 @@ is closed on the way out, and the worker stops.
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -38,7 +39,7 @@ from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 
 #: What SageMaker's clients call `prompt_cache_key`.
-PREFIX_AWARE_ID = b"x-amzn-sagemaker-prefix-aware-id"
+PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 STOPPING = "The router is being stopped."
 
 

@@ -6,7 +6,7 @@ after that.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
@@ -26,7 +26,7 @@ from router.recall import Recall
 #: Bytes around a chunk: its size in hexadecimal and two line ends.
 CHUNK = 12
 #: Pieces of a body that are kept as they came: of a piece of one byte Python makes 40 and more.
-PIECES = 256
+PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
@@ -138,7 +138,8 @@ class Reader:
         between = self.current is None and not self.in_head
         known = self._recall.find(data) if between else None
         if known is not None:
-            self._again(*known)
+            head, body, missing = known
+            self._again(head, body, missing)
         else:
             self._parse(data, between=between)
 

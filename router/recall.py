@@ -7,13 +7,17 @@ decides.
 """
 
 import re
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
 #: Longer heads are not remembered: every connection may have one.
 LONGEST = 4096
+#: As many as a length may have.
+DIGITS: Final = 18
+_0: Final = 0x30
+_9: Final = 0x39
 
 
 class Recall(Generic[T]):
@@ -40,18 +44,19 @@ class Recall(Generic[T]):
 
         With it come what is there of the body, and how many bytes are still missing.
         """
-        before, value = self._before, self._value
-        if value is None or not message.startswith(before):
+        value, after = self._value, self._after
+        if value is None or not message.startswith(self._before):
             return None
-        at = len(before)
-        end = message.find(b"\r", at, at + 19)
-        if end < 0:  # (compiled, a slice that ends before it begins is an error: mypyc 2.4)
+        end = len(self._before)
+        most = min(len(message), end + DIGITS)
+        length = 0
+        while end < most and _0 <= message[end] <= _9:
+            length = 10 * length + message[end] - _0
+            end += 1
+        start = end + len(after)
+        if message[end:start] != after or end == len(self._before):
             return None
-        digits = message[at:end]
-        if not digits.isdigit() or not message.startswith(self._after, end):
-            return None
-        start = end + len(self._after)
-        missing = int(digits) - len(message) + start
+        missing = length - len(message) + start
         if missing < 0:
             return None
         return value, message[start:], missing

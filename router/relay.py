@@ -1,6 +1,7 @@
 """From a worker's answer to the client: every byte as it came, as it comes."""
 
 import asyncio
+from typing import Final
 
 from router.answer_head import Head
 from router.connection import Connection
@@ -13,7 +14,7 @@ from router.usage import Usage, UsageTail
 #: How the last event of a stream begins; clients close when they have read it.
 _LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
 #: Bytes of an event that is not whole that are kept until the rest of it comes.
-LONGEST_HELD = 64 << 10
+LONGEST_HELD: Final = 64 << 10
 #: Characters of a worker's error that are told in a stream that has begun already.
 LONGEST_MESSAGE = 2000
 
@@ -54,7 +55,7 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
-        if self._events and not last and not data.endswith(EVENT_ENDS):
+        if self._events and not last and not _ends(data):
             data = self._hold(data)
         if exchange.commented:
             return self._go_on(head, data, last)
@@ -97,7 +98,7 @@ class Relay:
 
     def _pass(self, data: bytes, last: bool) -> None:
         self._tail.add(data)
-        if self._events and (self._held or not data.endswith(EVENT_ENDS)) and not last:
+        if self._events and (self._held or not _ends(data)) and not last:
             data = self._hold(data)
         elif self._held:
             data, self._held = self._held + data, b""
@@ -131,3 +132,8 @@ class Relay:
             self._exchange.cut()
         elif self._events:
             self._exchange.fail(error_event(self._endpoint, message, code, kind), message)
+
+
+def _ends(data: bytes) -> bool:
+    """Whether an event ends with it; nearly all end in the first way."""
+    return data[-2:] == b"\n\n" or data.endswith(EVENT_ENDS)

@@ -19,7 +19,7 @@ class Counter:
         self._name, self._says, self._labels = name, says, tuple(labels)
         self._values: dict[tuple[str, ...], float] = {}
 
-    def inc(self, *labels: str, by: float = 1) -> None:
+    def inc(self, labels: tuple[str, ...], by: float = 1) -> None:
         """Add to the series of these label values, in the order of the labels."""
         self._values[labels] = self._values.get(labels, 0) + by
 

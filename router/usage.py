@@ -1,8 +1,7 @@
 """Reads `usage` from the end of an answer as it passes, without changing a byte of it."""
 
 import json
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -10,13 +9,13 @@ from router.answered import decode
 from router.events import EVENT_ENDS
 
 #: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
-TAIL = 4096
+TAIL: Final = 4096
 
 #: The last bytes in which the last event of a stream is looked for.
 LAST = 1024
 
 #: No prompt has so many tokens.
-MOST = 1 << 31
+MOST: Final = 1 << 31
 
 _scan = json.JSONDecoder().raw_decode
 
@@ -43,29 +42,34 @@ class UsageTail:
     __slots__ = ("_tail",)
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail: bytes | bytearray = b""
 
     def add(self, chunk: bytes) -> None:
-        """Another chunk has passed. Copying a few KiB is cheaper than keeping a list of chunks."""
+        """Another chunk has passed."""
         tail = self._tail
         if not tail:
-            self._tail = chunk
-        elif len(tail) + len(chunk) <= 2 * TAIL:
-            self._tail = tail + chunk
-        else:
-            self._tail = tail[-TAIL:] + chunk
+            self._tail = chunk  # of most answers that are no streams, all
+            return
+        if isinstance(tail, bytes):
+            self._tail = tail = bytearray(tail)
+        tail += chunk
+        if len(tail) > 2 * TAIL:
+            del tail[: -TAIL - 1]  # one more, so that it is not taken for a whole answer
 
     def last_event(self) -> bytes:
         """Return the last event of a stream, if it is short."""
-        tail = self._tail[-LAST:].strip()
+        tail = bytes(self._tail[-LAST:]).strip()
         return tail[max(tail.rfind(end) + len(end) if end in tail else 0 for end in EVENT_ENDS) :]
 
     def read(self) -> Usage:
         """Return the last `usage` object in the tail."""
         data = self._tail
-        if len(data) <= TAIL and data.startswith(b"{"):  # most likely the whole answer
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if len(data) <= TAIL and data[:1] == b"{":  # most likely the whole answer
+            try:
                 said = decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass
+            else:
                 if said.usage is None:
                     return NO_USAGE
                 return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
@@ -111,15 +115,14 @@ def _usage(usage: dict[str, Any]) -> Usage:
     Anthropic's `input_tokens` leaves out what was read from a cache or written to one
     (vLLM `entrypoints/anthropic/serving.py`); OpenAI's counts are of the whole prompt.
     """
-    get = usage.get
-    prompt = _count(get("prompt_tokens", get("input_tokens")))
-    answer = _count(get("completion_tokens", get("output_tokens")))
+    prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
+    answer = _count(usage.get("completion_tokens", usage.get("output_tokens")))
     if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
-        read = _count(get("cache_read_input_tokens"))
-        written = _count(get("cache_creation_input_tokens"))
+        read = _count(usage.get("cache_read_input_tokens"))
+        written = _count(usage.get("cache_creation_input_tokens"))
         if prompt is not None and (read is not None or written is not None):
             return Usage(prompt + (read or 0) + (written or 0), read, answer)
-    details = get("prompt_tokens_details") or get("input_tokens_details")
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return Usage(prompt, _count(cached), answer)
 

@@ -8,6 +8,7 @@ Where a term comes from is said beside its constant.
 
 from collections.abc import Mapping, Sequence
 from math import exp
+from typing import Final
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
 from strategies.demand import Demand
@@ -17,21 +18,23 @@ from strategies.match import NOT_WANTED, Match
 from strategies.ranking import Ranking, Row
 
 #: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
-CROWD = 0.03
+CROWD: Final = 0.03
 #: Seconds that a full KV cache is worth: a step reads the cache once, which takes about 25 ms where
 #: it is full, on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100 80 at 2.0,
 #: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
 #: at hand: weighed by that, a thousand tokens drive prompts from their prefixes, and gain nothing.
-DECODE_S = 3.0
+DECODE_S: Final = 3.0
 #: Part of a request's stay that it waits at least where there is no room for it.
-LEAST_WAIT = 0.25
+LEAST_WAIT: Final = 0.25
 #: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
 #: at another share u of the time (what it was given over what it was not, both in seconds as
 #: predicted), up to `MOST_HOME`.
-HOME, MOST_HOME = 0.3, 4.0
+HOME: Final = 0.3
+MOST_HOME: Final = 4.0
 #: Seconds that one turn waits for room where the KV cache has been full, counted from this share in
 #: use: requests come and go, and one that is two thirds full on the average is full now and then.
-FULL, FULL_FROM = 4.0, 0.6
+FULL: Final = 4.0
+FULL_FROM: Final = 0.6
 
 
 class _Charge:

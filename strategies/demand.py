@@ -4,27 +4,28 @@ From both follow the price of a second of prefill, and how many turns follow a p
 """
 
 from math import exp
+from typing import Final
 
 #: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
 #: waiting, s being the share of workers with prefill to do (a queue's length at that load).
-PRICE = 3.0
+PRICE: Final = 3.0
 #: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
 #: that computes less is taken, and siblings of a burst wait for their first.
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
 #: Seconds over which both shares are smoothed.
-SMOOTHED_S = 45.0
+SMOOTHED_S: Final = 45.0
 #: Part of each prompt that is taken to be held until some have come, and how many prompts that
 #: belief weighs as much as: all are cold at first, and one alone tells little.
 REUSE, BELIEF = 0.5, 8.0
 #: Who has nothing held anywhere goes where nobody waits, so prefill delays it only where all
 #: workers have some: s ** workers, were they busy independently of each other. They are not, for
 #: prompts come together, and what is long keeps several busy: so a part of that exponent.
-FREE = 0.25
+FREE: Final = 0.25
 #: How many of those who come are bound to one worker, for each part of prompts that is held: one
 #: that is held by half waits for it as one that is held whole.
-BOUND = 1.6
+BOUND: Final = 1.6
 #: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
-MOST_TURNS = 10.0
+MOST_TURNS: Final = 10.0
 
 
 class Demand:

@@ -10,7 +10,7 @@ who may be sent somewhere.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice, zip_longest
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt
 from strategies.load import Load
@@ -18,7 +18,7 @@ from strategies.load import Load
 T = TypeVar("T")
 
 #: Seconds of prefill that a worker may have booked and still be sent more: so it never idles.
-READY_S = 0.3
+READY_S: Final = 0.3
 #: Tokens that it may have booked and still be sent more, however long they take: one step computes
 #: as many together (vLLM's least usual `max_num_batched_tokens`), and where steps are long because
 #: many decode, prompts that come one by one waste them.

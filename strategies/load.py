@@ -5,42 +5,66 @@ not herd; it is settled whatever happens. Engines compute prompts in order, so b
 drains like a queue: the oldest shrinks with time, but is only gone when its first byte is seen.
 """
 
-from dataclasses import dataclass
 from math import exp
+from typing import Final
 
 #: First bytes this close came out of one step: the prompts were computed together.
-TOGETHER_S = 0.005
+TOGETHER_S: Final = 0.005
 #: Seconds that a request stays, until some have been seen; and the weight of one more of them.
 STAY_S = 8.0
-STAY_WEIGHT = 0.05
+STAY_WEIGHT: Final = 0.05
 #: How far back one looks to tell how busy a worker has been, in seconds.
-BACK_S = 45.0
+BACK_S: Final = 45.0
 #: The same for how full its KV cache has been.
-KV_BACK_S = 30.0
+KV_BACK_S: Final = 30.0
 
 
-@dataclass(eq=False, slots=True)
 class Booking:
-    """One request on one worker. Given back to `Load` to mark its first byte and its end."""
+    """One request on one worker. Given back to `Load` to mark its first byte and its end.
 
-    prefill_s: float
-    """Seconds its prefill was predicted to take there."""
-    kv_tokens: int
-    """Tokens it may take in the KV cache."""
-    uncached: int
-    """Tokens of its prompt to be computed, or loaded from slower tiers."""
-    stream: bool
-    """Whether its first byte will tell that the prefill is done."""
-    at: float
-    """When it was booked."""
-    computed_s: float | None = None
-    """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
-    whole_s: float | None = None
-    """Seconds that all of it took, where that was less than its prefill had been predicted."""
-    taken_back: bool = False
-    """The worker did not take it on."""
-    elsewhere: bool = False
-    """Another process of this router serves it."""
+    (No dataclass: what makes one is not compiled.)
+    """
+
+    __slots__ = (
+        "at",
+        "computed_s",
+        "elsewhere",
+        "kv_tokens",
+        "prefill_s",
+        "stream",
+        "taken_back",
+        "uncached",
+        "whole_s",
+    )
+
+    def __init__(
+        self,
+        prefill_s: float,
+        kv_tokens: int,
+        uncached: int,
+        stream: bool,
+        at: float,
+        *,
+        elsewhere: bool,
+    ) -> None:
+        self.prefill_s = prefill_s
+        """Seconds its prefill was predicted to take there."""
+        self.kv_tokens = kv_tokens
+        """Tokens it may take in the KV cache."""
+        self.uncached = uncached
+        """Tokens of its prompt to be computed, or loaded from slower tiers."""
+        self.stream = stream
+        """Whether its first byte will tell that the prefill is done."""
+        self.at = at
+        """When it was booked."""
+        self.elsewhere = elsewhere
+        """Another process of this router serves it."""
+        self.computed_s: float | None = None
+        """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
+        self.whole_s: float | None = None
+        """Seconds that all of it took, where that was less than its prefill had been predicted."""
+        self.taken_back = False
+        """The worker did not take it on."""
 
 
 class Load:

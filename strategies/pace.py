@@ -9,15 +9,16 @@ twice too slow cost nothing, and twice too fast dearly.
 """
 
 from math import exp, log
+from typing import Final
 
 #: Tokens a second of a short prompt. An 8B model on one H100 does about 20,000; this is slower.
-RATE = 10_000.0
+RATE: Final = 10_000.0
 #: Context, in tokens, at which attention has doubled the work of one more token.
-GROWTH = 30_000.0
+GROWTH: Final = 30_000.0
 #: Below this prediction, fixed overheads (network, one decode step) drown what is to be learned.
 SHORTEST_S = 0.05
 #: Unless it was there in this part of the prediction.
-EARLY = 0.5
+EARLY: Final = 0.5
 #: How much slower than measured a worker is believed to be.
 MARGIN = 1.75
 #: No single answer may move a belief by more than this, however odd it was: the first so many

@@ -1,12 +1,12 @@
 """`roundrobin`: everyone in turn, even while workers come and go."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 #: Workers whose last turn is remembered.
-MOST = 10_000
+MOST: Final = 10_000
 
 
 class RoundRobin:

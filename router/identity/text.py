@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from enum import Enum, auto
 from operator import attrgetter
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
@@ -55,16 +55,21 @@ _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 
 
-class Text(NamedTuple):
+class Text:
     """A prompt as bytes: equal prompts give equal bytes, longer ones begin with shorter ones."""
 
-    data: bytes = b""
-    tokens: int | None = None
-    """Counted, where it was given as token ids."""
-    parts: int = 0
-    """Images and the like; in `data` they are only hashes."""
-    plain: bool = True
-    """All of it is text in `data`, so `usage` tells how many bytes make a token."""
+    __slots__ = ("data", "parts", "plain", "tokens")
+
+    def __init__(
+        self, data: bytes = b"", tokens: int | None = None, parts: int = 0, *, plain: bool = True
+    ) -> None:
+        self.data = data
+        self.tokens = tokens
+        """Counted, where it was given as token ids."""
+        self.parts = parts
+        """Images and the like; in `data` they are only hashes."""
+        self.plain = plain
+        """All of it is text in `data`, so `usage` tells how many bytes make a token."""
 
 
 def canonical(endpoint: Endpoint, request: Request) -> Text:
@@ -129,7 +134,8 @@ def _conversation(head: bytes, found: Sequence[Message]) -> Text:
                 plain &= kind is _Kind.TEXT
         else:
             pieces.append(content)
-        pieces.append(bytes(message.tool_calls))
+        if message.tool_calls:
+            pieces.append(bytes(message.tool_calls))
         thought = message.reasoning or message.reasoning_content
         if thought and _is_given(thought):
             pieces += b"\x1d", bytes(thought)

@@ -14,9 +14,9 @@ BOUNDS = (0.1, 1.0, 10.0)
 def test_a_counter() -> None:
     """Counts by its labels, in their order."""
     counter = Counter("n", "How many.", ("pool", "worker"))
-    counter.inc("p", "a")
-    counter.inc("p", "a", by=2)
-    counter.inc("p", "b")
+    counter.inc(("p", "a"))
+    counter.inc(("p", "a"), 2)
+    counter.inc(("p", "b"))
     samples = {tuple(s.labels.values()): s.value for s in counter.family().samples}
     assert samples == {("p", "a"): 3, ("p", "b"): 1}
 
@@ -26,7 +26,7 @@ def test_what_left_the_configuration_is_dropped() -> None:
     counter = Counter("n", "How many.", ("pool", "worker"))
     for worker in ("a", "b"):
         for pool in ("p", "q"):
-            counter.inc(pool, worker)
+            counter.inc((pool, worker))
     counter.forget("worker", "a")
     counter.forget("status", "b")
     assert [s.labels["worker"] for s in counter.family().samples] == ["b", "b"]

@@ -183,6 +183,12 @@ def test_memory_is_bounded() -> None:
     assert tail.read()[:2] == FOUND[:2]
 
 
+def test_an_end_that_looks_like_a_whole_answer() -> None:
+    """What was cut off before it counts: its braces are those of something within."""
+    inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL)
+    assert read(b"x" * TAIL, b"x" * TAIL, inner)[:2] == FOUND[:2]
+
+
 STATS = {
     "num_vllm_cached_tokens": 32,
     "num_lmcache_cached_tokens": 96,
