@@ -57,7 +57,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], would: Would) 
         return {"status": "live"}
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", include_in_schema=False)  # as vLLM has it: balancers ask there
+    @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
     @app.get(

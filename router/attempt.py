@@ -171,7 +171,7 @@ class Attempt:
         try:
             job.pool.strategy.settled(job.prompt, choice, outcome, now)
         except Exception:
-            log.exception("pool %s: a fault of its strategy", job.pool.name)
+            log.exception("pool %s: its strategy raised an error", job.pool.name)
         if usage.answer and outcome.ok:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:

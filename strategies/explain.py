@@ -10,7 +10,7 @@ from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 Waits = Literal["", "place", "held"]
 _WAITS: dict[Waits, str] = {
     "": "",
-    "place": " Before that it would wait in line: others came first, or nobody has a place.",
+    "place": " Before that it would wait in the queue: every worker is full, or others came first.",
     "held": " Before that it would be held until a worker is about to be free.",
 }
 #: All of a cost in a line.
@@ -74,7 +74,7 @@ def explain(
 _FREE = {
     "turn": "It is {}'s turn.",
     "prefix": "Prompts that begin like this one go to {}.",
-    "spill": "Where prompts that begin like this one go has more than its share; {} is next.",
+    "spill": "The worker for prompts that begin like this one is above its bound; {} is next.",
 }
 
 
@@ -86,10 +86,10 @@ def words(prompt: Prompt, decision: Decision) -> str:
     if first.cost is FREE:
         return _FREE.get(reason, "{} was chosen.").format(name)
     if reason == "cold":
-        return f"Nobody holds any of it; {name} is cheapest.{_dearest(first)}"
+        return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        return f"{name} holds most of it, {held}, and costs least.{_dearest(first)}"
+        return f"{name} holds most of the prompt, {held}, and costs least.{_dearest(first)}"
     if reason in {"l1", "l2"}:
         loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
@@ -100,8 +100,8 @@ def words(prompt: Prompt, decision: Decision) -> str:
         apart = other.cost.total - first.cost.total
         why = f"costs {apart:.3f} s more" if apart >= 0.0 else "says that it is full"
         return f"{more}, but {why}.{_dearest(other)}"
-    few = "Nobody holds enough of it: " if reason == "below_threshold" else ""
-    return f"{few}{name} has least to do.{_dearest(first)}"
+    few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
+    return f"{few}{name} is least loaded.{_dearest(first)}"
 
 
 def _dearest(candidate: Candidate) -> str:

@@ -66,7 +66,7 @@ class SageMaker:
             if not exchange.left and not exchange.started:
                 self._refuse(exchange, NoWorker("The router is being stopped."))
         except Exception:
-            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
+            log.exception("internal error, id=%s", exchange.identity.decode())
             self._refuse(exchange, DoorError("The router failed."))
 
     def admits(self, route: Route, exchange: Exchange) -> bool:

@@ -74,10 +74,12 @@ def test_live(route: MakeRouter, dead_url: str) -> None:
 
 
 def test_ready(stub: MakeStub, route: MakeRouter) -> None:
-    """Every pool has a ready worker: `ready`, with their number."""
-    reply = route(stub().url, stub().url).http.get("/health/ready")
-    assert reply.status_code == 200
-    assert reply.json() == {"status": "ready", "pools": {"default": 2}}
+    """Every pool has a ready worker: `ready`, with their number; the same by both names."""
+    router = route(stub().url, stub().url)
+    for path in ("/health/ready", "/health"):
+        reply = router.http.get(path)
+        assert reply.status_code == 200
+        assert reply.json() == {"status": "ready", "pools": {"default": 2}}
 
 
 def test_degraded_and_down(stub: MakeStub, route: MakeRouter) -> None:

@@ -81,7 +81,7 @@ def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
     body.write_text(json.dumps(chat("hello " * 3000)))
     offline = run("explain", file, "--request", body)
     assert offline.returncode == 0, offline.stderr
-    assert "cold: Nobody holds any of it" in offline.stdout
+    assert "cold: No worker holds any of the prompt" in offline.stdout
     assert "m, pool default: " in offline.stdout
     router.http.post(PATH, json=chat("hello " * 3000))
     until(router.idle)
