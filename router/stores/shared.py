@@ -137,5 +137,5 @@ class SharedStore:
     def _fail(self, why: str) -> None:
         self._again = self._clock() + PAUSE_S
         if not self.down:
-            log.warning("the L2 store counts for nothing until it answers: %s", why)
+            log.warning("the L2 store does not count until it answers: %s", why)
         self.down = why
