@@ -131,6 +131,12 @@ def test_workers(stub: MakeStub, route: MakeRouter) -> None:
     until(lambda: router.http.get("/workers").json() == [idle])
 
 
+def test_a_worker_that_is_drained_says_so(stub: MakeStub, route: MakeRouter) -> None:
+    """It answers probes, and gets nothing new: that is not `ready`."""
+    router = route({"url": stub().url, "drain": True}, stub().url)
+    assert [one["state"] for one in router.http.get("/workers").json()] == ["draining", "ready"]
+
+
 def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
     """Over workers and pools, sorted, each once, and none that no pool takes."""
     urls = [stub(model=name).url for name in ("zeta", "alpha", "alpha", "hidden")]
@@ -285,6 +291,24 @@ def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
     assert {"/health/live", "/health/ready", "/workers", "/v1/models"} <= set(schema["paths"])
     upload = schema["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
     assert list(upload) == ["multipart/form-data"]
+
+
+def test_openapi_explains_what_operators_see(stub: MakeStub, route: MakeRouter) -> None:
+    """Fields that have a docstring have it as their description."""
+    schemas = route(stub().url).http.get("/openapi.json").json()["components"]["schemas"]
+    said = {
+        f"{name}.{field}": about.get("description", "")
+        for name in ("WorkerStatus", "Readiness", "KvStatus", "KvStreamStatus", "TokenizerStatus")
+        for field, about in schemas[name]["properties"].items()
+    }
+    assert said["WorkerStatus.wait_seconds"] == "Booked prefill that is not done yet."
+    for field in (
+        "Readiness.blind",
+        "KvStatus.bias",
+        "KvStreamStatus.epoch",
+        "TokenizerStatus.why",
+    ):
+        assert said[field], field
 
 
 def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:
