@@ -49,7 +49,7 @@ class Bridge:
             await self._app(_scope(exchange), receive, send)
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
-            exchange.refuse(DoorError("The router failed."))
+            exchange.refuse(DoorError("Internal error in the router."))
             return
         exchange.answer(status, _fields(headers, exchange.identity), body)
 

@@ -53,9 +53,9 @@ class LmcacheSettings(Model):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.redis is None) == (self.coordinator is None):
-            raise ValueError("needs redis or coordinator, one of them")
+            raise ValueError("needs either redis or coordinator")
         if self.names == "engine" and self.redis is None:
-            raise ValueError("names of the engine are looked for in a redis alone")
+            raise ValueError("names: engine needs redis, not a coordinator")
         if self.names == "engine" and self.hash == "builtin" and self.seed is None:
             raise ValueError(
                 "needs seed: what the hash builtin makes hangs on the engines' PYTHONHASHSEED"

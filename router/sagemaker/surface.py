@@ -67,7 +67,7 @@ class SageMaker:
                 self._refuse(exchange, NoWorker("The router is being stopped."))
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
-            self._refuse(exchange, DoorError("The router failed."))
+            self._refuse(exchange, DoorError("Internal error in the router."))
 
     def admits(self, route: Route, exchange: Exchange) -> bool:
         """Whether it may be answered by others; if not, it is refused here."""
