@@ -260,7 +260,7 @@ class Attempt:
         decision = self.job.decision
         lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
         for choice in decision.candidates[:MOST_TOLD]:
-            told = f"{choice.worker.name}; {terms(choice)}"
+            told = "; ".join(filter(None, (choice.worker.name, terms(choice))))
             lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
         return b"".join(lines)
 

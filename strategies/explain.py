@@ -1,5 +1,6 @@
 """A decision in words and numbers: what each worker would have cost, and why the first is first."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -78,11 +79,28 @@ _FREE = {
 }
 
 
+#: Of requests in sessions.
+_SESSION = {
+    "bind": "The session starts on {}.",
+    "session": "The session is bound to {}.",
+    "rebind": "The session has lost its worker; {} takes it over.",
+}
+
+
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say in a sentence why the first is first."""
+    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
+    if prompt.bound and reason == "spill":
+        return _left_home(prompt.bound, decision.candidates)
+    first = decision.candidates[0]
+    if reason in _SESSION:
+        return _SESSION[reason].format(first.worker.name) + _dearest(first)
+    return _chosen(prompt, decision, reason)
+
+
+def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
     first = decision.candidates[0]
     name = first.worker.name
-    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
     if first.cost is FREE:
         return _FREE.get(reason, "{} was chosen.").format(name)
     if reason == "cold":
@@ -97,11 +115,24 @@ def words(prompt: Prompt, decision: Decision) -> str:
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
-        apart = other.cost.total - first.cost.total
-        why = f"costs {apart:.3f} s more" if apart >= 0.0 else "says that it is full"
-        return f"{more}, but {why}.{_dearest(other)}"
+        return f"{more}, but {_against(other, first)}.{_dearest(other)}"
     few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
     return f"{few}{name} is least loaded.{_dearest(first)}"
+
+
+def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
+    """Say why a session moves though its worker `bound` is there."""
+    first = candidates[0]
+    home = next((one for one in candidates if one.worker.name == bound), None)
+    why = "is gone" if home is None else _against(home, first)
+    return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
+
+
+def _against(other: Candidate, first: Candidate) -> str:
+    """What speaks against a worker that would otherwise have been taken."""
+    apart = other.cost.total - first.cost.total
+    full = apart < 0.0 or first.cost is FREE
+    return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 
 def _dearest(candidate: Candidate) -> str:

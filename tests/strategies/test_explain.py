@@ -48,6 +48,27 @@ def test_the_reason_is_said(
     assert all(part in sentence for part in said), sentence
 
 
+@pytest.mark.parametrize(
+    ("order", "reason", "said"),
+    [
+        ((IDLE, HOLDER), "bind", "The session starts on b. Most of the cost of b is prefill"),
+        ((HOLDER, IDLE), "session", "The session is bound to a. Most of the cost of a is wait"),
+        ((IDLE,), "rebind", "The session has lost its worker; b takes it over. "),
+        ((IDLE, HOLDER), "spill", "The session moves to b: a costs 1.300 s more. "),
+        ((Candidate(Stand("c"), FREE),), "session", "The session is bound to c."),
+        (
+            (Candidate(Stand("c"), FREE), Candidate(Stand("a"), FREE)),
+            "spill",
+            "The session moves to c: a says that it is full.",
+        ),
+    ],
+)
+def test_the_reason_in_a_session(order: tuple[Candidate, ...], reason: str, said: str) -> None:
+    """It is the session that decided, not who is least loaded."""
+    prompt = Prompt("m", 8000, (1, 2, 3), bound="a")
+    assert words(prompt, Decision(order, reason)).startswith(said)
+
+
 def test_all_is_told() -> None:
     """Every worker's terms, the best first, and their sum."""
     found = explain(PROMPT, Decision((IDLE, HOLDER), "spill"))
