@@ -17,7 +17,7 @@ COPY config /etc/warmroute
 ENV PATH=/warmroute/bin:$PATH PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1
 RUN useradd --system --no-create-home warmroute
 USER warmroute
-# Published ports are for others: the file must say who may come in (`auth`).
+# Published ports can be reached by others: the file must say who may use it (`auth`).
 EXPOSE 8080
 ENTRYPOINT ["warmroute"]
 CMD ["serve", "--config", "/etc/warmroute/warmroute.yaml", "--listen", "0.0.0.0:8080"]

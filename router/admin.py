@@ -7,7 +7,6 @@ from urllib.parse import unquote
 import msgspec
 from fastapi import FastAPI, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -21,10 +20,11 @@ from router.identity.status import TokenizerStatus
 from router.memory_status import KvStatus
 from router.openapi import add_docs, describe
 from router.sagemaker.paths import PING
+from router.shown import Shown
 from router.view import View, WorkerStatus
 
 
-class Readiness(BaseModel):
+class Readiness(Shown):
     """`ready`: every pool has a ready worker. `degraded`: some have, or a ready worker's KV events
     are missing. `down`: none has.
 
@@ -35,10 +35,10 @@ class Readiness(BaseModel):
     pools: dict[str, int]
     """Ready workers by pool."""
     blind: dict[str, int] | None = None
-    """Ready workers whose KV events cannot be had or trusted, by pool; only where a strategy asks
-    for them. Requests go on, by what was sent before: the router is `degraded`."""
+    """Ready workers whose KV events are missing or not trusted, by pool; only with a strategy that
+    uses them. Requests continue, routed by what was sent before: the router is `degraded`."""
     stores: dict[str, str] | None = None
-    """Shared stores that are `down` or `wrong`, by pool: L2 does not count, the router is
+    """Shared stores that are `down` or `wrong`, by pool: L2 does not count and the router is
     `degraded`."""
 
 
@@ -57,7 +57,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
         return {"status": "live"}
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", include_in_schema=False)  # as vLLM has it: balancers ask there
+    @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(PING, methods=["GET", "POST"], include_in_schema=False)
     @app.get(
@@ -115,7 +115,7 @@ def _add_views(app: FastAPI, view: View) -> None:
 
     @app.get("/workers")
     async def workers() -> list[WorkerStatus]:
-        """List every worker: its state and what is booked on it."""
+        """List every worker: its state, why, and what is booked on it."""
         return await view.workers()
 
     @app.get("/tokenizers")

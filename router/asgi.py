@@ -48,8 +48,8 @@ class Bridge:
         try:
             await self._app(_scope(exchange), receive, send)
         except Exception:
-            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
-            exchange.refuse(DoorError("The router failed."))
+            log.exception("internal error, id=%s", exchange.identity.decode())
+            exchange.refuse(DoorError("Internal error in the router."))
             return
         exchange.answer(status, _fields(headers, exchange.identity), body)
 

@@ -172,7 +172,7 @@ class Attempt:
         try:
             job.pool.strategy.settled(job.prompt, choice, outcome, now)
         except Exception:
-            log.exception("pool %s: a fault of its strategy", job.pool.name)
+            log.exception("pool %s: its strategy raised an error", job.pool.name)
         if usage.answer and outcome.ok:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
@@ -261,7 +261,7 @@ class Attempt:
         decision = self.job.decision
         lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
         for choice in decision.candidates[:MOST_TOLD]:
-            told = f"{choice.worker.name}; {terms(choice)}"
+            told = "; ".join(filter(None, (choice.worker.name, terms(choice))))
             lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
         return b"".join(lines)
 

@@ -253,7 +253,7 @@ class Breaker:
         self._mark += 1
         self.ejections[self._last] = self.ejections.get(self._last, 0) + 1
         if self._pool:
-            self._pool.changed(f"worker {self.name} is left out: {self.reason(now)}")
+            self._pool.changed(f"worker {self.name} is ejected: {self.reason(now)}")
 
     def __repr__(self) -> str:
         return f"<Breaker {self.name} {self._state.name} failures={self._failures}>"

@@ -136,7 +136,7 @@ class Channel:
         except Refusal as refusal:
             body, refused = str(refusal).encode(), True
         except Exception as error:
-            log.exception("a fault of the router's own: %s", message.what)
+            log.exception("internal error: %s", message.what)
             body, refused = f"{type(error).__name__}: {error}".encode(), True
         if message.number:
             self._send(_Message(message.number, "", body, refused))

@@ -17,14 +17,14 @@ from router.snapshots import CannotRestore
 def serve(
     config: ConfigFile,
     listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT to listen on, in place of the file's.")
+        str | None, typer.Option(help="HOST:PORT to listen on, instead of the file's.")
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="How many share the port, one for each core.")
+        int, typer.Option(min=1, help="Processes that share the port; each uses one core.")
     ] = 1,
     workers: Workers = None,
 ) -> None:
-    """Open the front door and serve until told to stop."""
+    """Serve as the front door of the workers in the file, until told to stop."""
     source = Source(config, address_of(listen) if listen else None, workers)
     try:
         code = run_serve(
@@ -44,15 +44,18 @@ def serve(
 def run_controller(
     config: ConfigFile,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT of its HTTP API; keys are those of `auth`.")
+        str, typer.Option(help="HOST:PORT of the HTTP API; its keys are those of `auth`.")
     ] = "127.0.0.1:8090",
     snapshot: Annotated[
-        Path | None, typer.Option(help="Taken over at the start, and written at the end.")
+        Path | None,
+        typer.Option(help="File the index is read from at the start and written to at the end."),
     ] = None,
-    every: Annotated[str, typer.Option(help="And this often, in between.")] = "5m",
+    every: Annotated[
+        str, typer.Option(help="How often the snapshot is written in between.")
+    ] = "5m",
     workers: Workers = None,
 ) -> None:
-    """Listen to the workers of a kvaware pool, and answer routers what they hold."""
+    """Run the index of a kvaware pool by itself, for several routers to ask."""
     settings, _ = load(config, workers)
     try:
         address = address_of(listen)

@@ -18,40 +18,44 @@ from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.settings import LogSettings, Settings
 
-#: Columns of a table that is not cut, wherever it is printed.
+#: Columns of a table that is not cut, where no terminal says how wide it is.
 _WIDEST = 400
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="The YAML file.")],
+    file: Annotated[Path, typer.Argument(help="The settings file, YAML.")],
     live: Annotated[
-        bool, typer.Option("--live", help="Ask the workers instead: are they there, do we agree?")
+        bool,
+        typer.Option("--live", help="Ask the workers: do they answer, do tokenizers agree?"),
     ] = False,
     ask: Annotated[
         bool,
         typer.Option(
             "--ask/--no-ask",
-            help="With --live, each worker computes some short prompts, with answers of one token."
-            " Tells whether cached tokens are reported, and events and chunks come, and compares"
-            " block names.",
+            help="With --live, have each worker compute short prompts with answers of one token,"
+            " to see whether it reports cached tokens, events and chunks, and to compare block"
+            " names.",
         ),
     ] = True,
     explain_mapping: Annotated[
-        bool, typer.Option("--explain-mapping", help="Say what a manifest's fields become.")
+        bool,
+        typer.Option(
+            "--explain-mapping", help="Show what each field of a HyperPod manifest becomes."
+        ),
     ] = False,
     workers: Workers = None,
 ) -> None:
-    """Say everything that is wrong with a file, or everything that would be used."""
+    """Show every mistake in a file, or every setting that would be used."""
     settings, notes = load(file, workers)
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
-    if reason := uvloop.run(rehearse(settings)):
-        raise fail(f"{file}: {reason}")
     if explain_mapping and not notes:
-        raise fail(f"{file} is no manifest: its settings are what they are", 2)
+        raise fail(f"{file} is not a HyperPod manifest: there is no mapping to explain", 2)
     if explain_mapping:
         _print(("field", "value", "becomes", ""), [(*note[:3], note.fate.value) for note in notes])
-    else:
+    if reason := uvloop.run(rehearse(settings)):
+        raise fail(f"{file}: {reason}")
+    if not explain_mapping:
         _print(("setting", "value", "from"), settings_file.describe(settings))
 
 
@@ -61,7 +65,7 @@ def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(heading, overflow="fold")  # never cut: this is what will be used
     for row in rows:
         table.add_row(*map(escape, row))
-    out.print(table)
+    (out if out.is_terminal else Console(width=_WIDEST)).print(table)
 
 
 def _check_live(settings: Settings, *, ask: bool) -> int:
@@ -78,12 +82,15 @@ def _check_live(settings: Settings, *, ask: bool) -> int:
 
 def explain(
     *,
-    file: Annotated[Path, typer.Argument(help="The YAML file.")],
-    request: Annotated[Path, typer.Option(help="The body of a request, JSON.")],
+    file: Annotated[Path, typer.Argument(help="The settings file, YAML.")],
+    request: Annotated[Path, typer.Option(help="File with the JSON body of a request.")],
     url: Annotated[
-        str | None, typer.Option(help="Ask the router that runs there, with all it knows.")
+        str | None,
+        typer.Option(help="Ask the running router at this URL instead of the file alone."),
     ] = None,
-    path: Annotated[str, typer.Option(help="The endpoint it is for.")] = "/v1/chat/completions",
+    path: Annotated[
+        str, typer.Option(help="The endpoint that the request is for.")
+    ] = "/v1/chat/completions",
     api_key: Annotated[
         str | None, typer.Option(envvar="WARMROUTE_ADMIN_KEY", help="An operator's key.")
     ] = None,
@@ -93,7 +100,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     workers: Workers = None,
 ) -> None:
-    """Say where a request would go and why, without sending it anywhere."""
+    """Show where a request would go and why, without sending it."""
     settings, _ = load(file, workers)
     try:
         body = request.read_bytes()

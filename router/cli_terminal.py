@@ -13,13 +13,13 @@ from router.units import Address, parse_duration
 out = Console()
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The YAML file.")]
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
 Workers = Annotated[
     str | None,
     typer.Option(
         envvar="WARMROUTE_WORKERS",
-        help="URLs of an InferenceEndpointConfig's workers, parted by commas.",
+        help="URLs of an InferenceEndpointConfig's workers, separated by commas.",
     ),
 ]
 

@@ -21,11 +21,11 @@ from simulator.wire import Encoding
 def run_demo(
     once: Annotated[bool, typer.Option("--once", help="End after the comparison.")] = False,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT of the router that stays.")
+        str, typer.Option(help="HOST:PORT of the prefixaware router.")
     ] = "127.0.0.1:8080",
-    seed: Annotated[int, typer.Option(help="Another seed is another workload.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the generated workload.")] = 1,
 ) -> None:
-    """Route real traffic over a simulated fleet, by round robin and by prefix, and compare."""
+    """Compare roundrobin and prefixaware on a simulated fleet, with real HTTP traffic."""
     options = demo.DemoOptions(listen=address_of(listen), once=once, seed=seed)
     try:
         code = uvloop.run(demo.run(options, out, err))
@@ -37,10 +37,10 @@ def run_demo(
 def replay(
     *,
     trace: Annotated[Path, typer.Argument(help="Mooncake format, .jsonl or .jsonl.zst.")],
-    url: Annotated[str, typer.Option(help="The front door.")] = "http://127.0.0.1:8080",
+    url: Annotated[str, typer.Option(help="Where to send the requests.")] = "http://127.0.0.1:8080",
     rate: Annotated[float, typer.Option(help="Multiplies the trace's arrival rate.")] = 1.0,
     speed: Annotated[
-        float, typer.Option(help="The fleet is simulated, this much faster than the clock.")
+        float, typer.Option(help="How much faster than the clock the simulated fleet runs.")
     ] = 1.0,
     limit: Annotated[int | None, typer.Option(help="Only the first N requests.")] = None,
     endpoint: Annotated[Endpoint, typer.Option(help="Which API to use.")] = "chat",
@@ -51,17 +51,17 @@ def replay(
         int | None, typer.Option(help="Length of every answer. Default: the trace's.")
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(help="Requests in flight; more wait, and the report says so.")
+        int, typer.Option(help="Most requests in flight; the others wait, and the report says so.")
     ] = 1000,
     as_recorded: Annotated[
-        bool, typer.Option(help="Keep arrivals that share a time stamp together.")
+        bool, typer.Option(help="Send requests with the same time stamp at once, not spread out.")
     ] = False,
     api_key: Annotated[
         str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Replay a trace through any OpenAI front door and report what it did."""
+    """Replay a trace through any OpenAI-compatible server and report latency and hits."""
     try:
         report = replay_trace(
             trace,
@@ -93,35 +93,37 @@ def simulate(
         iter(PROFILES)
     ),
     model: Annotated[str, typer.Option(help="The model's name.")] = demo.MODEL,
-    speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 1.0,
+    speed: Annotated[float, typer.Option(help="Simulated seconds per second.")] = 1.0,
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens each KV cache holds. Default: the profile's.")
     ] = None,
     host_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens each host's memory keeps beyond the GPU.")
+        int, typer.Option(min=0, help="Tokens that each host's memory holds behind the GPU (L1).")
     ] = 0,
     store_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens of a store that all workers share.")
+        int, typer.Option(min=0, help="Tokens that a store shared by all workers holds (L2).")
     ] = 0,
     store_url: Annotated[
-        str | None, typer.Option(help="The Redis that is that store. Default: in this process.")
+        str | None,
+        typer.Option(help="Redis to use as that store. Default: memory of this process."),
     ] = None,
     max_queued: Annotated[
         int | None, typer.Option(min=0, help="Requests that may wait at a worker; more get 503.")
     ] = None,
     kv_port: Annotated[int, typer.Option(help="The first port of KV events; 0: any.")] = 0,
     kv_encoding: Annotated[
-        Encoding, typer.Option(help="KV events as vLLM encodes them since 0.24, or before.")
+        Encoding,
+        typer.Option(help="Encoding of KV events: map, as vLLM since 0.24; array, as before."),
     ] = "map",
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="Folder of the model whose tokenizer and chat template they have."),
+        typer.Option(help="Folder of a model whose tokenizer and chat template are used."),
     ] = None,
 ) -> None:
-    """Run simulated vLLM workers, to put a router in front of."""
+    """Run simulated vLLM workers, to try a router with."""
 
     def announce(fleet: Fleet) -> None:
-        err.print("URL, KV events and their replay of each worker:")
+        err.print("Of each worker: URL, KV events, replay of KV events")
         for worker in fleet.workers:
             print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
 

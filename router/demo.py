@@ -192,10 +192,11 @@ def _conclude(reports: dict[str, Report], out: Console) -> None:
 def _invite(url: str, out: Console) -> None:
     out.print(
         f"""
-Still serving by prefixaware, and sessions over it, on {url}, until Ctrl-C. Try, twice:
+Still serving on {url} (prefixaware, with sessions) until Ctrl-C. Send this twice; the second
+x-warmroute-decision says "prefix", and how many tokens the worker already holds:
 
-  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"Why is the sky blue?"}}]}}'
+  curl -i {url}/v1/completions -H 'content-type: application/json' \\
+    -d "{{\\"prompt\\":\\"$(printf 'Why is the sky blue? %.0s' $(seq 100))\\"}}"
 
   {url}/workers   {url}/metrics   {url}/docs
 """,

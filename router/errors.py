@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-BUSY = "Every worker is busy, and as many requests wait as may; please try again."
+BUSY = "Every worker is busy and the queue is full; please try again."
 #: What HyperPod says then.
 BUSY_HYPERPOD = "Too many concurrent requests"
 
@@ -58,8 +58,7 @@ class WrongKey(DoorError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A valid API key is needed here, and no other beside it: send it as"
-            " `Authorization: Bearer KEY`.",
+            "A valid API key is required, and only one: send it as `Authorization: Bearer KEY`.",
             headers=[(b"www-authenticate", b"Bearer")],
         )
 

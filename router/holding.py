@@ -117,7 +117,7 @@ class Holding:
             try:
                 released = binding.release(partial(self._ranked, pool), now, loads)
             except Exception:
-                log.exception("pool %s: a fault of its strategy", pool.name)
+                log.exception("pool %s: its strategy raised an error", pool.name)
                 _wake_all(binding)
             else:
                 if released is not None:

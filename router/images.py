@@ -50,7 +50,7 @@ def others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
         return 0
     found = entries(raw)
     if found is None:
-        raise BadRequest("A message has more parts than can be read, or something else among them.")
+        raise BadRequest("A message has too many parts, or one that is not an object.")
     count = 0
     for entry in found:
         part = _decoded(_part, entry)

@@ -249,7 +249,7 @@ class Memories:
             ):
                 memory.missing[worker.name] = str(lacking)
                 log.warning(
-                    "pool %s: worker %s tells no KV events: %s", pool.name, worker.name, lacking
+                    "pool %s: worker %s publishes no KV events: %s", pool.name, worker.name, lacking
                 )
             return
         finally:

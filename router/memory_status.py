@@ -2,17 +2,16 @@
 
 from time import monotonic, time
 
-from pydantic import BaseModel
-
 from controller.memory import Memory
 from controller.source import Source
 from router.memories import FLAG, Memories
 from router.pool import Pool
 from router.remote_memory import RemoteMemory
+from router.shown import Shown
 from router.worker import Worker
 
 
-class KvStreamStatus(BaseModel):
+class KvStreamStatus(Shown):
     """One engine's events: the worker's own, or those of one data-parallel rank."""
 
     rank: int
@@ -53,7 +52,7 @@ class KvStreamStatus(BaseModel):
         )
 
 
-class KvStatus(BaseModel):
+class KvStatus(Shown):
     """One worker's KV events."""
 
     pool: str

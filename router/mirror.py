@@ -98,7 +98,7 @@ class Mirror:
         try:
             booking = pool.book(prompt, choice, now, elsewhere=True)
         except Exception:
-            log.exception("pool %s: a fault of its strategy", pool.name)
+            log.exception("pool %s: its strategy raised an error", pool.name)
             return
         if (before := theirs.pop(news.number, None)) is not None:
             _end(before, _UNKNOWN, now, known=False)
@@ -112,7 +112,7 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
         try:
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
-            log.exception("pool %s: a fault of its strategy", pool.name)
+            log.exception("pool %s: its strategy raised an error", pool.name)
     if not (known and outcome.began):
         load.take_back(one.booking, now)
     load.release(one.booking, now)

@@ -19,7 +19,7 @@ _DOOR = {
     414: "The request's URL is too long.",
     417: "An expectation other than 100-continue.",
     431: "The request's header is too large.",
-    500: "A fault of the router's own.",
+    500: "Internal error in the router.",
     501: "A transfer coding other than chunked.",
     503: "Nobody can take the request now; try again.",
 }

@@ -89,7 +89,9 @@ class Place:
             self.lost += 1
             failures = 1 if loop.time() - started > LASTED_S else failures + 1
             delay = min(LONGEST_S, FIRST_S * 2.0 ** (failures - 1))
-            log.error("a process has ended by itself (%s); the next in %gs", _how(code), delay)
+            log.error(
+                "a process ended unexpectedly (%s); it is restarted in %gs", _how(code), delay
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._told.wait()

@@ -106,7 +106,7 @@ class Pool:
         try:
             self.strategy.forget(worker.name)
         except Exception:
-            log.exception("pool %s: a fault of its strategy", self.name)
+            log.exception("pool %s: its strategy raised an error", self.name)
 
     def eligible(self, model: str, *, in_session: bool = False) -> list[Worker]:
         """Return who may answer for `model` now. Raises UnknownModel, NoWorker.

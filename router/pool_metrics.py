@@ -109,5 +109,5 @@ def _sizes(pool: Pool) -> Mapping[str, float]:
         told: Mapping[str, Any] = pool.strategy.gauges()  # of a plug-in: perhaps no floats
         return {name: float(value) for name, value in told.items()}
     except Exception:
-        log.exception("pool %s: a fault of its strategy", pool.name)
+        log.exception("pool %s: its strategy raised an error", pool.name)
         return {}

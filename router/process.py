@@ -27,8 +27,8 @@ def raise_descriptors(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < 2 * connections + OTHERS:
         log.warning(
-            "at most %d descriptors may be open here, and clients.connections: %d may need %d;"
-            " raise the limit (ulimit -Hn), or allow fewer connections",
+            "at most %d file descriptors may be open, but clients.connections: %d may need %d;"
+            " raise the limit (ulimit -Hn) or allow fewer connections",
             hard,
             connections,
             2 * connections + OTHERS,

@@ -87,8 +87,8 @@ class Proxy:
             elif not exchange.asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
         except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
-            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
-            _answer(endpoint, exchange, DoorError("The router failed."))
+            log.exception("internal error, id=%s", exchange.identity.decode())
+            _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
             self._admission.in_flight -= 1
             exchange.cut()  # unless it has ended

@@ -159,7 +159,7 @@ class Reader:
             raise (cause if isinstance(cause, DoorError) else error) from None
         except httptools.HttpParserError as error:
             if not self.last:
-                raise BadRequest(f"This is not a request in HTTP/1.1: {error}.") from None
+                raise BadRequest(f"This is not a valid HTTP/1.1 request: {error}.") from None
         if rest is not None:
             self._received -= len(rest)  # it is counted when it is read
             self._pass_over(rest)
@@ -261,7 +261,7 @@ class Reader:
             raise self._headers_too_large(len(headers))
         version = parser.get_http_version()
         if version not in {"1.1", "1.0"}:
-            raise BadRequest("The only versions of HTTP that are spoken here are 1.1 and 1.0.")
+            raise BadRequest("Only HTTP/1.1 and HTTP/1.0 are supported.")
         method: bytes = parser.get_method()
         head, length = check(method, version, self._url, headers)
         has_body = length > 0 or head.chunked

@@ -124,7 +124,7 @@ class Reload:
                 self._whole = await self._again(change)
             except Exception:
                 self._whole = False
-                log.exception("a fault of the router's own; the settings in use stay")
+                log.exception("internal error; the settings in use are kept")
 
     async def _again(self, change: Change) -> bool:
         """Read them and put them into effect; return whether that was possible for all of them."""
@@ -136,10 +136,10 @@ class Reload:
         except SettingsError as error:
             for problem in error.problems:
                 log.error("%s", problem)
-            log.error("the settings in use stay, because of the above")
+            log.error("the file has the mistakes above; the settings in use are kept")
             return False
         except (ValueError, CannotBuild) as error:
-            log.error("%s; the settings in use stay", error)
+            log.error("%s; the settings in use are kept", error)
             return False
         before, self.settings, self._since = self.settings, possible, read_at
         if notes != self._notes:
@@ -171,4 +171,4 @@ def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
     """Say what is different now, and what was read but has to wait."""
     done = changes(before, after)
     waiting = [one for one in changes(before, read) if one not in done]
-    return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["as before"]
+    return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["no changes"]

@@ -140,7 +140,7 @@ class RemoteMemory:
             log.info("controller %s: answers again", self.url)
         self._failures = self._failures + 1 if failure else 0
         if self._failures == GONE:
-            log.warning("controller %s: %s: placements decide", self.url, failure)
+            log.warning("controller %s: %s: routing by what was sent", self.url, failure)
 
     def _keep(self, said: _Said) -> None:
         """Keep an answer until the decision is made, and no more of those before than there is room

@@ -186,8 +186,8 @@ def _warnings(
         warnings.append("interrupted: only the answers until then are counted")
     if lag and ttft and lag.p99 > max(_LAG_SHARE * ttft.p50, _LAG_FLOOR_S * options.speed):
         warnings.append(
-            f"the generator sent up to {lag.max:.3f} s late (p99 {lag.p99:.3f} s), as it lacked"
-            " CPU: do not trust these times; lower rate or speed, or raise stream_interval"
+            f"this machine lacked CPU: requests were sent up to {lag.max:.3f} s late"
+            f" (p99 {lag.p99:.3f} s), so do not trust these times"
         )
     if run.waited_for_slot:
         warnings.append(

@@ -132,9 +132,9 @@ def _url(settings: Settings, address: Address) -> str:
 def say_what_is_not_shared(settings: Settings, count: int) -> None:
     """Log what each of so many processes has for itself."""
     log.info(
-        "%d processes share a port, its connections and what they know of each other's requests:"
-        " each has its own queue, learned pace and ejections, and limits, clients.connections and a"
-        " strategy's memory are for each",
+        "%d processes share the port and tell each other what they send; each has its own queue,"
+        " learned pace and ejections, and limits, clients.connections and strategy.memory hold for"
+        " each process",
         count,
     )
     for pool in settings.all_pools():
@@ -143,9 +143,9 @@ def say_what_is_not_shared(settings: Settings, count: int) -> None:
         found = getattr(strategy, "over", strategy)  # the one below sessions
         if getattr(found, "reads_prompt", True) and not getattr(found, "hears_others", False):
             log.warning(
-                "pool %s: %s is told in each process only what that one sent: if it remembers"
-                " prompts, a conversation finds its worker again while its client keeps the"
-                " connection, else one time in %d",
+                "pool %s: each process tells the strategy %s only of its own requests: if it"
+                " remembers prompts, a conversation finds its worker again while its client keeps"
+                " the connection, otherwise one time in %d",
                 pool.name,
                 name,
                 count,

@@ -189,7 +189,10 @@ class Server:
         door.stopping = True
         for client in door.everyone:
             client.stopping = True
-        log.info("stopping: not ready any more, accepting for %s", format_duration(ending.delay))
+        log.info(
+            "stopping: /health/ready says 503; requests are accepted for another %s",
+            format_duration(ending.delay),
+        )
         await self._unless_now(ending.delay)
         for server in servers:
             server.close()
@@ -198,10 +201,12 @@ class Server:
         for client in door.everyone:
             client.stop()
         if left := self._busy():
-            log.info("stopping: %d answers have %s to end", left, format_duration(ending.drain))
+            log.info(
+                "stopping: waiting for %d answers, %s at most", left, format_duration(ending.drain)
+            )
         await self._until_empty(ending.drain)
         if left := self._busy():
-            log.warning("stopping: %d answers are cut", left)
+            log.warning("stopping: %d answers are cut off", left)
         for client in door.everyone:
             client.abandon()
         self._now.clear()

@@ -92,18 +92,18 @@ class WorkerSettings(Model):
     api_key: Secret | None = None
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     kv_tokens: Count | None = None
-    """Tokens of prefixes it holds, those in the host's memory included. Default: what the worker
-    reports of its GPU, and what cached tokens tell of more behind it."""
+    """Tokens that its prefix cache holds, host memory included. Default: what the worker reports of
+    its GPU, or more if cached tokens show that it holds more."""
     kv_events: Endpoint | None = None
     """Where it publishes KV events, for the strategy kvaware: `tcp://host:port`; with `*` for the
     host the worker dials in. Default: what the worker reports, if it does."""
     kv_replay: Endpoint | None = None
-    """Where it answers for KV events that were missed. Default: what the worker reports, unless
-    `kv_events` is set."""
+    """Where missed KV events can be asked for. Default: what the worker reports, unless `kv_events`
+    is set."""
     stateful: StrictBool = False
     """It keeps sessions itself, as SageMaker's containers can. Default: false."""
     drain: StrictBool = False
-    """It gets nothing new, but the sessions it has stay until they end. Default: false."""
+    """It gets no new work; its sessions stay until they end. Default: false."""
     tls: WorkerTlsSettings | None = None
     """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
     system's roots, and nothing."""
@@ -153,7 +153,7 @@ class MetricSettings(Model):
     """What `/metrics` tells."""
 
     aliases: Literal["none", "hyperpod"] = "none"
-    """Further names for some series: those of HyperPod's invocation metrics. Default: none."""
+    """More names for some series: those of HyperPod's invocation metrics. Default: none."""
 
 
 class Settings(Model):
@@ -172,12 +172,12 @@ class Settings(Model):
     session: SessionSettings = SessionSettings()
     """Sessions, in pools whose strategy is `session`."""
     sagemaker: SageMakerSettings = SageMakerSettings()
-    """The paths of SageMaker's runtime API, for boto3 and whoever speaks like it."""
+    """The paths of SageMaker's runtime API, for boto3 and compatible clients."""
     controller: ControllerSettings | None = None
-    """Where the strategy kvaware asks what workers hold: a URL or a mapping. Default: in the router
-    itself."""
+    """Controller that the strategy kvaware asks what workers hold: a URL or a mapping. Default: in
+    the router itself."""
     tiers: TiersSettings = TiersSettings()
-    """What engines keep behind their GPUs, for the strategy kvaware."""
+    """Tiers behind the engines' GPUs, for the strategy kvaware."""
     auth: AuthSettings | None = None
     """Who may use the inference paths: `none` or a mapping with `keys`. Must be given if `listen`
     can be reached from other machines. Default: everyone who reaches `listen`."""

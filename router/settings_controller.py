@@ -30,7 +30,8 @@ class ControllerSettings(Model):
     key: Secret | None = None
     """Key sent to it as a bearer token: `${NAME}` or `file:/path`. Default: none."""
     deadline: Wait = 0.02
-    """How long a decision waits for it; then what was sent before decides. Default: 20ms."""
+    """How long a decision waits for it; after that it goes by what was sent before. Default:
+    20ms."""
 
     @model_validator(mode="before")
     @classmethod

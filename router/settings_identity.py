@@ -51,7 +51,9 @@ def _folder(path: Path) -> Path:
     if not _is_folder(path):
         raise ValueError(f"folder {shown(str(path), 400)} does not exist")
     if not has_tokenizer(path):
-        raise ValueError(f"folder {shown(str(path), 400)} holds no tokenizer.json, nor another one")
+        raise ValueError(
+            f"folder {shown(str(path), 400)} holds no tokenizer.json and no other tokenizer"
+        )
     return path.absolute()
 
 

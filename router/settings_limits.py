@@ -18,7 +18,7 @@ class ClientSettings(Model):
     body: Wait = 30.0
     """Between two pieces of a request's body. Default: 30s."""
     write: Wait = 60.0
-    """How long a client may take nothing of an answer that is ready. Default: 60s."""
+    """How long a client may read nothing of an answer that is ready. Default: 60s."""
     keepalive: Wait = 75.0
     """How long a connection may stay idle between two requests. Default: 75s."""
     connections: Count = 10_000
@@ -26,7 +26,7 @@ class ClientSettings(Model):
 
 
 class OverflowSettings(Model):
-    """What a request is answered that finds every worker busy and the line full."""
+    """The answer to a request that finds every worker busy and the queue full."""
 
     status: StrictInt = Field(default=429, ge=400, le=599)
     """Its status, 400 to 599. Default: 429."""
@@ -64,9 +64,10 @@ class LimitSettings(Model):
     """Requests that wait while every worker has `in_flight`, and as many that are held until a
     worker is about to be free; 0: none waits. Default: 1000."""
     overflow: OverflowSettings = OverflowSettings()
-    """What a request is answered that finds every worker busy and the line full."""
+    """The answer to a request that finds every worker busy and the queue full."""
     attempts: StrictInt = Field(default=3, ge=1, le=10)
-    """Full workers asked before giving up, 1 to 10; refusals do not count. Default: 3."""
+    """Full workers asked before giving up, 1 to 10; refused connections do not count. Default:
+    3."""
     retries: Share = 0.2
     """Share of the requests in flight that may be retries, 0 to 1; 0: none. Default: 0.2."""
 
@@ -75,7 +76,7 @@ class TimeoutSettings(Model):
     """How long the router waits for a worker, and a request for its turn."""
 
     connect: Wait = 2.0
-    """Until a connection stands. Default: 2s."""
+    """To establish a connection. Default: 2s."""
     first_byte: Wait = 600.0
     """From the request to the first byte of the answer. Default: 10m."""
     idle: Wait = 120.0
@@ -106,9 +107,10 @@ class ShutdownSettings(Model):
     """How the router ends when it is told to."""
 
     delay: Duration = 5.0
-    """How long it goes on accepting while `/health/ready` says no already. Default: 5s."""
+    """How long new requests are still accepted after `/health/ready` has turned to 503. Default:
+    5s."""
     drain: Duration = 600.0
     """How long requests in flight may then take to end. Default: 10m."""
     state: str | None = None
-    """Folder in which `prefixaware` leaves what it knows of caches, for the next start within an
+    """Folder in which `prefixaware` saves what it knows of caches, for a start within the next
     hour. Default: none, the next one starts cold."""

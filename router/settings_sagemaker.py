@@ -61,14 +61,14 @@ class SigningKeySettings(Model):
 
 
 class SageMakerSettings(Model):
-    """The paths of SageMaker's runtime API, for boto3 and whoever speaks like it."""
+    """The paths of SageMaker's runtime API, for boto3 and compatible clients."""
 
     endpoints: Some[EndpointSettings] = ()
     """Names that answer: each a name, or a mapping of `name` and `model`. Default: every name."""
     prefix: Prefix | None = None
-    """Path before all of theirs, such as `/llm`. Default: none."""
+    """Prefix of all these paths, such as `/llm`. Default: none."""
     body: Capacity = BODY
     """Longest body of an invocation. Default: 6MiB."""
     sigv4: Some[SigningKeySettings] = ()
-    """Keys of which one must have signed every request to these paths; `auth` must say who may use
-    the others. Default: none, signatures are ignored."""
+    """Keys for signatures: every request to these paths must be signed with one; `auth` must say
+    who may use the other paths. Default: none, signatures are ignored."""

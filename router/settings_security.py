@@ -99,7 +99,7 @@ class AuthSettings(Model):
     keys: Some[KeySettings]
     """Keys that let clients in: each a secret, or a mapping of `name` and `key`. Required."""
     separate_caches: StrictBool = False
-    """Each key has a KV cache of its own: prompts of another one are never found in it. Prefixes
+    """Each key has a KV cache of its own: prompts of other keys are never found in it. Prefixes
     that all have in common are then computed once for each key. Default: false."""
 
     @model_validator(mode="wrap")

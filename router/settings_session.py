@@ -68,7 +68,7 @@ RedisUrl = Annotated[
 
 
 class RedisSettings(Model):
-    """Where several routers keep their sessions together."""
+    """Redis in which several routers share their sessions."""
 
     url: RedisUrl
     """`redis://host:port`, or `rediss://` with TLS; `/N` after it chooses a database. Required."""
@@ -77,8 +77,8 @@ class RedisSettings(Model):
     password: Secret | None = None
     """Its password: `${NAME}` or `file:/path`. Default: none."""
     timeout: Wait = 0.25
-    """How long one question may take; then sessions go by their hash for a second. Default:
-    250ms."""
+    """How long one query may take; after that sessions are routed by the hash of their id for a
+    second. Default: 250ms."""
 
 
 class SessionSettings(Model):
@@ -88,22 +88,23 @@ class SessionSettings(Model):
     """How long a session lasts. Default: 20m, or what `SES_TTL_MIN` (minutes) or
     `SAGEMAKER_SESSIONS_EXPIRATION` (seconds) say in the environment."""
     sliding: StrictBool = False
-    """Every use begins `ttl` anew. Default: false."""
+    """Every use restarts `ttl`. Default: false."""
     longest: DurationOrOff = None
     """How long a session may last in all, however often it is used; or `off`. Default: off."""
     most: Count = 100_000
-    """Sessions open at once in one pool; the one unused for longest makes room. Default: 100000."""
+    """Most sessions open at once in one pool; the least recently used is closed to make room.
+    Default: 100000."""
     header: HeaderName = "x-session-id"
     """Header in which OpenAI clients name their session. Default: x-session-id."""
     field: FieldName | None = None
     """Field of the body that names it where no header does, such as `user`. Default: none."""
     create: StrictBool = True
-    """An id that OpenAI clients name and nobody knows begins a session. Default: true."""
+    """An unknown id sent by an OpenAI client starts a session. Default: true."""
     on_worker_lost: Literal["rebind", "error"] = "rebind"
-    """What happens when a session's worker is gone: another one takes it, or the session ends with
-    an error; then no strategy may `spill`. Default: rebind."""
+    """What happens when a session's worker is gone: `rebind` moves it to another one, `error` ends
+    it with an error and cannot be combined with `spill`. Default: rebind."""
     redis: RedisSettings | None = None
-    """Where several routers keep their sessions together. Default: none, in memory."""
+    """Redis in which several routers share their sessions. Default: none, in memory."""
 
     @property
     def names(self) -> Names:

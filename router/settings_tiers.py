@@ -17,9 +17,9 @@ class HostSettings(Model):
     """L1: blocks in the memory of the worker's host."""
 
     enabled: StrictBool = True
-    """What lies there counts, with the strategy kvaware. Default: true."""
+    """Whether blocks there count, with the strategy kvaware. Default: true."""
     bandwidth: Size = Field(default=25 << 30, gt=0)
-    """Bytes a second that a worker loads from it, until that is measured. Default: 25GiB."""
+    """Bytes per second that a worker loads from it, until that is measured. Default: 25GiB."""
 
 
 class LmcacheSettings(Model):
@@ -48,14 +48,14 @@ class LmcacheSettings(Model):
     dtype: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,32}$")] = "bfloat16"
     """The KV cache's type, as LMCache in the engine calls it. Default: bfloat16."""
     deadline: Wait = 0.02
-    """How long a decision waits for it; then L2 does not count for it. Default: 20ms."""
+    """How long a decision waits for it; after that it ignores L2. Default: 20ms."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.redis is None) == (self.coordinator is None):
-            raise ValueError("needs redis or coordinator, one of them")
+            raise ValueError("needs either redis or coordinator")
         if self.names == "engine" and self.redis is None:
-            raise ValueError("names of the engine are looked for in a redis alone")
+            raise ValueError("names: engine needs redis, not a coordinator")
         if self.names == "engine" and self.hash == "builtin" and self.seed is None:
             raise ValueError(
                 "needs seed: what the hash builtin makes hangs on the engines' PYTHONHASHSEED"
@@ -86,18 +86,18 @@ class SharedSettings(Model):
     """L2: blocks on a disk, or in a store that all workers share."""
 
     enabled: StrictBool = True
-    """What lies there counts, with the strategy kvaware. Default: true."""
+    """Whether blocks there count, with the strategy kvaware. Default: true."""
     bandwidth: Size = Field(default=6 << 30, gt=0)
-    """Bytes a second that a worker loads from it, until that is measured. Default: 6GiB."""
+    """Bytes per second that a worker loads from it, until that is measured. Default: 6GiB."""
     promotes: Literal["gpu", "l1"] = "gpu"
     """Where a worker keeps what it loaded, beyond what events tell: its GPU, as LMCache's server
     does, or `l1` too (`--l2-prefetch-policy retain`; LMCache in the engine). Default: gpu."""
     lmcache: LmcacheSettings | None = None
-    """Where LMCache keeps what no event tells of. Default: none, events alone tell."""
+    """Where LMCache keeps blocks that no event announces. Default: none, events alone tell."""
 
 
 class TiersSettings(Model):
-    """What engines keep behind their GPUs, for the strategy kvaware."""
+    """Tiers behind the engines' GPUs, for the strategy kvaware."""
 
     bytes_per_token: Size = Field(default=128 << 10, gt=0)
     """Bytes of one token in the KV cache, all layers and GPUs together. Default: 128KiB."""

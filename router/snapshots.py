@@ -66,7 +66,10 @@ class Snapshots:
             aside = self._file.with_name(f"{self._file.name}.bad")
             self._file.replace(aside)
             log.error(
-                "%s: %s; the index begins empty, and that is kept as %s", self._file, error, aside
+                "%s: %s; the index starts empty, the damaged file is kept as %s",
+                self._file,
+                error,
+                aside,
             )
 
     async def write(self) -> bool:

@@ -63,7 +63,12 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
         try:
             _write(file, strategy.left())
         except OSError as error:
-            log.error("pool %s: what it knows is lost: %s: %s", pool, file, error.strerror)
+            log.error(
+                "pool %s: its knowledge of caches could not be saved: %s: %s",
+                pool,
+                file,
+                error.strerror,
+            )
 
 
 def _take(strategy: Leaves, file: Path) -> str:

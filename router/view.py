@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 
 import msgspec
 from prometheus_client.exposition import generate_latest
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from router.channel import Lost, Refusal
 from router.errors import NoWorker
@@ -16,6 +17,7 @@ from router.memories import Memories
 from router.memory_status import KvStatus, kv_statuses, remote_statuses
 from router.merge import families
 from router.metrics import Metrics
+from router.shown import Shown
 from router.worker import Worker
 
 #: Seconds in which the other processes must have answered.
@@ -24,23 +26,28 @@ PATIENCE_S = 5.0
 Ask = Callable[[str], Awaitable[bytes]]
 
 
-class WorkerStatus(BaseModel):
+class WorkerStatus(Shown):
     """One worker, as the router sees it now."""
 
     name: str
     pool: str
     url: str
     state: str
+    """`ready`; `ejected` for its failures, or `draining`, though its probes succeed; `down`; or
+    `unknown`, as it has not been heard from."""
     reason: str
+    """Why, and how long an ejection lasts."""
     models: list[str]
     in_flight: int
+    """Requests sent there and not ended."""
     wait_seconds: float
-    """Booked prefill not yet done."""
+    """Booked prefill that is not done yet."""
     kv_tokens: int | None
-    """Tokens its KV cache holds."""
+    """Tokens its KV cache holds; null if nobody has told."""
     kv_tokens_booked: int
+    """Tokens of KV cache that the requests in flight take."""
     pace_factor: float
-    """Learned prefill time over the first guess."""
+    """Learned prefill time over the initial estimate: 2 is half as fast."""
 
 
 _statuses = TypeAdapter(list[WorkerStatus])
@@ -137,13 +144,23 @@ async def _together(ask: Ask, what: str) -> bytes:
         raise NoWorker("The router's other processes did not answer; please try again.") from None
 
 
+def _standing(worker: Worker) -> tuple[str, str]:
+    """Whether new requests go there, in a word, and why."""
+    if worker.ready and (failures := worker.breaker.reason(monotonic())):
+        return "ejected", failures
+    if worker.ready and worker.draining:
+        return "draining", "the settings say `drain`"
+    return worker.state.value, worker.reason
+
+
 def _status(pool: str, worker: Worker) -> WorkerStatus:
+    state, reason = _standing(worker)
     return WorkerStatus(
         name=worker.name,
         pool=pool,
         url=worker.url,
-        state=worker.state.value,
-        reason=worker.reason,
+        state=state,
+        reason=reason,
         models=sorted(worker.models),
         in_flight=worker.load.here,
         wait_seconds=worker.wait(),

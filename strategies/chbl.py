@@ -27,8 +27,8 @@ class ChblOptions:
     prefix: int = field(
         default=1024,
         metadata={
-            "doc": "Tokens from the start of a prompt that choose its worker: more than the system "
-            "prompt that all have in common, or all would be one."
+            "doc": "Tokens at the start of a prompt that choose its worker; more than the system "
+            "prompt that all share, or all would go to one worker."
         },
     )
 

@@ -1,5 +1,6 @@
 """A decision in words and numbers: what each worker would have cost, and why the first is first."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 Waits = Literal["", "place", "held"]
 _WAITS: dict[Waits, str] = {
     "": "",
-    "place": " Before that it would wait in line: others came first, or nobody has a place.",
+    "place": " Before that it would wait in the queue: every worker is full, or others came first.",
     "held": " Before that it would be held until a worker is about to be free.",
 }
 #: All of a cost in a line.
@@ -74,22 +75,39 @@ def explain(
 _FREE = {
     "turn": "It is {}'s turn.",
     "prefix": "Prompts that begin like this one go to {}.",
-    "spill": "Where prompts that begin like this one go has more than its share; {} is next.",
+    "spill": "The worker for prompts that begin like this one is above its bound; {} is next.",
+}
+
+
+#: Of requests in sessions.
+_SESSION = {
+    "bind": "The session starts on {}.",
+    "session": "The session is bound to {}.",
+    "rebind": "The session has lost its worker; {} takes it over.",
 }
 
 
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say in a sentence why the first is first."""
+    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
+    if prompt.bound and reason == "spill":
+        return _left_home(prompt.bound, decision.candidates)
+    first = decision.candidates[0]
+    if reason in _SESSION:
+        return _SESSION[reason].format(first.worker.name) + _dearest(first)
+    return _chosen(prompt, decision, reason)
+
+
+def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
     first = decision.candidates[0]
     name = first.worker.name
-    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
     if first.cost is FREE:
         return _FREE.get(reason, "{} was chosen.").format(name)
     if reason == "cold":
-        return f"Nobody holds any of it; {name} is cheapest.{_dearest(first)}"
+        return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        return f"{name} holds most of it, {held}, and costs least.{_dearest(first)}"
+        return f"{name} holds most of the prompt, {held}, and costs least.{_dearest(first)}"
     if reason in {"l1", "l2"}:
         loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
@@ -97,11 +115,24 @@ def words(prompt: Prompt, decision: Decision) -> str:
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
-        apart = other.cost.total - first.cost.total
-        why = f"costs {apart:.3f} s more" if apart >= 0.0 else "says that it is full"
-        return f"{more}, but {why}.{_dearest(other)}"
-    few = "Nobody holds enough of it: " if reason == "below_threshold" else ""
-    return f"{few}{name} has least to do.{_dearest(first)}"
+        return f"{more}, but {_against(other, first)}.{_dearest(other)}"
+    few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
+    return f"{few}{name} is least loaded.{_dearest(first)}"
+
+
+def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
+    """Say why a session moves though its worker `bound` is there."""
+    first = candidates[0]
+    home = next((one for one in candidates if one.worker.name == bound), None)
+    why = "is gone" if home is None else _against(home, first)
+    return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
+
+
+def _against(other: Candidate, first: Candidate) -> str:
+    """What speaks against a worker that would otherwise have been taken."""
+    apart = other.cost.total - first.cost.total
+    full = apart < 0.0 or first.cost is FREE
+    return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 
 def _dearest(candidate: Candidate) -> str:

@@ -73,24 +73,30 @@ class KvAwareOptions:
 
     index: Bytes = field(
         default=Bytes(256 << 20),
-        metadata={"doc": "Bound of the index of all workers' blocks; the least used go first."},
+        metadata={
+            "doc": "Most memory for the index of all workers' blocks; the least recently used "
+            "go first."
+        },
     )
     shadow: Bytes = field(
         default=Bytes(64 << 20),
-        metadata={"doc": "Bound of what stands in for workers that do not tell, as prefixaware."},
+        metadata={
+            "doc": "Most memory for what was sent to workers without usable events, as in "
+            "prefixaware."
+        },
     )
     unconfirmed: Seconds = field(
         default=Seconds(1.0),
         metadata={
-            "doc": "How long a prompt that was answered still counts where it was sent, as its "
+            "doc": "How long an answered prompt still counts where it was sent, as its "
             "events may be on their way."
         },
     )
     threshold: int = field(
         default=0,
         metadata={
-            "doc": "Where more tokens of a prompt than these have to be computed whoever takes it, "
-            "the least loaded takes it, whatever others hold; 0: what they hold counts always."
+            "doc": "If every worker would have to compute more tokens of a prompt than this, the "
+            "least loaded takes it, whatever others hold; 0: what workers hold always counts."
         },
     )
 

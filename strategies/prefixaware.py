@@ -19,7 +19,7 @@ class PrefixAwareOptions:
 
     memory: Bytes = field(
         default=Bytes(64 << 20),
-        metadata={"doc": "Bound of the prefix tree in memory; the oldest prefixes go first."},
+        metadata={"doc": "Most memory for the prefix tree; the oldest prefixes go first."},
     )
 
 

@@ -20,13 +20,16 @@ class SessionOptions:
 
     over: Other = field(
         default=Other("prefixaware"),
-        metadata={"doc": "Strategy that chooses a session's worker, and serves all others."},
+        metadata={
+            "doc": "Strategy that chooses a session's worker, and serves requests without a "
+            "session."
+        },
     )
     spill: Seconds | None = field(
         default=None,
         metadata={
             "doc": "A session moves when another worker would answer sooner by more than this;"
-            " `off`: it stays however long the line."
+            " `off`: it stays however long the queue."
         },
     )
 

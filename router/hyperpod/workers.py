@@ -61,7 +61,7 @@ def _read(
 
 
 def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
-    """Yield a URL for each worker of a list parted by commas or spaces.
+    """Yield a URL for each worker of a list separated by commas or spaces.
 
     `http://` may be left out; `port` is added to those without one.
     """

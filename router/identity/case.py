@@ -187,7 +187,7 @@ class Case:
         if not self.can_be_known:
             return self.why or self.origin.why
         if any(one.verdict.state is State.DIFFERS for one in self.asked.values()):
-            return "a worker makes other tokens"
+            return "a worker tokenizes differently"
         if self.origin.kind is Kind.WORKER and self.asked:
             return "no worker answers"
         if self.asked and self._unconfirmed:

@@ -161,6 +161,6 @@ def _why(error: Exception, wanted: Wanted) -> str:
     if isinstance(error, TimeoutError):
         return f"{wanted.name} was not there after {PATIENCE_S:g}s"
     if not isinstance(error, BadFolder | NotFetched):
-        log.error("a fault of the router's own, with %s", wanted.name, exc_info=error)
-        return f"a fault of the router's own with {wanted.name}"
+        log.error("internal error with %s", wanted.name, exc_info=error)
+        return f"an internal error with {wanted.name}"
     return str(error)

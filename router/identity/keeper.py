@@ -146,7 +146,7 @@ class Keeper:
             try:
                 await self.round()
             except Exception:
-                log.exception("a fault of the router's own; tokenizers stay as they are")
+                log.exception("internal error; tokenizers stay as they are")
                 await asyncio.sleep(LOOK_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -196,7 +196,7 @@ class Keeper:
             except TimeoutError:  # then nothing can be compared
                 log.debug("our own tokens of %s take too long", case.origin)
             except Exception:  # nor can it then, and others are asked all the same
-                log.exception("a fault of the router's own, with %s", case.origin)
+                log.exception("internal error with %s", case.origin)
         async with asyncio.TaskGroup() as group:
             for worker in waiting:
                 group.create_task(self._judge(case, worker, reference))
@@ -214,8 +214,8 @@ class Keeper:
                 if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # it must not keep others from being asked
-                log.exception("a fault of the router's own, with worker %s", worker.name)
-                verdict = Verdict(State.UNVERIFIED, "a fault of the router's own")
+                log.exception("internal error with worker %s", worker.name)
+                verdict = Verdict(State.UNVERIFIED, "internal error")
         if case.volume is not reference.volume:
             return  # it was about something else
         if self._described.get(worker.name) is not described:

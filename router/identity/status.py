@@ -2,13 +2,12 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel
-
 from router.identity.agreement import Difference
 from router.identity.case import Asked, Case
+from router.shown import Shown
 
 
-class DifferenceStatus(BaseModel):
+class DifferenceStatus(Shown):
     """The first token that is another one at a worker."""
 
     probe: str
@@ -27,7 +26,7 @@ class DifferenceStatus(BaseModel):
         return cls(**{name: getattr(found, name) for name in cls.model_fields})
 
 
-class TokenizerWorkerStatus(BaseModel):
+class TokenizerWorkerStatus(Shown):
     """What a worker says of our tokens."""
 
     name: str
@@ -44,7 +43,7 @@ class TokenizerWorkerStatus(BaseModel):
         return cls(name=name, state=state, why=why, difference=difference)
 
 
-class TokenizerStatus(BaseModel):
+class TokenizerStatus(Shown):
     """Models of a pool that have their tokenizer from one source."""
 
     pool: str

@@ -34,7 +34,7 @@ def tell_of(case: Case, worker: str) -> None:
         return
     case.differences[worker] = difference
     log.warning(
-        "pool %s: worker %s makes other tokens of %s: %s; prompts are keyed by their text"
+        "pool %s: worker %s tokenizes %s differently: %s; prompts are keyed by their text"
         " until all workers agree",
         case.pool,
         worker,
@@ -46,8 +46,8 @@ def tell_of(case: Case, worker: str) -> None:
 def tell_recount(pool: str, count: int) -> None:
     """Say that workers count other tokens."""
     log.warning(
-        "pool %s: workers count other tokens than were computed, %d times by now;"
-        " their tokenizers are asked again",
+        "pool %s: workers report other token counts than the router, %d times by now;"
+        " their tokenizers are checked again",
         pool,
         count,
     )

@@ -66,8 +66,8 @@ class SageMaker:
             if not exchange.left and not exchange.started:
                 self._refuse(exchange, NoWorker("The router is being stopped."))
         except Exception:
-            log.exception("a fault of the router's own, id=%s", exchange.identity.decode())
-            self._refuse(exchange, DoorError("The router failed."))
+            log.exception("internal error, id=%s", exchange.identity.decode())
+            self._refuse(exchange, DoorError("Internal error in the router."))
 
     def admits(self, route: Route, exchange: Exchange) -> bool:
         """Whether it may be answered by others; if not, it is refused here."""

@@ -44,7 +44,9 @@ async def look_after(fleet: "Fleet") -> None:
                 try:
                     await pool.sessions.look()
                 except Exception:  # or nobody would notice any more that the store is back
-                    log.exception("pool %s: a fault in looking at its sessions", pool.name)
+                    log.exception(
+                        "pool %s: internal error while its sessions were checked", pool.name
+                    )
         await asyncio.sleep(LOOK_S)
 
 

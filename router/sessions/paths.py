@@ -3,7 +3,6 @@
 from urllib.parse import unquote
 
 from fastapi import FastAPI, Response
-from pydantic import BaseModel
 
 from router.fleet import Fleet
 from router.gate import SESSION, SESSIONS
@@ -12,12 +11,13 @@ from router.sagemaker.container import CLOSES
 from router.sagemaker.ending import end_everywhere
 from router.sessions.expiry import written
 from router.sessions.table import Session
+from router.shown import Shown
 
 #: Sessions listed at once.
 LISTED = 1000
 
 
-class SessionStatus(BaseModel):
+class SessionStatus(Shown):
     """One open session. Times are UTC, in whole seconds."""
 
     id: str

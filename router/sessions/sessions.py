@@ -253,7 +253,9 @@ class Sessions:
 
     def _lost(self, why: StoreDown) -> None:
         if not self.down:
-            log.error("the session store is down, sessions go by their hash: %s", why)
+            log.error(
+                "the session store is down; sessions are routed by the hash of their id: %s", why
+            )
         self.down = True
 
     def _found(self) -> None:

@@ -199,7 +199,7 @@ class Visit:
                 choice = self._follow(session, choice, candidates, pool, model)
             self._tries += 1
             if self._tries == TRIES:
-                raise NoWorker("Others move this session; please try again.")
+                raise NoWorker("Another request is moving this session; please try again.")
         return choice
 
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:

@@ -91,7 +91,7 @@ class SharedStore:
         self.wrong = await self.lookup.check() or self.written.lacking
         if self.wrong and now >= self._warn_at:
             self._warn_at = now + AGAIN_S
-            log.warning("nothing will be found on L2: %s", self.wrong)
+            log.warning("no prompt will be found on L2: %s", self.wrong)
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -102,7 +102,7 @@ class SharedStore:
 
     def _answered(self, prompt: Prompt, tokens: int) -> None:
         if self.down:
-            log.warning("L2 answers again")
+            log.warning("the L2 store answers again")
         self.down = ""
         tokens = min(tokens, prompt.tokens)  # whatever a directory says
         self._keep(prompt, tokens)
@@ -137,7 +137,7 @@ class SharedStore:
     def _fail(self, why: str) -> None:
         self._again = self._clock() + PAUSE_S
         if not self.down:
-            log.warning("L2 does not count until it answers: %s", why)
+            log.warning("the L2 store does not count until it answers: %s", why)
         self.down = why
 
 

@@ -1,6 +1,7 @@
 """A worker whose probes are well and whose requests fail is left out, and comes back."""
 
 import json
+import re
 
 import pytest
 
@@ -33,6 +34,16 @@ def test_so_many_failures_and_no_more(fleet: MakeFleet, fault: Fault, status: in
     assert sorted(statuses(made, 20)) == [200] * 17 + [status] * 3
     assert made.router.worker(0).ready
     assert made.router.worker(0).breaker.closed is False
+
+
+def test_operators_see_who_is_left_out(fleet: MakeFleet) -> None:
+    """`/workers` says so, why and for how long; its probes alone would say `ready`."""
+    made = fleet(health=FOR_LONG)
+    made.chaos[0].fault = Fault(hang_up=True)
+    statuses(made, 20)
+    out, other = made.router.http.get("/workers").json()
+    assert (out["state"], other["state"]) == ("ejected", "ready")
+    assert re.fullmatch(r"3 failures in a row, the last: \w+; back in 3\d\d\d s", out["reason"])
 
 
 @pytest.mark.parametrize("says", ["full", "rejects"])

@@ -18,6 +18,6 @@ def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         if hard != resource.RLIM_INFINITY:
             raise_descriptors(hard)
-            assert f"at most {hard} descriptors" in caplog.text
+            assert f"at most {hard} file descriptors" in caplog.text
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -43,7 +43,7 @@ def test_what_each_can_hear_or_ask_for(worker: dict[str, str], more: dict[str, s
 
 
 def test_later_too(stub: MakeStub, serve: Serve) -> None:
-    """Sessions as well: the settings in use stay, and the log says why."""
+    """Sessions as well: the settings in use are kept, and the log says why."""
     worker = stub()
     running = serve(worker.url, args=("--processes", 2))
     running.url()
@@ -56,5 +56,5 @@ def test_later_too(stub: MakeStub, serve: Serve) -> None:
         file.write_text(json.dumps({**settings, **more}))
         running.process.send_signal(signal.SIGHUP)
         until(lambda w=why: w in running.err.read_text(), 20)  # type: ignore[misc]
-    assert running.err.read_text().count("the settings in use stay") >= 2
+    assert running.err.read_text().count("the settings in use are kept") >= 2
     assert running.cut(signal.SIGTERM) == 0

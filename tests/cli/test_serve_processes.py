@@ -170,7 +170,7 @@ def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
     for number, kind in enumerate((signal.SIGKILL, signal.SIGTERM), start=1):
         victim = min(children(running))
         os.kill(victim, kind)
-        until(lambda n=number: running.err.read_text().count("has ended by itself") == n, 20)  # type: ignore[misc]
+        until(lambda n=number: running.err.read_text().count("ended unexpectedly") == n, 20)  # type: ignore[misc]
         until(lambda v=victim: len(children(running)) == 3 and v not in children(running), 20)  # type: ignore[misc]
     assert len(children(running) & before) == 1
     until(lambda: running.err.read_text().count("is ready") == 5, 20)
@@ -214,13 +214,13 @@ def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None
     assert len(old.requests) == asked
     file.write_text("nonsense")
     assert total(url, "warmroute_settings_in_effect") == 1
-    until(lambda: "the settings in use stay" in running.err.read_text(), 20)
+    until(lambda: "the settings in use are kept" in running.err.read_text(), 20)
     until(lambda: total(url, "warmroute_settings_in_effect") == 0)
     os.kill(min(children(running)), signal.SIGKILL)
     until(lambda: len(children(running)) == 3, 20)
     until(lambda: running.err.read_text().count("is ready") == 7, 20)
     ask(url, 10)
-    assert running.err.read_text().count("the settings in use stay") == 1
+    assert running.err.read_text().count("the settings in use are kept") == 1
     assert running.cut(signal.SIGTERM) == 0
 
 
@@ -283,7 +283,7 @@ def test_what_is_not_shared_is_said(
     monkeypatch.setattr(registry, "make", lambda *_: strategy(strategy.Options()))
     caplog.set_level("INFO")
     say_what_is_not_shared(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
-    assert caplog.text.count("2 processes share a port, its connections and what they know") == 1
+    assert caplog.text.count("2 processes share the port") == 1
     assert caplog.text.count("one time in 2") == warned
 
 

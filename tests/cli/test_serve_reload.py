@@ -55,7 +55,7 @@ def test_a_signal(stub: MakeStub, serve: Serve) -> None:
     until(lambda: httpx.get(running.url() + "/health/ready").status_code == 200)
     for times in (1, 2):
         running.process.send_signal(signal.SIGHUP)
-        said(running, "settings: as before", times)
+        said(running, "settings: no changes", times)
     assert running.cut(signal.SIGTERM) == 0
 
 
@@ -79,7 +79,7 @@ def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
     url = running.url()
     assert answered_by(httpx.post(url + CHAT, json=chat(TEXT)))
     write(running, worker.url, limits={"n": "none"})
-    said(running, "the settings in use stay")
+    said(running, "the settings in use are kept")
     again = httpx.post(url + CHAT, json=chat(TEXT))
     assert answered_by(again)
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
@@ -90,7 +90,7 @@ def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
     log = running.err.read_text()
     assert log.count("ERROR   " + str(running.file()) + ":1: limits.n: ") == 1
-    assert log.count("the settings in use stay") == 1
+    assert log.count("the settings in use are kept") == 1
     assert running.cut(signal.SIGTERM) == 0
 
 

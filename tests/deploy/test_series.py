@@ -54,6 +54,15 @@ def test_every_series_exists(exported: dict[str, set[str]]) -> None:
     assert names <= exported.keys() | ENGINES | RECORDED
 
 
+def test_what_is_to_be_looked_at_first_is_there() -> None:
+    """The series that docs/metrics.md sends an operator to are on the dashboard or in a rule."""
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text("utf-8")
+    first = NAME.findall(page.split("## Where to look first")[1].split("\n## ")[0])
+    assert len(first) > 10
+    shown = " ".join(asked())
+    assert [name for name in first if name not in shown] == []
+
+
 def test_every_label_exists(exported: dict[str, set[str]]) -> None:
     """A selector with a label that a series lacks finds nothing, and says nothing."""
     count = 0

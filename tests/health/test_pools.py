@@ -92,7 +92,7 @@ def test_the_log_says_who_and_why(
     )
     with caplog.at_level(logging.WARNING, "warmroute.fleet"):
         ask(router, 6)
-        said = "worker bad is left out: 3 failures in a row, the last: closed; back in 1 s"
+        said = "worker bad is ejected: 3 failures in a row, the last: closed; back in 1 s"
         until(lambda: f"pool default: {said}" in caplog.messages)
         bad.script = [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
         until(lambda: ask(router) and ejected(router) == [0, 0])

@@ -74,10 +74,12 @@ def test_live(route: MakeRouter, dead_url: str) -> None:
 
 
 def test_ready(stub: MakeStub, route: MakeRouter) -> None:
-    """Every pool has a ready worker: `ready`, with their number."""
-    reply = route(stub().url, stub().url).http.get("/health/ready")
-    assert reply.status_code == 200
-    assert reply.json() == {"status": "ready", "pools": {"default": 2}}
+    """Every pool has a ready worker: `ready`, with their number; the same by both names."""
+    router = route(stub().url, stub().url)
+    for path in ("/health/ready", "/health"):
+        reply = router.http.get(path)
+        assert reply.status_code == 200
+        assert reply.json() == {"status": "ready", "pools": {"default": 2}}
 
 
 def test_degraded_and_down(stub: MakeStub, route: MakeRouter) -> None:
@@ -127,6 +129,12 @@ def test_workers(stub: MakeStub, route: MakeRouter) -> None:
     assert busy["wait_seconds"] > 0
     assert busy["kv_tokens_booked"] >= 1000 + 100
     until(lambda: router.http.get("/workers").json() == [idle])
+
+
+def test_a_worker_that_is_drained_says_so(stub: MakeStub, route: MakeRouter) -> None:
+    """It answers probes, and gets nothing new: that is not `ready`."""
+    router = route({"url": stub().url, "drain": True}, stub().url)
+    assert [one["state"] for one in router.http.get("/workers").json()] == ["draining", "ready"]
 
 
 def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
@@ -283,6 +291,24 @@ def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
     assert {"/health/live", "/health/ready", "/workers", "/v1/models"} <= set(schema["paths"])
     upload = schema["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
     assert list(upload) == ["multipart/form-data"]
+
+
+def test_openapi_explains_what_operators_see(stub: MakeStub, route: MakeRouter) -> None:
+    """Fields that have a docstring have it as their description."""
+    schemas = route(stub().url).http.get("/openapi.json").json()["components"]["schemas"]
+    said = {
+        f"{name}.{field}": about.get("description", "")
+        for name in ("WorkerStatus", "Readiness", "KvStatus", "KvStreamStatus", "TokenizerStatus")
+        for field, about in schemas[name]["properties"].items()
+    }
+    assert said["WorkerStatus.wait_seconds"] == "Booked prefill that is not done yet."
+    for field in (
+        "Readiness.blind",
+        "KvStatus.bias",
+        "KvStreamStatus.epoch",
+        "TokenizerStatus.why",
+    ):
+        assert said[field], field
 
 
 def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:

@@ -33,6 +33,14 @@ def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: Ma
             assert term in cost
 
 
+def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter) -> None:
+    """`roundrobin` compares nothing: there are no terms to tell."""
+    router = route({"url": stub().url, "name": "a"}, strategy="roundrobin")
+    asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
+    assert asked.headers["x-warmroute-reason"] == "It is a's turn."
+    assert asked.headers["x-warmroute-cost"] == "a"
+
+
 def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRouter) -> None:
     """It tells what it knows: the worker that has the prefix. No worker hears of it."""
     workers = [stub(), stub()]
@@ -81,7 +89,7 @@ def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
     body.write_text(json.dumps(chat("hello " * 3000)))
     offline = run("explain", file, "--request", body)
     assert offline.returncode == 0, offline.stderr
-    assert "cold: Nobody holds any of it" in offline.stdout
+    assert "cold: No worker holds any of the prompt" in offline.stdout
     assert "m, pool default: " in offline.stdout
     router.http.post(PATH, json=chat("hello " * 3000))
     until(router.idle)

@@ -270,7 +270,10 @@ def test_a_fault_of_ours_is_told_in_the_clients_shape(
     assert router.http.post("/v1/completions", content=body).status_code == 200  # it had begun
     monkeypatch.setattr(pool.strategy, "rank", None)
     reply = router.http.post("/v1/completions", content=body)
-    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "The router failed.")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "Internal error in the router.",
+    )
     until(router.idle)
 
 

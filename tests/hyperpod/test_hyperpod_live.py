@@ -116,7 +116,7 @@ def test_explaining(tmp_path: Path) -> None:
     ours = tmp_path / "ours.yaml"
     ours.write_text("workers: [http://a:1]")
     done = run("check", ours, "--explain-mapping")
-    assert (done.returncode, "is no manifest" in done.stderr) == (2, True)
+    assert (done.returncode, "not a HyperPod manifest" in done.stderr) == (2, True)
 
 
 def test_check_lists_what_would_be_used(tmp_path: Path) -> None:

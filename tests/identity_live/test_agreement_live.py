@@ -55,7 +55,7 @@ def test_a_worker_that_differs(
         bad.loads(folder)
         until_known(router)
     (warning,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    said = f'pool default: worker {bad.name} makes other tokens of m: probe "chat", token 11 '
+    said = f'pool default: worker {bad.name} tokenizes m differently: probe "chat", token 11 '
     assert warning.startswith(said)
     assert """after 'er\\nHello!<|im_end|>': 201 '\\n' here, 1 '<|im_start|>' there""" in warning
     assert warning.endswith("prompts are keyed by their text until all workers agree")
@@ -72,7 +72,7 @@ def test_the_first_difference_is_shown(
     until_asked(router, worker)
     found = tokenizer(router)
     assert found["keyed"] == "text"
-    assert found["reason"] == "a worker makes other tokens"
+    assert found["reason"] == "a worker tokenizes differently"
     difference = found["workers"][0]["difference"]
     ours = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert difference["probe"] == "plain"
@@ -220,7 +220,7 @@ def test_a_worker_that_comes_back_as_another(
     worker.models = [card("m", folder)]
     worker.well = True
     until(lambda: not knows(router))
-    assert tokenizer(router)["reason"] == "a worker makes other tokens"
+    assert tokenizer(router)["reason"] == "a worker tokenizes differently"
 
 
 def test_a_model_that_changes(
@@ -287,7 +287,7 @@ def test_workers_that_count_other_tokens(
         ask(router)
     assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 2
     (line,) = caplog.messages
-    assert "workers count other tokens than were computed, 1 times" in line
+    assert "workers report other token counts than the router, 1 times" in line
 
 
 def test_keywords_that_engines_are_given(engine: MakeEngine, start: Start, tmp_path: Path) -> None:

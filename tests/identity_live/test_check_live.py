@@ -44,7 +44,7 @@ def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path)
     worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
     code, lines = check(tmp_path, worker)
     assert code == 1
-    assert lines[1] == "pool default: m: keyed by text: a worker makes other tokens"
+    assert lines[1] == "pool default: m: keyed by text: a worker tokenizes differently"
     assert lines[2].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
 
 

@@ -177,7 +177,7 @@ def test_an_old_one_is_fetched_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """When a worker makes other tokens: it may have a newer one."""
+    """When a worker tokenizes differently: it may have a newer one."""
     newer = make_model(tmp_path / "newer", "{{ messages[0].content }}")
     hub_cache.use(monkeypatch, tmp_path, offline=False)
 

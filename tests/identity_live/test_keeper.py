@@ -241,7 +241,7 @@ def test_another_model_at_a_worker_that_stayed_ready(
     worker.loads(make_model(tmp_path / "other", OTHER))
     until(lambda: states(router) == {good.name: "agrees", worker.name: "differs"})
     until(lambda: not knows(router))
-    assert tokenizer(router)["reason"] == "a worker makes other tokens"
+    assert tokenizer(router)["reason"] == "a worker tokenizes differently"
 
 
 def test_no_ids_for_another_model(

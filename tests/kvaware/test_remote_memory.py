@@ -191,7 +191,7 @@ def test_the_log_is_told_when_it_goes_and_when_it_is_back(
     for _ in range(9):
         ask(remote)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "no controller: placements decide",
+        "no controller: routing by what was sent",
         "answers again",
     ]
 

@@ -206,7 +206,7 @@ def test_chunks_that_do_not_come_are_said(
     assert router.metric("warmroute_kv_store_wrong", pool="default") == 1
     missing = {"pool": "default", "outcome": "missing"}
     assert router.metric("warmroute_kv_store_computed_total", **missing) >= 4
-    (line,) = [one for one in caplog.messages if "nothing will be found on L2" in one]
+    (line,) = [one for one in caplog.messages if "no prompt will be found on L2" in one]
     assert "(chunk 64, model toy, gpus 1): compare them with the engines' own" in line
     assert f"and see that they write to {redis.url}" in line
 

@@ -102,7 +102,7 @@ def test_certificates_do_not_wait(folder: Path) -> None:
 def test_nothing_to_tell(folder: Path) -> None:
     """Is told too: somebody has asked."""
     old = read(folder, "")
-    assert tell(old, old, read(folder, "# nothing\n")) == ["as before"]
+    assert tell(old, old, read(folder, "# nothing\n")) == ["no changes"]
 
 
 class Running:
@@ -181,7 +181,7 @@ def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureF
         assert told(running)["in_effect"] == 1
         since = told(running)["timestamp_seconds"]
         assert since == pytest.approx(time(), abs=60)
-        await eventually(lambda: "settings in use stay" in caplog.text)
+        await eventually(lambda: "settings in use are kept" in caplog.text)
         assert running.reload.settings is before
         assert told(running) == {"in_effect": 0, "timestamp_seconds": since}
         running.write("limits: {n: 7}\n")
@@ -193,7 +193,11 @@ def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureF
     going(running, script)
     (given,) = running.given
     assert running.reload.settings is given
-    for line in ("w.yaml:2: limits.n: ", "w.yaml:3: listne: unknown key", "settings in use stay"):
+    for line in (
+        "w.yaml:2: limits.n: ",
+        "w.yaml:3: listne: unknown key",
+        "settings in use are kept",
+    ):
         assert caplog.text.count(line) == 1
 
 
@@ -205,7 +209,7 @@ def test_what_cannot_be_put_into_effect(folder: Path, caplog: pytest.LogCaptureF
 
     async def script() -> None:
         running.write("limits: {n: 7}\n")
-        await eventually(lambda: "it cannot be; the settings in use stay" in caplog.text)
+        await eventually(lambda: "it cannot be; the settings in use are kept" in caplog.text)
         assert running.reload.settings is before
         running.refuses = ""
         running.reload.now()

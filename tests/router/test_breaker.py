@@ -179,7 +179,7 @@ def test_words_for_people() -> None:
     work(pool[0], 11)
     assert pool[0].reason(11) == ""
     assert pool.told == [
-        "worker w0 is left out: 3 failures in a row, the last: closed; back in 10 s",
+        "worker w0 is ejected: 3 failures in a row, the last: closed; back in 10 s",
         "worker w0 is let back in",
     ]
 

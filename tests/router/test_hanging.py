@@ -152,7 +152,7 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
         silent, dead = said_of(hung, log)
         assert "has not answered for 0.75s" in silent
         assert dead == f"process {hung} has not answered for 2s: killed"
-        assert log.text.count("a process has ended by itself (signal SIGKILL)") == 1
+        assert log.text.count("a process ended unexpectedly (signal SIGKILL)") == 1
 
     assert serving(Patience(BEAT_S, silent=3, dead=8), script) == 0
 

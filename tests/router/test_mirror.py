@@ -230,4 +230,4 @@ def test_a_strategy_of_others(
     mirror.take(1, there.end(1, 1.0), 1.0)
     assert pool.workers[0].load.in_flight == 0
     assert (strategy.placements, strategy.ends) == ((1, 0 if refused else 1) if hears else (0, 0))
-    assert ("a fault of its strategy" in caplog.text) == (hears and bool(fails))
+    assert ("its strategy raised an error" in caplog.text) == (hears and bool(fails))

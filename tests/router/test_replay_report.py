@@ -71,7 +71,7 @@ def test_quantiles_are_by_nearest_rank() -> None:
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (Run([sample(0.1)], [0.2]), "do not trust"),
+        (Run([sample(0.1)], [0.2]), "lacked CPU"),
         (Run([sample(0.1)], [0.0], waited_for_slot=2), "2 requests waited"),
         (Run([sample(0.1)], [0.0], interrupted=True), "interrupted"),
         (Run([Sample(0.0, 1.0, 0.5)], [0.0]), "1 answers came without usage"),

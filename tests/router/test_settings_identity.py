@@ -119,7 +119,9 @@ def test_mistakes(text: str, said: str) -> None:
 def test_mistakes_in_files(tmp_path: Path) -> None:
     """They are found when the settings are read."""
     (tmp_path / "empty").mkdir()
-    assert refused("./empty", tmp_path).endswith('empty" holds no tokenizer.json, nor another one')
+    assert refused("./empty", tmp_path).endswith(
+        'empty" holds no tokenizer.json and no other tokenizer'
+    )
     assert refused("{chat_template: none}", tmp_path).endswith("or is not a plain file")
     for text, said in (
         ("{% for %}", "line 1: "),

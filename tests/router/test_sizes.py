@@ -46,4 +46,4 @@ def test_a_fault_hides_nothing_else(told: object, caplog: pytest.LogCaptureFixtu
     found = scraped(told)
     assert 'warmroute_plugin_size{pool="a"}' not in found
     assert 'warmroute_plugin_size{pool="b"} 2.0' in found
-    assert "pool a: a fault of its strategy" in caplog.text
+    assert "pool a: its strategy raised an error" in caplog.text

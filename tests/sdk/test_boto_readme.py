@@ -1,4 +1,4 @@
-"""The script in the README does what the README says."""
+"""The script in the README, and the command that the demo prints, do what they say."""
 
 import ast
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,29 +17,35 @@ from tests.support import until
 README = Path(__file__).parents[2] / "README.md"
 
 
+class Demo(NamedTuple):
+    """One that serves."""
+
+    url: str
+    invitation: str
+    """What it prints once it goes on serving."""
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`warmroute demo`, once it has compared and goes on serving; its URL."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """`warmroute demo`, once it has compared and goes on serving."""
     folder = tmp_path_factory.mktemp("demo")
     with started(folder, "demo", "--listen", "127.0.0.1:0") as running:
-        serves = re.compile(r"on (http://[0-9.:]+), until Ctrl-C")
 
-        def url() -> str:
+        def invitation() -> str:
             assert running.process.poll() is None, running.err.read_text()
-            found = serves.search(running.out.read_text())
-            return found[1] if found else ""
+            return running.out.read_text().partition("Still serving on ")[2]
 
-        until(url, 150)
-        yield url()
+        until(lambda: "/docs" in invitation(), 150)
+        yield Demo(invitation().split()[0], invitation())
 
 
 @pytest.mark.timeout(240)  # the demo's comparison comes first
-def test_three_turns_on_one_worker(boto: Boto, demo: str) -> None:
+def test_three_turns_on_one_worker(boto: Boto, demo: Demo) -> None:
     """In ten lines, against the demo itself: ever more tokens are cached."""
     script = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
     assert "boto3.client" in script
     assert len(list(filter(None, script.splitlines()))) <= 10
-    text = script.replace("http://127.0.0.1:8080", demo)
+    text = script.replace("http://127.0.0.1:8080", demo.url)
     where = f"import sys; sys.path.insert(0, {str(boto.folder)!r})\n"
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", where + text],
@@ -53,3 +60,16 @@ def test_three_turns_on_one_worker(boto: Boto, demo: str) -> None:
     told = [ast.literal_eval(usage) for _, usage in turns]
     first, second, third = (one["prompt_tokens_details"]["cached_tokens"] for one in told)
     assert first < second < third
+
+
+@pytest.mark.timeout(240)
+def test_what_the_demo_says_to_try(demo: Demo) -> None:
+    """The same prompt twice: the second time the same worker holds it, and the header says so."""
+    (command,) = re.findall(r"^  curl .*\n.*$", demo.invitation, re.MULTILINE)
+    told = []
+    for _ in range(2):
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        told.append(dict(re.findall(r"^x-warmroute-(\w+): (.*)$", done.stdout, re.MULTILINE)))
+    assert told[0]["worker"] == told[1]["worker"]
+    assert told[0]["decision"].startswith("cold; held=0;")
+    assert re.match(r"prefix; held=[1-9]", told[1]["decision"])

@@ -181,7 +181,7 @@ def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
 
     router.call(lambda: sessions.keep_in(Others(Lease(), time.time)))
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
-    assert (reply.status_code, "Others move" in reply.text) == (503, True)
+    assert (reply.status_code, "Another request is moving" in reply.text) == (503, True)
     assert [worker.requests for worker in workers] == [[], []]
     assert router.metric("warmroute_decisions_total", pool="default", reason="bind") == 1
     until(router.idle)

@@ -154,7 +154,7 @@ def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
         ({"seed": "4294967296"}, "4294967296 is beyond 4294967295, with which no Python starts"),
         ({"hash": "md5"}, "hash"),
         ({"dtype": "a@b"}, "dtype"),
-        ({"redis": None, "coordinator": "http://c:1"}, "looked for in a redis alone"),
+        ({"redis": None, "coordinator": "http://c:1"}, "needs redis, not a coordinator"),
     ],
 )
 def test_settings_that_name_nothing(given: dict[str, Any], said: str) -> None:

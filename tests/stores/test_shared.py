@@ -127,7 +127,7 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
         store = asyncio.run(run(writes=False))
     said = "what workers computed did not come to lie there by the names of toy"
     assert store.wrong == said
-    assert set(caplog.messages) == {f"nothing will be found on L2: {said}"}
+    assert set(caplog.messages) == {f"no prompt will be found on L2: {said}"}
     assert 1200 / AGAIN_S - 1 <= len(caplog.messages) <= 1200 / AGAIN_S + 1
     assert store.written.missing >= 4 * len(caplog.messages)
     assert store.written.came == 0
@@ -287,7 +287,7 @@ def test_a_store_in_trouble_is_left_alone_for_a_while(
         asyncio.run(run())
     assert ["does not count" in caplog.messages[0], caplog.messages[1:]] == [
         True,
-        ["L2 answers again"],
+        ["the L2 store answers again"],
     ]
 
 
@@ -312,7 +312,7 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
 
     with caplog.at_level(logging.WARNING, "warmroute.tiers"):
         asyncio.run(run())
-    assert caplog.messages == [f"nothing will be found on L2: {told.wrong}"]
+    assert caplog.messages == [f"no prompt will be found on L2: {told.wrong}"]
 
 
 def test_prompts_without_ids_are_not_asked_about() -> None:

@@ -12,7 +12,7 @@ from strategies.load import BACK_S, Load
 from strategies.pace import Curve, Pace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "routing.md").read_text()
-EXAMPLE = PAGE.split("### An example")[1].split("###")[0]
+EXAMPLE = PAGE.split("### An example")[1].split("\n## ")[0]
 NOW = 1e4
 CURVE = Curve()
 CURVE.factor = CURVE.growth = 0.5

@@ -29,13 +29,13 @@ LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 @pytest.mark.parametrize(
     ("order", "reason", "said"),
     [
-        ((HOLDER, IDLE), "prefix", ("a holds most of it, 7500 of 8000", "wait, 2.000 s")),
+        ((HOLDER, IDLE), "prefix", ("a holds most of the prompt, 7500 of 8000", "wait, 2.000 s")),
         ((IDLE, HOLDER), "spill", ("a holds more, 7500 of 8000", "costs 1.300 s more", "wait")),
         ((HOLDER, FULL), "spill", ("b holds more, 7900 of 8000", "says that it is full")),
-        ((IDLE,), "cold", ("Nobody holds any of it; b is cheapest", "prefill, 0.800 s")),
+        ((IDLE,), "cold", ("No worker holds any of the prompt; b is cheapest", "prefill, 0.800 s")),
         ((LOADS,), "l2", ("b need not compute 7500 of 8000 tokens: 500 come from L1 and 7000",)),
         ((IDLE, HOLDER), "spill (gap)", ("a holds more, 7500 of 8000",)),
-        ((IDLE,), "load", ("b has least to do",)),
+        ((IDLE,), "load", ("b is least loaded",)),
         ((Candidate(Stand("c"), FREE),), "turn", ("It is c's turn.",)),
         ((Candidate(Stand("c"), FREE),), "other", ("c was chosen.",)),
     ],
@@ -46,6 +46,27 @@ def test_the_reason_is_said(
     """In one or two sentences, with the numbers that decided."""
     sentence = words(PROMPT, Decision(order, reason))
     assert all(part in sentence for part in said), sentence
+
+
+@pytest.mark.parametrize(
+    ("order", "reason", "said"),
+    [
+        ((IDLE, HOLDER), "bind", "The session starts on b. Most of the cost of b is prefill"),
+        ((HOLDER, IDLE), "session", "The session is bound to a. Most of the cost of a is wait"),
+        ((IDLE,), "rebind", "The session has lost its worker; b takes it over. "),
+        ((IDLE, HOLDER), "spill", "The session moves to b: a costs 1.300 s more. "),
+        ((Candidate(Stand("c"), FREE),), "session", "The session is bound to c."),
+        (
+            (Candidate(Stand("c"), FREE), Candidate(Stand("a"), FREE)),
+            "spill",
+            "The session moves to c: a says that it is full.",
+        ),
+    ],
+)
+def test_the_reason_in_a_session(order: tuple[Candidate, ...], reason: str, said: str) -> None:
+    """It is the session that decided, not who is least loaded."""
+    prompt = Prompt("m", 8000, (1, 2, 3), bound="a")
+    assert words(prompt, Decision(order, reason)).startswith(said)
 
 
 def test_all_is_told() -> None:

@@ -121,7 +121,9 @@ def test_a_match_below_the_threshold_counts_for_nothing(
     decision = kvaware.rank(PROMPT, workers, 0.0)
     assert (decision.candidates[0].worker.name, decision.reason) == (first, reason)
     assert {one.worker.name: one.held_tokens for one in decision.candidates} == {"a": 0, "b": held}
-    few = words(PROMPT, decision).startswith(f"Nobody holds enough of it: {first} has least to do.")
+    few = words(PROMPT, decision).startswith(
+        f"No worker holds enough of the prompt: {first} is least loaded."
+    )
     assert few is (reason == "below_threshold")
     (there,) = [one for one in decision.candidates if one.worker.name == "b"]
     kvaware.placed(PROMPT, there.worker, 0.0)
