@@ -21,10 +21,11 @@ def main() -> None:
     try:
         from router.cli import app  # noqa: PLC0415 - loading takes most of a second
 
+        obeys = app(sys.argv[1:])
         if not serves:
             signal.signal(signal.SIGTERM, _end)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        app()
+        obeys()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -1,20 +1,25 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
 
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from router import __version__
-from router.cli_serve import run_controller, serve
-from router.cli_tell import check, explain, schema
-from router.cli_try import replay, run_demo, simulate
 
-app = typer.Typer(
-    name="warmroute",
-    help="The front door for vLLM fleets that knows where the cache is warm.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+#: Where each command is. Only the one that is asked for is loaded: a server would keep the rest in
+#: memory for as long as it runs.
+COMMANDS = {
+    "serve": "router.cli_serve:serve",
+    "check": "router.cli_tell:check",
+    "controller": "router.cli_controller:run_controller",
+    "explain": "router.cli_tell:explain",
+    "schema": "router.cli_tell:schema",
+    "demo": "router.cli_try:run_demo",
+    "replay": "router.cli_try:replay",
+    "simulate": "router.cli_try:simulate",
+}
 
 
 def _show_version(wanted: bool) -> None:
@@ -23,7 +28,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, help="Print the version.")
@@ -32,11 +36,18 @@ def root(
     """Route OpenAI requests to the vLLM worker that will answer soonest."""
 
 
-app.command()(serve)
-app.command()(check)
-app.command("controller")(run_controller)
-app.command()(explain)
-app.command()(schema)
-app.command("demo")(run_demo)
-app.command()(replay)
-app.command()(simulate)
+def app(words: Sequence[str]) -> typer.Typer:
+    """Return what obeys a command line of these words: with the command that they begin with, or
+    with all commands."""
+    made = typer.Typer(
+        name="warmroute",
+        help="The front door for vLLM fleets that knows where the cache is warm.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    made.callback()(root)
+    first = words[0] if words else ""
+    for name in (first,) if first in COMMANDS else COMMANDS:
+        module, _, function = COMMANDS[name].partition(":")
+        made.command(name)(getattr(import_module(module), function))
+    return made

@@ -1,17 +1,14 @@
-"""Commands that serve: the front door, and the controller of a kvaware pool."""
+"""The command that serves as the front door."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 
-from router import __version__, controller_command, server, settings_file
-from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, err, fail, load
+from router import __version__, server, settings_file
+from router.cli_terminal import ConfigFile, Workers, address_of, err, fail
 from router.rebuild import CannotBuild
 from router.reload import Source
 from router.serve import serve as run_serve
-from router.snapshots import CannotRestore
 
 
 def serve(
@@ -39,36 +36,3 @@ def serve(
     except (CannotBuild, server.PortTaken) as error:
         raise fail(str(error)) from None
     raise typer.Exit(code)
-
-
-def run_controller(
-    config: ConfigFile,
-    listen: Annotated[
-        str, typer.Option(help="HOST:PORT of the HTTP API; its keys are those of `auth`.")
-    ] = "127.0.0.1:8090",
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(help="File the index is read from at the start and written to at the end."),
-    ] = None,
-    every: Annotated[
-        str, typer.Option(help="How often the snapshot is written in between.")
-    ] = "5m",
-    workers: Workers = None,
-) -> None:
-    """Run the index of a kvaware pool by itself, for several routers to ask."""
-    settings, _ = load(config, workers)
-    try:
-        address = address_of(listen)
-        uvloop.run(
-            controller_command.run(
-                settings,
-                address,
-                snapshot,
-                duration_of("--every", every),
-                lambda url: err.print(f"Warmroute controller listens on {url}", markup=False),
-            )
-        )
-    except ValueError as error:
-        raise fail(f"--listen: {error}", 2) from None
-    except (CannotBuild, server.PortTaken, CannotRestore) as error:
-        raise fail(str(error)) from None

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from router import explain as explaining
-from router import logs, settings_file
+from router import explain_told, logs, settings_file
 from router.check_live import check_live
 from router.cli_terminal import Workers, fail, load, out
+from router.explain import CannotExplain, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.settings import LogSettings, Settings
@@ -108,19 +108,19 @@ def explain(
         raise fail(f"--request {request}: {error.strerror or error}", 2) from None
     try:
         if url is None:
-            found = explaining.explained_offline(settings, path, body, str(request))
+            found = explained_offline(settings, path, body, str(request))
         else:
-            found = explaining.explained_by(url, path, body, api_key, key)
-    except explaining.CannotExplain as error:
+            found = explain_told.explained_by(url, path, body, api_key, key)
+    except CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:
         raise fail(str(error)) from None
     if as_json:
-        print(explaining.to_json(found))
+        print(explain_told.to_json(found))
     else:
-        out.print(explaining.sentence(found))
+        out.print(explain_told.sentence(found))
         # As wide as it is: names may differ at their ends alone.
-        Console(width=_WIDEST).print(explaining.table(found))
+        Console(width=_WIDEST).print(explain_told.table(found))
 
 
 def schema() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import jinja2
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -16,7 +15,6 @@ from pydantic import (
 
 from router.identity.folder import has_tokenizer
 from router.identity.hub import is_hub_id
-from router.identity.template import TOO_DEEP, ChatTemplate
 from router.settings_errors import nearest, refusal, refuse
 from router.settings_files import ReadableFile
 from router.settings_types import Model
@@ -66,6 +64,10 @@ def _is_folder(path: Path) -> bool:
 
 def _template(path: Path) -> Path:
     """Read it as it will be read. Raises ValueError with a sentence."""
+    import jinja2  # noqa: PLC0415 - takes 2 MB, which only those need who have a template
+
+    from router.identity.template import TOO_DEEP, ChatTemplate  # noqa: PLC0415
+
     try:
         ChatTemplate(path.read_text(encoding="utf-8"), {})
     except UnicodeDecodeError:

@@ -6,14 +6,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from tokenizers import Tokenizer
 
 from router.identity.exact import Exact
 from router.identity.folder import TOKENIZER
 from router.identity.probes import IMAGE, PROBES
 from router.identity.unlike import Unlike
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 #: Tokens shown before the first that differs.
 _BEFORE = 8
@@ -118,7 +121,9 @@ def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | 
     )
 
 
-def _tokenizer(path: Path | None) -> Tokenizer | None:
+def _tokenizer(path: Path | None) -> "Tokenizer | None":
+    from tokenizers import Tokenizer  # noqa: PLC0415 - takes 5 MB: who gets here has it already
+
     try:
         return Tokenizer.from_file(str(path / TOKENIZER)) if path else None
     except Exception:  # noqa: BLE001 - that library raises plain Exceptions; there is no text then

@@ -11,8 +11,8 @@ from math import inf
 
 from router.identity.agreement import Difference, State, Verdict
 from router.identity.finding import Wanted
-from router.identity.shelf import Volume
 from router.identity.sources import Kind, Origin
+from router.identity.volume import Volume
 
 #: Seconds until a worker that did not agree is asked again: doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 15.0, 3600.0

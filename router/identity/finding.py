@@ -5,16 +5,20 @@ import json
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
+from threading import Lock
 from time import monotonic
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from router.identity.agreement import answers
 from router.identity.aside import aside
 from router.identity.folder import BadFolder, has_tokenizer
 from router.identity.hub import NotFetched, snapshot
-from router.identity.shelf import Shelf, Volume
 from router.identity.sources import Kind, Origin
+from router.identity.volume import Volume
 from router.settings_identity import TokenizerSettings
+
+if TYPE_CHECKING:
+    from router.identity.shelf import Shelf
 
 log = logging.getLogger("warmroute.tokenizers")
 
@@ -67,9 +71,9 @@ class _Search:
 class Finding:
     """Finds tokenizers. `told` is called whenever a search has ended."""
 
-    def __init__(self, told: Callable[[], None], shelf: Shelf | None = None) -> None:
+    def __init__(self, told: Callable[[], None], shelf: "Shelf | None" = None) -> None:
         self._told = told
-        self._shelf = shelf or Shelf()
+        self._shelf, self._opening = shelf, Lock()
         self._searches: dict[Wanted, _Search] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -151,10 +155,19 @@ class Finding:
             if not has_tokenizer(path):
                 raise BadFolder(f"{path} is not a folder with a tokenizer here")
         keywords = json.loads(wanted.keywords)
-        volume = self._shelf.open(path, wanted.template, keywords, wanted.mode)
+        volume = self._opened().open(path, wanted.template, keywords, wanted.mode)
         if not answers(volume.exact):
             raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
         return volume
+
+    def _opened(self) -> "Shelf":
+        """Make the shelf, once. Its libraries take 10 MB: only where a tokenizer is looked for."""
+        with self._opening:
+            if self._shelf is None:
+                from router.identity.shelf import Shelf  # noqa: PLC0415
+
+                self._shelf = Shelf()
+            return self._shelf
 
 
 def _why(error: Exception, wanted: Wanted) -> str:

@@ -6,7 +6,7 @@ Nothing here keeps them: what nobody uses any more is gone.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -23,44 +23,15 @@ from router.identity.folder import (
     check_sizes,
     read_folder,
 )
-from router.identity.mistral import Mistral, MistralsLibrary, mistrals_library
+from router.identity.mistral import Mistral, mistrals_library
 from router.identity.templated import Templated
 from router.identity.trial import Opened, opened
+from router.identity.volume import OpenedLibrary, Volume
 
 #: Bytes read at once for a hash.
 _CHUNK = 1 << 20
 #: Seconds that one thread waits for another that opens the same.
 PATIENCE_S = 120.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Opened:
-    name: str
-    """The library's."""
-    why: str
-    library: "Opened | MistralsLibrary"
-
-
-@dataclass(frozen=True, eq=False)
-class Volume:
-    """What a folder, a template and keywords make: equal ones are the same object."""
-
-    path: Path
-    """A folder that it was read from."""
-    exact: Exact
-    opened: _Opened
-    sure: bool = True
-    """What is read here is what engines read; else a worker has to confirm it."""
-
-    @property
-    def library(self) -> str:
-        """What tokenizes."""
-        return self.opened.name
-
-    @property
-    def why(self) -> str:
-        """Why it is that library."""
-        return self.opened.why
 
 
 class Shelf:
@@ -69,7 +40,7 @@ class Shelf:
     def __init__(self) -> None:
         self._lock = Lock()
         self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        self._opened: WeakValueDictionary[str, _Opened] = WeakValueDictionary()
+        self._opened: WeakValueDictionary[str, OpenedLibrary] = WeakValueDictionary()
         self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
 
     def open(
@@ -103,7 +74,7 @@ class Shelf:
 
     def _library(
         self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
-    ) -> _Opened:
+    ) -> OpenedLibrary:
         config = that_count(folder.config)
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
@@ -130,16 +101,16 @@ class Shelf:
             turn.release()
 
 
-def _by_mistral(path: Path) -> _Opened:
-    return _Opened(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
+def _by_mistral(path: Path) -> OpenedLibrary:
+    return OpenedLibrary(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
 
 
-def _usual(path: Path) -> _Opened:
+def _usual(path: Path) -> OpenedLibrary:
     found = opened(path)
-    return _Opened(found.tokenizer.name, found.why, found)
+    return OpenedLibrary(found.tokenizer.name, found.why, found)
 
 
-def _way(folder: ModelFolder, found: _Opened, keywords: Mapping[str, Any]) -> Way:
+def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any]) -> Way:
     if not isinstance(found.library, Opened):
         return Mistral(found.library, keywords)
     if found.library.special_tokens is not None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from router.fleet import Fleet
 from router.identity.case import Case
 from router.identity.finding import Finding, Missing, Wanted
-from router.identity.shelf import Volume
 from router.identity.sources import Kind, Origin, at_workers, identity, is_adapter, origin
+from router.identity.volume import Volume
 from router.pool import Pool
 from router.settings_identity import TokenizerSettings
 from router.worker import Worker

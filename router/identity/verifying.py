@@ -18,7 +18,7 @@ from router.identity.asked import ID_BYTES
 from router.identity.leaving import leaves_out
 from router.identity.probes import IMAGE, NO_TOOLS, TOOLS
 from router.identity.remote import NoTokenizer, Refused, tokenize
-from router.identity.shelf import Volume
+from router.identity.volume import Volume
 from router.inquiry import Inquiries, NoAnswer
 from router.worker import Worker
 

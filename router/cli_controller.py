@@ -1,0 +1,45 @@
+"""The command that runs the controller of a kvaware pool."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from router import controller_command, server
+from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, err, fail, load
+from router.rebuild import CannotBuild
+from router.snapshots import CannotRestore
+
+
+def run_controller(
+    config: ConfigFile,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of the HTTP API; its keys are those of `auth`.")
+    ] = "127.0.0.1:8090",
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="File the index is read from at the start and written to at the end."),
+    ] = None,
+    every: Annotated[
+        str, typer.Option(help="How often the snapshot is written in between.")
+    ] = "5m",
+    workers: Workers = None,
+) -> None:
+    """Run the index of a kvaware pool by itself, for several routers to ask."""
+    settings, _ = load(config, workers)
+    try:
+        address = address_of(listen)
+        uvloop.run(
+            controller_command.run(
+                settings,
+                address,
+                snapshot,
+                duration_of("--every", every),
+                lambda url: err.print(f"Warmroute controller listens on {url}", markup=False),
+            )
+        )
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, server.PortTaken, CannotRestore) as error:
+        raise fail(str(error)) from None

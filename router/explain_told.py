@@ -1,0 +1,94 @@
+"""Explanations on the command line: asked of a router that runs, and told to people or machines."""
+
+import httpx
+import msgspec
+from rich.console import Group, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from router.explain import PATH, CannotExplain
+from strategies.explain import Explanation
+
+#: Seconds that a running router may take.
+PATIENCE_S = 30.0
+
+
+def explained_by(
+    url: str, path: str, body: bytes, api_key: str | None, key: str = ""
+) -> Explanation:
+    """Ask the router at `url`, as `explained`. Raises CannotExplain."""
+    fields = {"content-type": "application/json"}
+    if api_key:
+        fields["authorization"] = f"Bearer {api_key}"
+    try:
+        answer = httpx.post(
+            url.rstrip("/") + PATH,
+            params={"path": path, "key": key} if key else {"path": path},
+            content=body,
+            headers=fields,
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        raise CannotExplain(f"{url} is not a URL: write http://host:port") from None
+    except httpx.HTTPError as error:
+        raise CannotExplain(f"{url} does not answer: {error}") from None
+    if answer.status_code != 200:
+        raise CannotExplain(f"{url} answered {answer.status_code}: {_said(answer)}")
+    try:
+        return msgspec.json.decode(answer.content, type=Explanation)
+    except msgspec.DecodeError as error:
+        raise CannotExplain(f"{url} gave no explanation: {error}") from None
+
+
+def _said(answer: httpx.Response) -> str:
+    """Return what an error says, where it is one of a router's."""
+    try:
+        return msgspec.json.decode(answer.content, type=_Refusal).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return answer.text[:500]
+
+
+class _Why(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    """An error in OpenAI's shape."""
+
+    error: _Why
+
+
+def to_json(explanation: Explanation) -> str:
+    """For machines."""
+    return msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode()
+
+
+def sentence(explanation: Explanation) -> Group:
+    """For people: what was asked, and why the first worker is first."""
+    model = explanation.model or "(no model)"
+    where = f", pool {explanation.pool}" if explanation.pool else ""
+    about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
+    return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
+
+
+def table(explanation: Explanation) -> Table:
+    """Return the terms, in seconds, the best worker first."""
+    found = Table(box=None, pad_edge=False)
+    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
+    for heading in headings:
+        justify: JustifyMethod = "left" if heading == "worker" else "right"
+        found.add_column(heading, justify=justify, no_wrap=True)
+    for term in explanation.workers:
+        seconds = (
+            term.wait,
+            term.prefill,
+            term.price,
+            term.decode,
+            term.room,
+            term.home,
+            term.total,
+        )
+        cells = (f"{value:.3f}" for value in seconds)
+        found.add_row(Text(term.worker), str(term.held_tokens), *cells)
+    return found
