@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 #: An installed application has a scheme of its own (`app://`, `tauri://`); no page can take one.
 _APPLICATION = re.compile(rb"(?!https?:)[a-z][a-z0-9+.-]*://[^,]*")
-_WEB = re.compile(rb"https?://(?:\[([^\]]*)\]|([^:/]*))(?::[0-9]*)?")
+_WEB = re.compile(rb"https?://(?:\[([^\]]+)\]|([^:/]*))(?::[0-9]*)?")
 _NAMED_HOST = re.compile(rb"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
 
 

@@ -36,6 +36,8 @@ KEY = "sk-door-0123456789"
         ("http://evil.example,app://x", "127.0.0.1", True),
         ("app://x,http://127.0.0.1", "127.0.0.1", True),
         ("http://", "", True),
+        ("http://[]", "127.0.0.1", True),
+        ("http://[]:80", "", True),
         ("http://127.0.0.1:8080", "127.0.0.1:8080", False),
         ("http://127.0.0.1:3000", "llm.internal", False),
         ("http://LOCALHOST:3000", "127.0.0.1:8080", False),
