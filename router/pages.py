@@ -1,8 +1,9 @@
 """Whether a request comes from a web page of somebody else's. Pure.
 
 A browser sends what any page tells it to, also to addresses that only its own machine can reach;
-and a page whose name is made to lead there reads the answers too (DNS rebinding). But it says for
-which page it asks: `Origin` (fetch.spec.whatwg.org, "origin header"; other clients send none).
+and a page whose name is made to lead there reads the answers too (DNS rebinding). But with all that
+could have an effect, it says for which page it asks: `Origin` (fetch.spec.whatwg.org, "origin
+header"). A GET may come without; clients that are no browsers send none.
 """
 
 import re
