@@ -132,6 +132,10 @@ def test_none_is_something_else_than_nothing() -> None:
             "auth: {keys: [{name: key-2, key: '${ONE}'}, '${TWO}']}",
             ['auth.keys[1]: "key-2" is already the name of [0]'],
         ),
+        (  # who signs nothing at all would have this one
+            "sagemaker: {sigv4: [{access_key: '', secret_key: '${ONE}'}]}\nauth: none",
+            ['sagemaker.sigv4[0].access_key: "" is not a name'],
+        ),
         ("admin: {keys: []}", ["admin.keys: must not be empty"]),
         ("admin: {keys: ['${ONE}', '${ONE}']}", ["admin.keys[1]: the same key as [0]"]),
         ("admin: {listen: 9090}", ["admin.listen: 9090 is not an address"]),
