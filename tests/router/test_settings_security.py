@@ -136,6 +136,15 @@ def test_none_is_something_else_than_nothing() -> None:
             "sagemaker: {sigv4: [{access_key: '', secret_key: '${ONE}'}]}\nauth: none",
             ['sagemaker.sigv4[0].access_key: "" is not a name'],
         ),
+        (  # logs, turns and caches know a key by its name
+            "sagemaker: {sigv4: [{access_key: A, secret_key: '${ONE}'}, {access_key: A, secret_key:"
+            " '${TWO}'}, {access_key: b, secret_key: '${ONE}'}]}\n"
+            "auth: {keys: [{name: b, key: '${TWO}'}]}",
+            [
+                'sagemaker.sigv4[1].access_key: "A" is already the name of sagemaker.sigv4[0]',
+                'sagemaker.sigv4[2].access_key: "b" is already the name of auth.keys[0]',
+            ],
+        ),
         ("admin: {keys: []}", ["admin.keys: must not be empty"]),
         ("admin: {keys: ['${ONE}', '${ONE}']}", ["admin.keys[1]: the same key as [0]"]),
         ("admin: {listen: 9090}", ["admin.listen: 9090 is not an address"]),
