@@ -106,7 +106,8 @@ def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
 
         Where keys have caches of their own, `key` is the name of the one it would come with.
         """
-        explanation = await explained(fleet, router, path, await request.body(), key)
+        body, asker = await request.body(), request.state.tenant
+        explanation = await explained(fleet, router, path, body, key=key, asker=asker)
         return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

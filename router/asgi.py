@@ -67,7 +67,7 @@ def _scope(exchange: Exchange) -> Message:
         "headers": exchange.headers,
         "client": None,
         "server": None,
-        "state": {},
+        "state": {"tenant": exchange.tenant},
     }
 
 

@@ -72,8 +72,8 @@ class ForeignPage(DoorError):
 
     def __init__(self, origin: str) -> None:
         super().__init__(
-            f"Web pages of {origin[:200]!r} may not send requests here: `cors` in the router's"
-            " settings lets them, and so do keys (`auth`)."
+            f"Web pages of {origin[:200]!r} may not send requests here: in the router's settings"
+            " keys (`auth`) let them, and `cors` on the inference paths."
         )
 
 

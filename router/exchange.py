@@ -13,6 +13,7 @@ from router.sagemaker import errors as aws
 from router.sagemaker.paths import speaks_aws
 
 if TYPE_CHECKING:
+    from router.salts import Salts
     from router.sessions.sessions import Sessions
     from router.sessions.visit import Visit
 
@@ -78,6 +79,7 @@ class Exchange:
         "path",
         "query",
         "refusal",
+        "salts",
         "served",
         "started",
         "task",
@@ -101,6 +103,8 @@ class Exchange:
         self.identity = head.identity or new_id()
         self.tenant = ""
         """Name of the door key that was shown."""
+        self.salts: Salts | None = None
+        """Whose it is among them, by that name."""
         self.refusal: DoorError | None = None
         """The answer, if its head was reason enough to refuse it."""
         self.body = b""

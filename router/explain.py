@@ -31,7 +31,7 @@ class Decides(Protocol):
     ) -> tuple[Decision, Waits]:
         """What would be decided, and what the request would wait for first."""
 
-    def as_from(self, endpoint: Endpoint, request: Request, key: str) -> None:
+    def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
         """Read a request as one that came with the key of that name. Raises BadRequest."""
 
 
@@ -40,15 +40,16 @@ class CannotExplain(Exception):
 
 
 async def explained(
-    fleet: Fleet, router: Decides, path: str, body: bytes, key: str = ""
+    fleet: Fleet, router: Decides, path: str, body: bytes, *, key: str = "", asker: str = ""
 ) -> Explanation:
     """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError.
 
-    `key` is the name of the one it would come with, where keys have caches of their own.
+    `key` is the name of the one it would come with, where keys have caches of their own; `asker`
+    that of the one who wants to know.
     """
     endpoint = _endpoint(path)
     request = parse(endpoint, body, b"application/json")
-    router.as_from(endpoint, request, key)
+    router.as_from(endpoint, request, key, asker)
     pool, request.model, workers = fleet.route(request.model)
     asked = pool.prompts.asked.get(request.model)
     if asked is None:

@@ -18,6 +18,7 @@ from router.pages import is_foreign
 from router.protocol import PROBES
 from router.sagemaker.paths import Operation, route
 from router.sagemaker.sigv4 import Signed
+from router.salts import Salts
 from router.settings import KeySettings, Settings
 
 #: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
@@ -63,9 +64,11 @@ class Gate:
         elsewhere: Keys | None,
         cors: Cors | None = None,
         further: Callable[[str], Place | None] | None = None,
+        salts: Salts | None = None,
     ) -> None:
-        """`further` knows paths that no table can hold."""
+        """`further` knows paths that no table can hold; `salts` are those of all keys."""
         self._further = further
+        self._salts = salts
         self._places = dict(places)
         self._elsewhere = Place(elsewhere, None, -1)
         self._cors = cors
@@ -79,7 +82,7 @@ class Gate:
             name = keys.who(exchange.headers)
             if name is None:
                 raise WrongKey
-            exchange.tenant = name
+            exchange.tenant, exchange.salts = name, self._salts
         if method is not None and exchange.method != method:
             raise WrongMethod(exchange.method, method)
         if longest < 0:
@@ -132,7 +135,7 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
         places[EXPLAIN] = Place(admin, "POST", settings.limits.body)
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     cors = Cors(settings.cors) if settings.cors else None
-    return Gate(places, _either(settings), cors, _sagemaker(settings, door))
+    return Gate(places, _either(settings), cors, _sagemaker(settings, door), Salts(settings))
 
 
 def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:

@@ -1,8 +1,9 @@
 """Whether a request comes from a web page of somebody else's. Pure.
 
 A browser sends what any page tells it to, also to addresses that only its own machine can reach;
-and a page whose name is made to lead there reads the answers too (DNS rebinding). But it says for
-which page it asks: `Origin` (fetch.spec.whatwg.org, "origin header"; other clients send none).
+and a page whose name is made to lead there reads the answers too (DNS rebinding). But with all that
+could have an effect, it says for which page it asks: `Origin` (fetch.spec.whatwg.org, "origin
+header"). A GET may come without; clients that are no browsers send none.
 """
 
 import re
@@ -11,7 +12,7 @@ from ipaddress import ip_address
 
 #: An installed application has a scheme of its own (`app://`, `tauri://`); no page can take one.
 _APPLICATION = re.compile(rb"(?!https?:)[a-z][a-z0-9+.-]*://[^,]*")
-_WEB = re.compile(rb"https?://(?:\[([^\]]*)\]|([^:/]*))(?::[0-9]*)?")
+_WEB = re.compile(rb"https?://(?:\[([^\]]+)\]|([^:/]*))(?::[0-9]*)?")
 _NAMED_HOST = re.compile(rb"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
 
 

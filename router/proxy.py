@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
-from router.errors import BadRequest, DoorError, NoWorker
+from router.errors import DoorError, NoWorker
 from router.events import error_event
 from router.exchange import Exchange
 from router.failover import Failover
@@ -220,7 +220,8 @@ class Proxy:
         self._limits.check(endpoint, request)
         if named := header(exchange.headers, PREFIX_AWARE_ID):
             request.prompt_cache_key = named.decode("latin-1")
-        salt = self._salts.give(endpoint, request, exchange.tenant)
+        salts = exchange.salts
+        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = self._fleet.route(request.model, in_session=True)
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
@@ -266,19 +267,9 @@ class Proxy:
             return decision, "place"
         return decision, "held" if self._holding.takes(decision) else ""
 
-    def as_from(self, endpoint: Endpoint, request: Request, key: str) -> None:
+    def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
         """Read a request as one that came with the key of that name. Raises BadRequest."""
-        if key and key not in self._salts:
-            known = ", ".join(self._salts) or "none here"
-            raise BadRequest(
-                f"{key!r} is no key with a cache of its own; there are {known}.", param="key"
-            )
-        if key:
-            self._salts.give(endpoint, request, key)
-        elif self._salts:
-            raise BadRequest(
-                "Each key has a cache of its own: say whose, by its name.", param="key"
-            )
+        self._salts.give(endpoint, request, self._salts.meant(key, asker))
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool

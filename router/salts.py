@@ -6,10 +6,9 @@ somebody else has sent the same prompt. vLLM keeps prompts of different `cache_s
 its key, whatever it asks for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from hmac import new
-from secrets import token_hex
 
 from router.errors import BadRequest
 from router.openai import Endpoint, Request
@@ -24,28 +23,39 @@ _UNCACHED = frozenset(("/tokenize", "/detokenize"))
 
 
 class Salts:
-    """The salt of each key; none unless keys are to have caches of their own."""
+    """The salt of each key; none unless keys are to have caches of their own.
 
-    __slots__ = ("_by_name", "_others")
+    What came in by one file's keys gets its salt from there: others may have their names by then.
+    """
+
+    __slots__ = ("_by_name", "_operators")
 
     def __init__(self, settings: Settings) -> None:
-        self._others = token_hex()
+        self._operators = bool(settings.admin.keys)
         self._by_name: Mapping[str, str] = {}
         if settings.auth is not None and settings.auth.separate_caches:
             keys = {key.name: key.key for key in settings.door_keys}
             keys |= {key.access_key: key.secret_key for key in settings.sagemaker.sigv4}
             self._by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
 
-    def __bool__(self) -> bool:
-        """Whether keys have caches of their own."""
-        return bool(self._by_name)
+    def meant(self, key: str, asker: str) -> str:
+        """Return the name of the key whose cache `asker`, also one's name, wants to know about.
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
-
-    def __iter__(self) -> Iterator[str]:
-        """Names of the keys."""
-        return iter(self._by_name)
+        Operators say whose; any other key is told of its own alone. Raises BadRequest.
+        """
+        told = ""
+        if self._by_name and not self._operators:
+            key = key or asker
+            if key != asker:
+                told = "Without `admin.keys`, each key is told of its own cache alone."
+        elif self._by_name and not key:
+            told = "Each key has a cache of its own: say whose, by its name."
+        elif key and key not in self._by_name:
+            known = ", ".join(self._by_name) or "none here"
+            told = f"{key!r} is no key with a cache of its own; there are {known}."
+        if told:
+            raise BadRequest(told, param="key")
+        return key
 
     def give(self, endpoint: Endpoint, request: Request, name: str) -> bytes:
         """Give a request the salt of the key of that name; return the field for its body, if any.
@@ -55,8 +65,7 @@ class Salts:
         """
         if not self._by_name or endpoint.form or endpoint.path in _UNCACHED:
             return b""
-        # (A key may be gone by now whose request waited: that shares a cache with nobody.)
-        salt = self._by_name.get(name) or _salt(self._others, name.encode())
+        salt = self._by_name[name]
         own = request.cache_salt
         if own is not None:
             if not isinstance(own, str) or not own:

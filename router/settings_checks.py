@@ -150,6 +150,14 @@ def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
             "opens SageMaker's paths alone, and nothing says who may use the others, such as /v1:"
             " give auth: {keys: [...]}, or write auth: none to let everyone in",
         )
+    names: dict[str, KeyPath] = {}
+    for owner, listed, field in (("auth", "keys", "name"), ("sagemaker", "sigv4", "access_key")):
+        for path, key in _items(_get(given, owner), listed, (owner,)):
+            name = _get(key, field)
+            first = names.setdefault(name, path) if isinstance(name, str) else path
+            if first != path and field == "access_key":
+                message = f"{shown(name)} is already the name of {dotted(first)}"
+                yield refusal((*path, field), message)
 
 
 def _duration(value: object, default: float) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from router.settings_types import Capacity, Model, ModelName, Some
+from router.settings_types import Capacity, Model, ModelName, Name, Some
 from router.units import Secret, shown
 
 ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
@@ -54,7 +54,7 @@ class EndpointSettings(Model):
 class SigningKeySettings(Model):
     """A pair of keys as AWS has them."""
 
-    access_key: str
+    access_key: Name
     """Which one it is: sent with every request. Required."""
     secret_key: Secret
     """What requests are signed with: `${NAME}` or `file:/path`. Required."""

@@ -49,6 +49,7 @@ class Answer(Exchange):
         self.left = outer.left
         outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
+        self.salts = outer.salts
         self.part = visit
         self._framed = framed
         self._converts = converts and not framed

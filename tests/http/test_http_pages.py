@@ -36,6 +36,8 @@ KEY = "sk-door-0123456789"
         ("http://evil.example,app://x", "127.0.0.1", True),
         ("app://x,http://127.0.0.1", "127.0.0.1", True),
         ("http://", "", True),
+        ("http://[]", "127.0.0.1", True),
+        ("http://[]:80", "", True),
         ("http://127.0.0.1:8080", "127.0.0.1:8080", False),
         ("http://127.0.0.1:3000", "llm.internal", False),
         ("http://LOCALHOST:3000", "127.0.0.1:8080", False),
@@ -108,7 +110,9 @@ def test_pages_that_are_let_in(named: Router, route: MakeRouter, worker: Stub) -
     assert (
         asked(named, CHAT, PAGE).status_code == asked(named, "/v1/models", PAGE).status_code == 200
     )
-    assert asked(named, "/workers", PAGE).status_code == 403
+    told = asked(named, "/workers", PAGE)
+    assert told.status_code == 403
+    assert "`cors` on the inference paths" in error_of(told)["message"]  # it is named there already
     assert asked(named, CHAT, EVIL).status_code == 403
     everyone = route(workers=[worker.url], cors=["*"])
     assert asked(everyone, CHAT, EVIL).status_code == 200

@@ -132,6 +132,19 @@ def test_none_is_something_else_than_nothing() -> None:
             "auth: {keys: [{name: key-2, key: '${ONE}'}, '${TWO}']}",
             ['auth.keys[1]: "key-2" is already the name of [0]'],
         ),
+        (  # who signs nothing at all would have this one
+            "sagemaker: {sigv4: [{access_key: '', secret_key: '${ONE}'}]}\nauth: none",
+            ['sagemaker.sigv4[0].access_key: "" is not a name'],
+        ),
+        (  # logs, turns and caches know a key by its name
+            "sagemaker: {sigv4: [{access_key: A, secret_key: '${ONE}'}, {access_key: A, secret_key:"
+            " '${TWO}'}, {access_key: b, secret_key: '${ONE}'}]}\n"
+            "auth: {keys: [{name: b, key: '${TWO}'}]}",
+            [
+                'sagemaker.sigv4[1].access_key: "A" is already the name of sagemaker.sigv4[0]',
+                'sagemaker.sigv4[2].access_key: "b" is already the name of auth.keys[0]',
+            ],
+        ),
         ("admin: {keys: []}", ["admin.keys: must not be empty"]),
         ("admin: {keys: ['${ONE}', '${ONE}']}", ["admin.keys[1]: the same key as [0]"]),
         ("admin: {listen: 9090}", ["admin.listen: 9090 is not an address"]),
