@@ -10,8 +10,8 @@ from router.identity.agreement import Difference, State, Verdict
 from router.identity.case import DATED_S, FIRST_S, LONGEST_S, Case
 from router.identity.finding import Wanted
 from router.identity.recount import Recount
-from router.identity.shelf import Volume
 from router.identity.sources import Kind, Origin
+from router.identity.volume import Volume
 
 AGREES = Verdict(State.AGREES, "")
 UNVERIFIED = Verdict(State.UNVERIFIED, "")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from router.identity.finding import Finding, Wanted
-from router.identity.shelf import Shelf, Volume
+from router.identity.shelf import Shelf
 from router.identity.sources import Kind
+from router.identity.volume import Volume
 from tests.identity_live.models import OTHER, make_model
 
 
