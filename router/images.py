@@ -1,12 +1,12 @@
 """Counts what is no text among the parts of messages: images, sounds and the like."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from router.errors import BadRequest
-from router.openai import UNEXPECTED, entries, is_list
+from router.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
 
 T = TypeVar("T")
 
@@ -29,6 +29,8 @@ _WORDS = frozenset(
     )
 )
 
+_TOO_MANY = "A message has too many parts, or one that is not an object."
+
 
 class _Part(msgspec.Struct):
     type: Any = None
@@ -41,26 +43,33 @@ class _Part(msgspec.Struct):
 _part = msgspec.json.Decoder(_Part).decode
 
 
-def others(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """Count the parts that are not text in what may be a list of parts.
+def others(parts: Sequence[msgspec.Raw], *, outermost: bool = True) -> int:
+    """Count those of a message's parts that are not text.
 
     Raises BadRequest: a list that is too much to look at might hold nothing else.
     """
+    if len(parts) > MOST_ENTRIES:
+        raise BadRequest(_TOO_MANY)
+    count = 0
+    for entry in parts:
+        part = _decoded(_part, entry)
+        if part is None:
+            count += listed(entry, outermost=False) if outermost else 0
+        elif not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
+            count += 1
+        elif outermost:
+            count += listed(part.content, outermost=False)
+    return count
+
+
+def listed(raw: msgspec.Raw, *, outermost: bool = True) -> int:
+    """The same of what may be a list of parts: anything else, a text say, has none."""
     if not is_list(raw):
         return 0
     found = entries(raw)
     if found is None:
-        raise BadRequest("A message has too many parts, or one that is not an object.")
-    count = 0
-    for entry in found:
-        part = _decoded(_part, entry)
-        if part is None:  # a string, which is text
-            continue
-        if not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
-            count += 1
-        elif outermost:
-            count += others(part.content, outermost=False)
-    return count
+        raise BadRequest(_TOO_MANY)
+    return others(found, outermost=outermost)
 
 
 def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:

@@ -1,14 +1,15 @@
 """What one request may ask for, so that no single one takes a worker down.
 
-Numbers are cheap to judge. Lists are decoded only where they could be over their limit: many
-requests are too short for that, and in most of them no message is a list of parts.
+Numbers are cheap to judge. Parts of messages are decoded only where there could be too many images
+among them: in most requests no message is a list of parts.
 """
 
 from collections.abc import Sequence
 
 from router.errors import BadRequest
-from router.images import others
-from router.openai import Endpoint, Message, Prompted, Request, is_list, messages
+from router.images import listed, others
+from router.messages import Message, is_list, messages
+from router.openai import Endpoint, Prompted, Request
 from router.settings import LimitSettings
 
 
@@ -38,14 +39,17 @@ class Limits:
 
     def _check_list(self, field: str, found: Sequence[Message]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        size, lists = 0, []
+        size, parts, outputs = 0, [], []
         for one in found:
-            for parts in (one.content, one.output):
-                if parts and is_list(parts):
-                    size += len(parts)
-                    lists.append(parts)
-        if size > 3 * self._images:  # `{}` is a part, and there are commas
-            _check_count(field, "images", sum(map(others, lists)), self._images)
+            if isinstance(one.content, list):
+                size += sum(map(len, one.content))
+                parts.append(one.content)
+            if one.output and is_list(one.output):
+                size += len(one.output)
+                outputs.append(one.output)
+        if size > 2 * self._images:  # `{}` is a part
+            count = sum(map(others, parts)) + sum(map(listed, outputs))
+            _check_count(field, "images", count, self._images)
 
 
 def _check_number(field: str, value: object, limit: int) -> None:

@@ -3,15 +3,16 @@
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
-from struct import Struct
 from typing import Any
 
 import msgspec
 import python_multipart
+from msgspec.structs import asdict
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field
 
 from router.errors import BadRequest
+from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 
 
 class Prompted(Enum):
@@ -60,26 +61,9 @@ ENDPOINTS = {
 }
 
 
-class Message(msgspec.Struct, gc=False):
-    """What routing and the limits need of a message; of an item of `/v1/responses` too."""
-
-    role: str = ""
-    content: msgspec.Raw = msgspec.Raw()
-    output: msgspec.Raw = msgspec.Raw()
-    """What a tool returned, in `/v1/responses`."""
-    tool_calls: msgspec.Raw = msgspec.Raw()
-    reasoning: msgspec.Raw = msgspec.Raw()
-    reasoning_content: msgspec.Raw = msgspec.Raw()
-    """What it thought, and the older name of that."""
-
-
-class _Object(msgspec.Struct, gc=False):
-    """Whatever it holds."""
-
-
 #: What a field holds that should be small: of anything else only that it is there. Making Python's
 #: objects of a million of them would take a second, in which nobody is served.
-Small = str | int | float | bool | None | _Object
+Small = str | int | float | bool | None | Object
 
 
 class _Fields(msgspec.Struct, kw_only=True):
@@ -131,6 +115,12 @@ class Request(_Fields):
     """Those that are no messages are empty ones."""
 
 
+class _Large(_Fields):
+    """A request in which a list could have too many parts."""
+
+    messages: list[Unread] = []
+
+
 _SMALL = [
     field.name
     for field in msgspec.structs.fields(_Fields)
@@ -151,17 +141,9 @@ _Odd = msgspec.defstruct(
 
 
 _decode = msgspec.json.Decoder(Request).decode
+_decode_large = msgspec.json.Decoder(_Large).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
-_message = msgspec.json.Decoder(Message).decode
-_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _small = msgspec.json.Decoder(Small).decode
-_shapes = msgspec.json.Decoder(list[str | _Object]).decode
-#: What decoding raises.
-UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
-#: Elements of a list that are looked at one by one.
-MOST_ENTRIES = 16_384
-_BRACKET = (ord("["),)
-_first = Struct("B").unpack_from  # a third of what a view of it costs, and each message has one
 #: Fields of a form; Starlette, which vLLM reads forms with, takes as many.
 MOST_FIELDS = 1000
 #: A field that is written otherwise than it is meant: one reader undoes that, another does not. It
@@ -176,9 +158,16 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
     if endpoint.form:
         return msgspec.convert(_form(body, content_type), Request)
     try:
-        return _decode(body)
+        return _decode(body) if len(body) <= SAFE else _parse_large(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _parse_odd(body)
+
+
+def _parse_large(body: bytes) -> Request:
+    """Read contents only when it is known how many parts they have."""
+    fields = asdict(_decode_large(body))
+    fields["messages"] = [message.read() for message in fields["messages"]]
+    return Request(**fields)
 
 
 def _parse_odd(body: bytes) -> Request:
@@ -201,46 +190,7 @@ def _read_small(raw: msgspec.Raw) -> Small:
     try:
         return _small(raw) if len(raw) else None
     except UNEXPECTED:
-        return _Object()
-
-
-def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
-    """Return what a list holds; None if it is none, or if that is too much to look at each.
-
-    Each takes microseconds, in which nobody is served. So of a long one no more than
-    `MOST_ENTRIES` are looked at, and none where one is neither an object nor a text: no worker
-    takes those.
-    """
-    try:
-        if len(raw) > 2 * MOST_ENTRIES and len(_shapes(raw)) > MOST_ENTRIES:
-            return None
-        return _list(raw)
-    except UNEXPECTED:
-        return None
-
-
-def messages(raw: msgspec.Raw) -> list[Message]:
-    """Read a list of messages or items; none if it is no list. Raises BadRequest."""
-    found = entries(raw)
-    if found is None:
-        if is_list(raw):
-            raise BadRequest(
-                "The request has more messages than can be read, or something else among them."
-            )
-        return []
-    return [_read(entry) for entry in found]
-
-
-def is_list(raw: msgspec.Raw) -> bool:
-    """Whether what stands there can be nothing else than a list."""
-    return len(raw) > 0 and _first(raw) == _BRACKET
-
-
-def _read(raw: msgspec.Raw) -> Message:
-    try:
-        return _message(raw)
-    except UNEXPECTED:
-        return Message()
+        return Object()
 
 
 def _form(body: bytes, content_type: bytes) -> dict[str, str]:

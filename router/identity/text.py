@@ -14,16 +14,8 @@ import msgspec
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.identity.part import Part
-from router.openai import (
-    UNEXPECTED,
-    Endpoint,
-    Message,
-    Prompted,
-    Request,
-    entries,
-    is_list,
-    messages,
-)
+from router.messages import MOST_ENTRIES, UNEXPECTED, Message, messages
+from router.openai import Endpoint, Prompted, Request
 
 
 class _Kind(Enum):
@@ -49,7 +41,6 @@ _apart = attrgetter(*_APART)
 _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_content = msgspec.json.Decoder(str | None).decode
 _part = msgspec.json.Decoder(Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
@@ -109,13 +100,19 @@ def measured(endpoint: Endpoint, request: Request) -> int:
     """Return how many bytes the prompt has as it was written, or nearly so."""
     match endpoint.prompted:
         case Prompted.CHAT | Prompted.MESSAGES:
-            return sum([len(message.content) for message in request.messages])
+            return sum([_length(message.content) for message in request.messages])
         case Prompted.COMPLETION:
             return len(request.prompt)
         case Prompted.INPUT | Prompted.RESPONSES:
             return len(request.input)
         case Prompted.NOTHING:
             return 0
+
+
+def _length(content: str | list[msgspec.Raw] | None) -> int:
+    if isinstance(content, str):
+        return len(content) if content.isascii() else len(content.encode())
+    return sum(map(len, content)) if content else 0
 
 
 def _conversation(head: bytes, found: Sequence[Message]) -> Text:
@@ -125,15 +122,17 @@ def _conversation(head: bytes, found: Sequence[Message]) -> Text:
     plain = True
     for message in found:
         pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
-        content = _read(message.content)
-        if isinstance(content, list):
+        content = message.content
+        if isinstance(content, str):
+            pieces.append(content.encode())
+        elif content is not None and len(content) > MOST_ENTRIES:
+            pieces += map(bytes, content)
+        elif content is not None:
             for part in content:
                 piece, kind = _piece(part)
                 pieces.append(piece)
                 others += kind is _Kind.MEDIUM
                 plain &= kind is _Kind.TEXT
-        else:
-            pieces.append(content)
         if message.tool_calls:
             pieces.append(bytes(message.tool_calls))
         thought = message.reasoning or message.reasoning_content
@@ -168,18 +167,6 @@ def _spelled(raw: msgspec.Raw) -> bytes:
         return _sorted(_any(raw))
     except (*UNEXPECTED, ValueError, TypeError):
         return bytes(raw)
-
-
-def _read(raw: msgspec.Raw) -> bytes | list[msgspec.Raw]:
-    """Return the text of a message, or its parts."""
-    if is_list(raw):
-        found = entries(raw)
-        return bytes(raw) if found is None else found
-    try:
-        content = _content(raw) if raw else None
-    except UNEXPECTED:
-        return bytes(raw)
-    return (content or "").encode()
 
 
 def _piece(raw: msgspec.Raw) -> tuple[bytes, _Kind]:

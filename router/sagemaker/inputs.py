@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from router.errors import BadRequest
-from router.openai import UNEXPECTED
+from router.messages import UNEXPECTED
 
 #: Theirs → OpenAI's and vLLM's. What is not here is not passed on.
 _SAME = {

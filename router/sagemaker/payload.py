@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from router.errors import BadRequest
-from router.openai import UNEXPECTED
+from router.messages import UNEXPECTED
 from router.sagemaker.inputs import as_completion, is_given
 
 

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from router.errors import BadRequest
-from router.images import others
-from router.openai import ENDPOINTS, MOST_ENTRIES, MOST_FIELDS, entries, messages, parse
+from router.images import listed as others
+from router.messages import MOST_ENTRIES, entries, messages
+from router.openai import ENDPOINTS, MOST_FIELDS, parse
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 AUDIO = ENDPOINTS["/v1/audio/transcriptions"]

@@ -1,0 +1,91 @@
+"""Contents of messages: decoded where they stand, or with care where they could be too much."""
+
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router import openai
+from router.errors import BadRequest
+from router.identity.text import Text, canonical, measured
+from router.limits import Limits
+from router.messages import MOST_ENTRIES, SAFE
+from router.openai import ENDPOINTS, parse
+from router.settings import LimitSettings
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+PART: st.SearchStrategy[object] = st.sampled_from(
+    [
+        {"type": "text", "text": "a\n\u00e9"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "tool_result", "content": [{"type": "image"}]},
+        "plain",
+        7,
+        None,
+        [],
+    ]
+)
+CONTENT = st.one_of(
+    st.text(st.characters(codec="utf-8")), st.lists(PART, max_size=4), st.none(), st.integers()
+)
+
+
+def text(body: bytes, most: int | None = None) -> Text:
+    """What makes the prompt what it is; with care if it is longer than `most`."""
+    with pytest.MonkeyPatch.context() as patched:
+        if most is not None:
+            patched.setattr(openai, "SAFE", most)
+        return canonical(CHAT, parse(CHAT, body, b""))
+
+
+def length(message: dict[str, object]) -> int:
+    """Bytes of a message's content."""
+    match message["content"]:
+        case None:
+            return 0
+        case str(content):
+            return len(content.encode())
+        case list(parts):
+            return sum(len(json.dumps(part)) for part in parts)
+        case other:
+            return len(json.dumps(other))
+
+
+@given(st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": CONTENT}), max_size=4))
+def test_both_ways_find_the_same(messages: list[dict[str, object]]) -> None:
+    """Whatever stands there, a text of any kind or none."""
+    body = json.dumps({"model": "m", "n": 2, "messages": messages}).encode()
+    quick, careful = text(body), text(body, most=0)
+    assert (quick.data, quick.parts, quick.plain) == (careful.data, careful.parts, careful.plain)
+    request = parse(CHAT, body, b"")
+    assert (request.model, request.n) == ("m", 2)
+    assert measured(CHAT, request) == sum(length(message) for message in messages)
+
+
+@pytest.mark.parametrize("content", [b'"\xff"', b"7", b'{"a":1}'])
+def test_a_content_that_is_none(content: bytes) -> None:
+    """It is for the worker to judge, and equal ones are equal."""
+    body = b'{"messages":[{"role":"user","content":"Hello"},{"role":"user","content":%b}]}'
+    found = text(body % content)
+    assert found.data.startswith(b"\x1euser\x1fHello\x1euser\x1f")
+    assert found.data == text(body % content).data != text(body % b'"other"').data
+
+
+@pytest.mark.parametrize("element", ["{}", "1", '""', '{"type":"text","text":""}'])
+@pytest.mark.parametrize("more", [0, SAFE])
+def test_too_many_parts(element: str, more: int) -> None:
+    """They are refused, and of a million of them no objects are made but the smallest."""
+    count = max(MOST_ENTRIES + 1, more)
+    body = f'{{"messages":[{{"content":[{",".join([element] * count)}]}}]}}'.encode()
+    tracemalloc.start()
+    try:
+        request = parse(CHAT, body, b"")
+        with pytest.raises(BadRequest, match="too many parts"):
+            Limits(LimitSettings()).check(CHAT, request)
+        canonical(CHAT, request)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < max(10 * len(body), 16 * SAFE)
