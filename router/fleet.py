@@ -23,6 +23,8 @@ class Fleet:
     def replace(self, pools: Sequence[Pool]) -> None:
         """Take these pools in place of those before."""
         self.pools = tuple(pools)
+        self.reads_prompts = any(pool.prompts.keyed for pool in pools)
+        """Somebody looks at what requests say."""
         self._patterns = pygtrie.CharTrie()
         for pool in pools:
             for pattern in pool.models:

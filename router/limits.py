@@ -6,9 +6,11 @@ among them: in most requests no message is a list of parts.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from router.errors import BadRequest
 from router.images import listed, others
-from router.messages import Message, is_list, messages
+from router.messages import Message, Unread, is_list, messages
 from router.openai import Endpoint, Prompted, Request
 from router.settings import LimitSettings
 
@@ -37,18 +39,22 @@ class Limits:
         if endpoint.prompted is Prompted.RESPONSES:
             self._check_list("input", messages(request.input))
 
-    def _check_list(self, field: str, found: Sequence[Message]) -> None:
+    def _check_list(self, field: str, found: Sequence[Message | Unread]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        size, parts, outputs = 0, [], []
+        size, parts, unread = 0, [], []
         for one in found:
-            if isinstance(one.content, list):
-                size += sum(map(len, one.content))
-                parts.append(one.content)
+            content = one.content
+            if isinstance(content, list):
+                size += sum(map(len, content))
+                parts.append(content)
+            elif isinstance(content, msgspec.Raw) and content and is_list(content):
+                size += len(content)
+                unread.append(content)
             if one.output and is_list(one.output):
                 size += len(one.output)
-                outputs.append(one.output)
+                unread.append(one.output)
         if size > 2 * self._images:  # `{}` is a part
-            count = sum(map(others, parts)) + sum(map(listed, outputs))
+            count = sum(map(others, parts)) + sum(map(listed, unread))
             _check_count(field, "images", count, self._images)
 
 

@@ -1,5 +1,7 @@
 """The messages of a request, and the parts of each: what is read of them, and how many at most."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Any
 
@@ -27,7 +29,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Unread(msgspec.Struct, gc=False):
-    """The same before anybody has looked at its content."""
+    """The same, but nobody has looked at its content."""
 
     role: str = ""
     content: msgspec.Raw = msgspec.Raw()
@@ -35,17 +37,6 @@ class Unread(msgspec.Struct, gc=False):
     tool_calls: msgspec.Raw = msgspec.Raw()
     reasoning: msgspec.Raw = msgspec.Raw()
     reasoning_content: msgspec.Raw = msgspec.Raw()
-
-    def read(self) -> Message:
-        """Look at it."""
-        return Message(
-            self.role,
-            _content_of(self.content),
-            self.output,
-            self.tool_calls,
-            self.reasoning,
-            self.reasoning_content,
-        )
 
 
 #: Bytes of JSON in which no list can have so many parts that making them takes long: a quarter of
@@ -57,8 +48,8 @@ MOST_ENTRIES = 16_384
 #: What decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
-_message = msgspec.json.Decoder(Message).decode
-_unread = msgspec.json.Decoder(Unread).decode
+_message: Callable[[msgspec.Raw], Message | Unread] = msgspec.json.Decoder(Message).decode
+_unread: Callable[[msgspec.Raw], Message | Unread] = msgspec.json.Decoder(Unread).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _shapes = msgspec.json.Decoder(list[str | Object]).decode
@@ -66,7 +57,7 @@ _BRACKET = (ord("["),)
 _first: Any = Struct("B").unpack_from  # a third of what a view of it costs
 
 
-def messages(raw: msgspec.Raw) -> list[Message]:
+def messages(raw: msgspec.Raw) -> list[Message | Unread]:
     """Read a list of messages or items; none if it is no list. Raises BadRequest."""
     found = entries(raw)
     if found is None:
@@ -98,19 +89,8 @@ def is_list(raw: msgspec.Raw) -> bool:
     return len(raw) > 0 and _first(raw) == _BRACKET
 
 
-def _read(raw: msgspec.Raw) -> Message:
-    try:
-        if len(raw) <= SAFE:
-            return _message(raw)
-    except UNEXPECTED:
-        pass
-    try:
-        return _unread(raw).read()
-    except UNEXPECTED:
-        return Message()
-
-
-def _content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
+def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
+    """Look at the content of a message."""
     if not raw:
         return None
     if is_list(raw):
@@ -121,3 +101,10 @@ def _content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
     except UNEXPECTED:
         return [raw]
     return text
+
+
+def _read(raw: msgspec.Raw) -> Message | Unread:
+    for decode in (_message, _unread) if len(raw) <= SAFE else (_unread,):
+        with suppress(*UNEXPECTED):
+            return decode(raw)
+    return Message()

@@ -1,13 +1,13 @@
 """The inference endpoints we speak, and what we read of a request: as little as possible."""
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import msgspec
 import python_multipart
-from msgspec.structs import asdict
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field
 
@@ -111,13 +111,15 @@ class _Fields(msgspec.Struct, kw_only=True):
 class Request(_Fields):
     """What is read of a request."""
 
-    messages: list[Message] = []
+    messages: Sequence[Message | Unread] = ()
     """Those that are no messages are empty ones."""
 
 
-class _Large(_Fields):
-    """A request in which a list could have too many parts."""
+class _Read(Request):
+    messages: list[Message] = []
 
+
+class _Unread(Request):
     messages: list[Unread] = []
 
 
@@ -140,8 +142,8 @@ _Odd = msgspec.defstruct(
 )
 
 
-_decode = msgspec.json.Decoder(Request).decode
-_decode_large = msgspec.json.Decoder(_Large).decode
+_decode: Callable[[bytes], Request] = msgspec.json.Decoder(_Read).decode
+_decode_unread: Callable[[bytes], Request] = msgspec.json.Decoder(_Unread).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
 #: Fields of a form; Starlette, which vLLM reads forms with, takes as many.
@@ -153,21 +155,15 @@ _ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *
 _FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
 
 
-def parse(endpoint: Endpoint, body: bytes, content_type: bytes) -> Request:
-    """Read what routing needs from `body`. Raises BadRequest."""
+def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool = True) -> Request:
+    """Read what routing needs from `body`; without `texts`, no contents of messages, unless they
+    are asked for. Raises BadRequest."""
     if endpoint.form:
-        return msgspec.convert(_form(body, content_type), Request)
+        return msgspec.convert(_form(body, content_type), _Read)
     try:
-        return _decode(body) if len(body) <= SAFE else _parse_large(body)
+        return _decode(body) if texts and len(body) <= SAFE else _decode_unread(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _parse_odd(body)
-
-
-def _parse_large(body: bytes) -> Request:
-    """Read contents only when it is known how many parts they have."""
-    fields = asdict(_decode_large(body))
-    fields["messages"] = [message.read() for message in fields["messages"]]
-    return Request(**fields)
 
 
 def _parse_odd(body: bytes) -> Request:

@@ -216,7 +216,7 @@ class Proxy:
         """Understand what is asked for, and who could answer."""
         started, body = monotonic(), exchange.body
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, body, kind)
+        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self._limits.check(endpoint, request)
         if named := header(exchange.headers, PREFIX_AWARE_ID):
             request.prompt_cache_key = named.decode("latin-1")

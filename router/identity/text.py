@@ -14,7 +14,7 @@ import msgspec
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.identity.part import Part
-from router.messages import MOST_ENTRIES, UNEXPECTED, Message, messages
+from router.messages import MOST_ENTRIES, UNEXPECTED, Message, Unread, content_of, messages
 from router.openai import Endpoint, Prompted, Request
 
 
@@ -109,20 +109,23 @@ def measured(endpoint: Endpoint, request: Request) -> int:
             return 0
 
 
-def _length(content: str | list[msgspec.Raw] | None) -> int:
+def _length(content: str | list[msgspec.Raw] | msgspec.Raw | None) -> int:
     if isinstance(content, str):
         return len(content) if content.isascii() else len(content.encode())
+    if isinstance(content, msgspec.Raw):
+        return len(content)
     return sum(map(len, content)) if content else 0
 
 
-def _conversation(head: bytes, found: Sequence[Message]) -> Text:
+def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
     """Role and content of each message, in order; anything unexpected as it was written."""
     pieces = [head]
     others = 0
     plain = True
     for message in found:
         pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
-        content = message.content
+        given = message.content
+        content = content_of(given) if isinstance(given, msgspec.Raw) else given
         if isinstance(content, str):
             pieces.append(content.encode())
         elif content is not None and len(content) > MOST_ENTRIES:

@@ -253,16 +253,23 @@ def counted(messages: list[Any]) -> int:
 
 
 @settings(deadline=None)
-@given(MESSAGES, st.integers(1, 5), st.integers(0, 5), st.booleans(), st.sampled_from([None, 1]))
+@given(
+    MESSAGES,
+    st.integers(1, 5),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
 def test_it_is_refused_exactly_when_it_is_too_much(
-    messages: list[Any], most: int, images: int, ascii_only: bool, indent: int | None
+    messages: list[Any], most: int, images: int, ascii_only: bool, indent: int | None, texts: bool
 ) -> None:
     """The short ways of counting agree with the long one, whatever the text and the spacing."""
     limits = Limits(LimitSettings(messages=most, images=images))
     body = json.dumps({"messages": messages}, ensure_ascii=ascii_only, indent=indent).encode()
     endpoint = ENDPOINTS[CHAT]
     too_much = len(messages) > most or counted(messages) > images
-    request = parse(endpoint, body, b"")
+    request = parse(endpoint, body, b"", texts=texts)
     if too_much:
         with pytest.raises(BadRequest) as caught:
             limits.check(endpoint, request)

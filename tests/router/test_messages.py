@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import openai
 from router.errors import BadRequest
 from router.identity.text import Text, canonical, measured
 from router.limits import Limits
@@ -32,12 +31,9 @@ CONTENT = st.one_of(
 )
 
 
-def text(body: bytes, most: int | None = None) -> Text:
-    """What makes the prompt what it is; with care if it is longer than `most`."""
-    with pytest.MonkeyPatch.context() as patched:
-        if most is not None:
-            patched.setattr(openai, "SAFE", most)
-        return canonical(CHAT, parse(CHAT, body, b""))
+def text(body: bytes, *, texts: bool = True) -> Text:
+    """What makes the prompt what it is."""
+    return canonical(CHAT, parse(CHAT, body, b"", texts=texts))
 
 
 def length(message: dict[str, object]) -> int:
@@ -57,11 +53,21 @@ def length(message: dict[str, object]) -> int:
 def test_both_ways_find_the_same(messages: list[dict[str, object]]) -> None:
     """Whatever stands there, a text of any kind or none."""
     body = json.dumps({"model": "m", "n": 2, "messages": messages}).encode()
-    quick, careful = text(body), text(body, most=0)
+    quick, careful = text(body), text(body, texts=False)
     assert (quick.data, quick.parts, quick.plain) == (careful.data, careful.parts, careful.plain)
     request = parse(CHAT, body, b"")
     assert (request.model, request.n) == ("m", 2)
     assert measured(CHAT, request) == sum(length(message) for message in messages)
+
+
+def test_without_texts_none_is_decoded() -> None:
+    """Nor in a body in which they could be too much."""
+    for size, texts, whether in ((9, True, True), (9, False, False), (SAFE, True, False)):
+        content = f'"{"x" * size}"'
+        body = f'{{"messages":[{{"role":"user","content":{content}}}]}}'.encode()
+        request = parse(CHAT, body, b"", texts=texts)
+        assert isinstance(request.messages[0].content, str) is whether
+        assert measured(CHAT, request) == size + (0 if whether else 2)
 
 
 @pytest.mark.parametrize("content", [b'"\xff"', b"7", b'{"a":1}'])
