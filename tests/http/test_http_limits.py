@@ -254,15 +254,21 @@ def counted(messages: list[Any]) -> int:
 
 @settings(deadline=None)
 @given(
-    MESSAGES,
-    st.integers(1, 5),
-    st.integers(0, 5),
-    st.booleans(),
-    st.sampled_from([None, 1]),
-    st.booleans(),
+    messages=MESSAGES,
+    most=st.integers(1, 5),
+    images=st.integers(0, 5),
+    ascii_only=st.booleans(),
+    indent=st.sampled_from([None, 1]),
+    texts=st.booleans(),
 )
 def test_it_is_refused_exactly_when_it_is_too_much(
-    messages: list[Any], most: int, images: int, ascii_only: bool, indent: int | None, texts: bool
+    *,
+    messages: list[Any],
+    most: int,
+    images: int,
+    ascii_only: bool,
+    indent: int | None,
+    texts: bool,
 ) -> None:
     """The short ways of counting agree with the long one, whatever the text and the spacing."""
     limits = Limits(LimitSettings(messages=most, images=images))
