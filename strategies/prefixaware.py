@@ -39,13 +39,15 @@ class PrefixAware:
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Cheapest worker first, each credited with the blocks it was sent."""
         match = self._tree.match(prompt.keys)
-        depths = match.held()
-        tokens = {blocks: held_tokens(prompt, blocks) for blocks in set(depths.values())}
-        held = {name: tokens[blocks] for name, blocks in depths.items()}
+        held, tokens = dict[str, int](), dict[int, int]()
+        for name, blocks in match.held().items():
+            if blocks not in tokens:  # many hold equally much
+                tokens[blocks] = held_tokens(prompt, blocks)
+            held[name] = tokens[blocks]
         candidates = self._costs.rank(prompt, workers, now, held, match=match)
         if not held:
             return Decision(candidates, "cold")
-        most = max(held.get(worker.name, 0) for worker in workers)
+        most = max([held.get(worker.name, 0) for worker in workers])
         return Decision(candidates, _reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:

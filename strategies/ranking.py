@@ -5,14 +5,14 @@ comparing them.
 """
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
-from strategies.base import Candidate, Cost, WorkerView
-from strategies.loads import Loading
+from strategies.base import Candidate, Cost
 
 #: What orders them first: total cost, wait, turn, place in the list. Then worker, prefill, price,
 #: decode, room and home in seconds, tokens held, and what of them has to be loaded.
-Row = tuple[float, float, int, int, WorkerView, float, float, float, float, float, int, Loading]
+#: (No tuple of so many: mypyc would take each apart, and put it together again.)
+Row = tuple[Any, ...]
 
 _new = tuple.__new__  # twice as fast as `Cost(...)`
 

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import cast
 
 import msgspec
+from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.identity.part import Part
@@ -37,10 +38,17 @@ _APART = (
     "thinking",
 )
 
+
+def _marked(role: str) -> bytes:
+    """Return what stands before a message of that role."""
+    return b"\x1e" + role.encode() + b"\x1f"
+
+
+_ROLES = {role: _marked(role) for role in ("system", "developer", "user", "assistant", "tool")}
 _apart = attrgetter(*_APART)
 _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
-_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_raws = msgspec.json.Decoder(list[Raw]).decode
 _part = msgspec.json.Decoder(Part).decode
 _text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
@@ -109,10 +117,10 @@ def measured(endpoint: Endpoint, request: Request) -> int:
             return 0
 
 
-def _length(content: str | list[msgspec.Raw] | msgspec.Raw | None) -> int:
+def _length(content: str | list[Raw] | Raw | None) -> int:
     if isinstance(content, str):
         return len(content) if content.isascii() else len(content.encode())
-    if isinstance(content, msgspec.Raw):
+    if isinstance(content, Raw):
         return len(content)
     return sum(map(len, content)) if content else 0
 
@@ -123,9 +131,10 @@ def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
     others = 0
     plain = True
     for message in found:
-        pieces.append(b"\x1e" + message.role.encode() + b"\x1f")
-        given = message.content
-        content = content_of(given) if isinstance(given, msgspec.Raw) else given
+        role, content = message.role, message.content
+        pieces.append(_ROLES.get(role) or _marked(role))
+        if isinstance(content, Raw):
+            content = content_of(content)
         if isinstance(content, str):
             pieces.append(content.encode())
         elif content is not None and len(content) > MOST_ENTRIES:
@@ -145,7 +154,7 @@ def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
     return Text(b"".join(pieces), parts=others, plain=plain)
 
 
-def _items(head: bytes, raw: msgspec.Raw) -> Text:
+def _items(head: bytes, raw: Raw) -> Text:
     """The input of `/v1/responses`: items, or one text. Items that are no messages, such as calls
     of tools, what these returned, and thoughts, are taken whole."""
     items = messages(raw)
@@ -160,11 +169,11 @@ def _items(head: bytes, raw: msgspec.Raw) -> Text:
     return Text(data, parts=sum(text.parts for text in texts), plain=plain)
 
 
-def _is_given(raw: msgspec.Raw) -> bool:
+def _is_given(raw: Raw) -> bool:
     return bool(raw) and bytes(memoryview(raw)[:4]) != b"null"
 
 
-def _spelled(raw: msgspec.Raw) -> bytes:
+def _spelled(raw: Raw) -> bytes:
     """The same value in the same bytes, whoever wrote it."""
     try:
         return _sorted(_any(raw))
@@ -172,7 +181,7 @@ def _spelled(raw: msgspec.Raw) -> bytes:
         return bytes(raw)
 
 
-def _piece(raw: msgspec.Raw) -> tuple[bytes, _Kind]:
+def _piece(raw: Raw) -> tuple[bytes, _Kind]:
     """Return what stands for a part of a message, and what it is."""
     try:
         part = _part(raw)
@@ -185,7 +194,7 @@ def _piece(raw: msgspec.Raw) -> tuple[bytes, _Kind]:
     return xxh3_128_digest(raw), _Kind.MEDIUM
 
 
-def _plain(raw: msgspec.Raw) -> Text:
+def _plain(raw: Raw) -> Text:
     """Text or token ids; of several prompts the first one decides."""
     try:
         text = _text(raw)
@@ -196,7 +205,7 @@ def _plain(raw: msgspec.Raw) -> Text:
     return Text(text.encode())
 
 
-def _packed(raw: msgspec.Raw) -> Text:
+def _packed(raw: Raw) -> Text:
     try:
         ids = _ids(raw)
         first = cast("list[int]", ids[0] if ids and isinstance(ids[0], list) else ids)
