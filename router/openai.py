@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -15,15 +15,15 @@ from router.errors import BadRequest
 from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 
 
-class Prompted(Enum):
+class Prompted(StrEnum):
     """Where a request keeps its prompt, if it has one that a KV cache could hold."""
 
-    CHAT = auto()
-    COMPLETION = auto()
-    INPUT = auto()
-    RESPONSES = auto()
-    MESSAGES = auto()
-    NOTHING = auto()
+    CHAT = "CHAT"
+    COMPLETION = "COMPLETION"
+    INPUT = "INPUT"
+    RESPONSES = "RESPONSES"
+    MESSAGES = "MESSAGES"
+    NOTHING = "NOTHING"
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Prompts:
     def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
-        roots = [endpoint.prompted.name, identity, _salt(request), *_named(request)]
+        roots: list[str] = [endpoint.prompted, identity, _salt(request), *_named(request)]
         if more := apart(endpoint, request):
             roots.append(more)
         root = root_key(*roots)
