@@ -7,7 +7,7 @@ import typer
 import uvloop
 
 from router import controller_command, server
-from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, err, fail, load
+from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, fail, load, tell
 from router.rebuild import CannotBuild
 from router.snapshots import CannotRestore
 
@@ -36,7 +36,7 @@ def run_controller(
                 address,
                 snapshot,
                 duration_of("--every", every),
-                lambda url: err.print(f"Warmroute controller listens on {url}", markup=False),
+                lambda url: tell(f"Warmroute controller listens on {url}"),
             )
         )
     except ValueError as error:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from router import __version__, server, settings_file
-from router.cli_terminal import ConfigFile, Workers, address_of, err, fail
+from router.cli_terminal import ConfigFile, Workers, address_of, fail, tell
 from router.rebuild import CannotBuild
 from router.reload import Source
 from router.serve import serve as run_serve
@@ -27,7 +27,7 @@ def serve(
         code = run_serve(
             source,
             processes,
-            lambda url: err.print(f"Warmroute {__version__} listens on {url}", markup=False),
+            lambda url: tell(f"Warmroute {__version__} listens on {url}"),
         )
     except settings_file.SettingsError as error:
         raise fail(str(error), 2) from None

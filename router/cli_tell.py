@@ -12,7 +12,8 @@ from rich.table import Table
 
 from router import explain_told, logs, settings_file
 from router.check_live import check_live
-from router.cli_terminal import Workers, fail, load, out
+from router.cli_consoles import out
+from router.cli_terminal import Workers, fail, load
 from router.explain import CannotExplain, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse

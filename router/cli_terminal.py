@@ -4,14 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from router import settings_file
 from router.settings_file import Loaded
 from router.units import Address, parse_duration
-
-out = Console()
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
@@ -24,9 +20,14 @@ Workers = Annotated[
 ]
 
 
+def tell(message: str) -> None:
+    """Print a line where it is no result."""
+    typer.echo(message, err=True)
+
+
 def fail(message: str, code: int = 1) -> typer.Exit:
     """Say what is wrong; return what ends the command, to be raised."""
-    err.print(message, markup=False)
+    tell(message)
     return typer.Exit(code)
 
 

@@ -7,7 +7,8 @@ import typer
 import uvloop
 
 from router import demo, logs, server
-from router.cli_terminal import address_of, err, fail, out
+from router.cli_consoles import err, out
+from router.cli_terminal import address_of, fail
 from router.replay import ReplayError, replay_trace
 from router.replay_plan import Endpoint
 from router.replay_report import to_json

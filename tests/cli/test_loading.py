@@ -8,7 +8,17 @@ import pytest
 from router.cli import COMMANDS, app
 
 #: Libraries of tokenizers and chat templates, of clients and of simulated workers.
-OTHERS = ("fastokens", "httpx", "jinja2", "numpy", "simulator", "tokenizers", "uvicorn", "zmq")
+OTHERS = (
+    "fastokens",
+    "httpx",
+    "jinja2",
+    "numpy",
+    "rich",
+    "simulator",
+    "tokenizers",
+    "uvicorn",
+    "zmq",
+)
 
 
 def test_a_server_loads_nothing_of_other_commands() -> None:
