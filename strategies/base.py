@@ -1,6 +1,6 @@
-"""The words every strategy speaks, and the protocol it follows.
+"""The types that all strategies share, and the protocol that a strategy implements.
 
-A strategy is pure: it is told the time, it is told what happened, and it answers at once. It
+A strategy is pure: the caller tells it the time and what happened, and it answers at once. It
 never reads a clock, opens a socket or waits.
 """
 
@@ -15,28 +15,28 @@ from strategies.load import Load
 from strategies.loads import Held, Loading
 from strategies.pace import Pace
 
-#: Marks an option as a size: the YAML reads `64MiB`, the strategy gets bytes.
+#: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.
 Bytes = NewType("Bytes", int)
-#: Marks an option as a duration: the YAML reads `30s`, the strategy gets seconds.
+#: Marks an option as a duration: `30s` in the YAML, seconds for the strategy.
 Seconds = NewType("Seconds", float)
 
 
 @dataclass(frozen=True)
 class Other:
-    """Marks an option as another strategy: the YAML reads its name, or a mapping with options."""
+    """Marks an option as another strategy: in the YAML, its name or a mapping with options."""
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
 
 
-#: Where blocks of 16 tokens end, as vLLM has them by default.
+#: Where blocks of 16 tokens end: vLLM's default block size.
 TOKEN_ENDS = range(0, 1 << 32, 16)
 NO_BLOCKS: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
-# Structs: a few are made for every request, and these are made ten times as fast as dataclasses.
+# Structs, because a few are created for every request: ten times as fast as dataclasses.
 class Prompt(Struct, frozen=True, gc=False):
-    """What a strategy may know of a request: sizes and keys, never the text."""
+    """What a strategy knows about a request: sizes and keys, never the text."""
 
     model: str
     """The model's name as the client wrote it."""
@@ -45,37 +45,37 @@ class Prompt(Struct, frozen=True, gc=False):
     keys: Sequence[int] = ()
     """Chained key of each full block from the start; equal keys mean equal prefixes."""
     ends: Sequence[int] = TOKEN_ENDS
-    """Units up to the end of each block, the first of them 0: `ends[n]` is what `n` keys cover."""
+    """Offset of each block's end, in units, starting with 0: `n` keys cover `ends[n]` units."""
     unit_tokens: float = 1.0
-    """Tokens of one unit: 1 where keys are over tokens, less where they are over bytes."""
+    """Tokens per unit of `ends`: 1 if units are tokens, less if they are bytes."""
     answer_tokens: int = 256
-    """Tokens the answer may take in the KV cache; an estimate where the client set no limit."""
+    """Tokens that the answer is expected to take in the KV cache; at most the client's limit."""
     estimated: bool = False
-    """`tokens` was guessed from the length of plain text, and can be corrected by a count."""
+    """`tokens` was estimated from the length of plain text; the worker's count can correct it."""
     counted: bool = False
-    """`tokens` are the engine's own, one by one."""
+    """`tokens` was counted by tokenizing: it should equal the count that the worker reports."""
     stream: bool = False
-    """Whether the first byte tells the first token (else it tells the last one)."""
+    """Whether the first byte of the answer means the first token (otherwise, the last one)."""
     blocks: Mapping[int, Sequence[int]] = NO_BLOCKS
-    """Chained keys of even blocks, as engines have them, by the tokens of a block: those sizes that
-    the pool's memory knows of. Empty where the prompt was not tokenized, or nobody asked."""
+    """Chained keys of blocks of equal size, as engines have them, by tokens per block: one entry
+    for each block size in the pool's memory. Empty if not tokenized, or if nothing needs them."""
     ids: bytes = b""
-    """Token ids, 32 bits each, where somebody asked for them."""
+    """Token ids, 32 bits each; empty unless something needs them."""
     salt: str = ""
-    """What keeps its cache apart from others', where `ids` are given."""
+    """The request's cache salt, set along with `ids`."""
     bound: str | None = None
-    """Name of the worker that the request's session is bound to; empty while it is bound to
-    nobody, None without a session."""
+    """Name of the worker that the request's session is bound to; empty for a session that is not
+    bound yet, None without a session."""
     elsewhere: bool = False
-    """Another process of this router has sent it: of its text no more is known than `keys`."""
+    """Another process of this router sent it; only sizes and `keys` are known."""
 
 
 class WorkerView(Protocol):
-    """What a strategy may see of a worker."""
+    """What a strategy can see of a worker."""
 
     @property
     def name(self) -> str:
-        """Unique in its pool, stable over reloads."""
+        """Name, unique in its pool and stable across reloads."""
 
     @property
     def load(self) -> Load:
@@ -87,39 +87,39 @@ class WorkerView(Protocol):
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens of prefixes that it keeps, on all its tiers; None where nobody has said. Then it
-        keeps `room_tokens` on its GPU, and perhaps more behind it."""
+        """Tokens of prefixes that it can keep on all its tiers; None if not configured: then it
+        keeps `room_tokens` on its GPU, and possibly more on slower tiers."""
 
     @property
     def room_tokens(self) -> int | None:
-        """Tokens that the requests running there may take; None while unknown."""
+        """Size of its GPU's KV cache, which running requests share, in tokens; None if unknown."""
 
 
 class Cost(NamedTuple):
-    """Seconds until this request's first token on one worker, and what that costs the others."""
+    """Cost of one request on one worker, in seconds: its own delay, and the delay of others."""
 
     wait: float = 0.0
-    """Prefill booked there and not yet done."""
+    """Prefill booked on the worker, or promised to it, and not done yet."""
     prefill: float = 0.0
-    """Computing the tokens of the prompt that the worker does not hold."""
+    """Computing the tokens of the prompt that the worker does not hold, or loading them."""
     price: float = 0.0
-    """What that prefill costs those who come while it lasts."""
+    """What that prefill costs the requests that come next, and those that decode there."""
     decode: float = 0.0
-    """How much slower answers are there, this one and those it joins."""
+    """How much slower answers get there: this one, and those it joins."""
     room: float = 0.0
-    """Waiting until another request leaves, where the KV cache has no room for this one."""
+    """Waiting until another request leaves, if the KV cache has no room for this one."""
     home: float = 0.0
-    """What those that follow this prompt will wait there, as busy as it has been."""
+    """How long later turns of this prompt will wait there, given how busy it has been."""
 
     @property
     def total(self) -> float:
-        """The number that is minimised, in seconds."""
+        """Sum of all terms in seconds: the number that routing minimises."""
         return self.wait + self.prefill + self.price + self.decode + self.room + self.home
 
 
-#: Where nothing is compared.
+#: The cost in strategies that do not compare costs.
 FREE = Cost()
-#: Where nothing is loaded.
+#: Nothing has to be loaded.
 NO_LOADING = Loading()
 
 
@@ -131,26 +131,27 @@ class Candidate(Struct, frozen=True, gc=False):
     held_tokens: int = 0
     """Tokens at the start of the prompt that the worker is believed to hold."""
     loading: Loading = NO_LOADING
-    """Of these, what it has to load from slower tiers; the seconds are part of `cost.prefill`."""
+    """The part of them to load from slower tiers; its seconds are included in `cost.prefill`."""
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """All eligible workers, best first: failing over is taking the next one."""
+    """All eligible workers, best first: failover takes the next one."""
 
     candidates: Sequence[Candidate]
     reason: str
-    """One word for metrics and headers: why the first is first."""
+    """Why the first worker is first, in a word, for metrics and headers (after it, perhaps a doubt
+    in brackets)."""
     stays: bool = False
-    """The others are only for when the first is lost, not for when it is full."""
+    """Use the other workers only if the first is lost, not if it is full."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What came of a request on one worker."""
+    """How a request ended on one worker."""
 
     ok: bool
-    """The worker answered to the end, and not with an error of its own."""
+    """The worker's answer was complete, and not an error of its own."""
     began: bool = True
-    """The worker may have computed some of the prompt: it did not refuse or reject it."""
+    """The worker may have computed some of the prompt (False: it refused or rejected it)."""
     first_byte_s: float | None = None
     """Seconds from booking to the first byte of the answer; None if none came."""
     prompt_tokens: int | None = None
@@ -158,51 +159,53 @@ class Outcome(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     """As the worker reported it (`usage.prompt_tokens_details.cached_tokens`)."""
     found: Held | None = None
-    """Where these lay, if the worker told."""
+    """On which tiers the cached tokens were, if the worker reported it."""
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
     computed_s: float | None = None
-    """Seconds that its prefill took there with nothing else computed meanwhile; None if unknown."""
+    """Seconds that its prefill took while the worker computed no other; None if unknown."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """For a strategy that has none."""
+    """Options of a strategy that has none."""
 
 
 class Strategy(Protocol):
-    """Three methods a request, one for a worker that lost its cache.
+    """Three methods per request, and one for a worker that has lost its cache.
 
-    Third-party strategies are found by the entry point group `warmroute.strategies`; the class
-    is made as `cls(cls.Options(**options))`, `Options` being a frozen dataclass with defaults. One
-    that builds on one of ours holds it and asks it, and does not extend it: a compiled class, as
-    in the container image, cannot be extended, and the router would not start.
+    Third-party strategies are found through the entry point group `warmroute.strategies`. The class
+    is instantiated as `cls(cls.Options(**options))`; `Options` is a frozen dataclass with defaults.
+    To build on a built-in strategy, hold an instance of it and delegate; do not subclass it. In the
+    container image those classes are compiled and cannot be subclassed, so the router would not
+    start.
 
-    One that has something to leave for the router after it also has `left() -> bytes`, and
-    `take_over(data) -> str`, which returns what that was and raises ValueError with a sentence.
+    A strategy that hands its state to the next router process also has `left() -> bytes`, and
+    `take_over(data) -> str`, which returns a description of what was taken over, or raises
+    ValueError with a sentence.
 
-    Where several processes share a port, each books what the others send too. `placed` and
-    `settled` are called for that as well if the class says `hears_others = True`: without a `rank`
-    before, and with no more of the prompt than sizes and keys. One that looks at no load says
-    `reads_load = False`, and its processes tell each other nothing.
+    If several router processes share a port, each also books the requests that the others send.
+    With `hears_others = True`, `placed` and `settled` are called for those as well: without a
+    preceding `rank`, and with only the sizes and keys of the prompt. A strategy that ignores load
+    sets `reads_load = False`; its processes then exchange nothing.
     """
 
     Options: ClassVar[type[Any]]
 
     reads_prompt: ClassVar[bool] = True
-    """Whether it looks at `Prompt.keys`; where not, they are not made."""
+    """Whether it uses `Prompt.keys`; if not, they are not computed."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Order the eligible `workers` (at least one), best first; nothing is placed yet."""
+        """Order the eligible `workers` (at least one), best first, without placing the request."""
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The request is being sent to `worker`: count it from now on."""
+        """Count the request from now on: it is being sent to `worker`."""
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """The request has ended on `candidate.worker`, well or not; once for each `placed`."""
+        """Learn how the request ended on `candidate.worker`; called once for each `placed`."""
 
     def forget(self, worker: str) -> None:
-        """That worker restarted or left: it holds nothing any more."""
+        """Drop what `worker` held: it restarted or left."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Sizes worth watching, by name, for the metrics."""
+        """Return sizes to show in the metrics, by name."""

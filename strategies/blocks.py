@@ -1,11 +1,12 @@
-"""Chained block keys: a key names a block and everything before it.
+"""Chained block keys: a key identifies a block and everything before it.
 
-Each key is the xxh3 hash of the block's bytes, seeded with the key before it. So one key stands
-for the whole path from the root, and a flat map of keys is a radix tree. A collision could only
-send a request to a worker that knows less than believed; it can never mix up answers.
+Each key is the xxh3 hash of the block's bytes, seeded with the previous key. One key therefore
+stands for the whole path from the root, and a flat map of keys is a radix tree. A hash collision
+could only send a request to a worker that holds less than predicted; it cannot mix up answers.
 
-Blocks of text grow with their depth: what matters is how much of a prompt is held, to a few parts
-in a hundred. 16 KiB are 64 keys, 256 KiB 192 instead of 1,024.
+Text blocks get larger further into the prompt, since only the share of a prompt that is held
+matters, to within a few percent. 16 KiB of text have 64 keys, and 256 KiB have 192 instead of
+1,024.
 """
 
 from bisect import bisect_right
@@ -14,11 +15,11 @@ from struct import iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
-#: Bytes of the first blocks of text when prompts are not tokenized: about 64 tokens of English.
+#: Size of the first text blocks in bytes, if prompts are not tokenized: about 64 English tokens.
 TEXT_BLOCK = 256
-#: A block is at most this part of what lies before it, or `TEXT_BLOCK`.
+#: A larger block is at most 1 / `FINENESS` of the text before it.
 FINENESS = 32
-#: Deeper than this, text has no keys.
+#: Text beyond this many bytes has no keys.
 DEEPEST = 1 << 30
 
 
@@ -36,7 +37,7 @@ TEXT_ENDS = _text_ends()
 
 
 def root_key(*identity: str) -> int:
-    """Key that precedes the first block: model, adapter, salt. Parts cannot run together."""
+    """Return the key before the first block, from model, adapter and salt, hashed part by part."""
     root = 0
     for part in identity:
         root = xxh3_64_intdigest(part.encode(), root)
@@ -44,40 +45,43 @@ def root_key(*identity: str) -> int:
 
 
 def chain(root: int, data: bytes, ends: Sequence[int] = TEXT_ENDS) -> list[int]:
-    """Return the key of every full block of `data`; a partial tail has none.
+    """Return the key of every full block of `data`; a partial last block has none.
 
-    Block n reaches from `ends[n]` to `ends[n + 1]`, in bytes.
+    Block n covers the bytes from `ends[n]` to `ends[n + 1]`.
     """
     keys = []
     key, start, digest = root, 0, xxh3_64_intdigest
     for end in ends[1 : bisect_right(ends, len(data))]:
-        key = digest(data[start:end], key)  # copying a block takes less than making a view of it
+        key = digest(data[start:end], key)  # copying a block is faster than creating a memoryview
         keys.append(key)
         start = end
     return keys
 
 
-#: Keys of even blocks have 60 bits, the highest of them set: two digits of Python's integers, which
-#: take 32 bytes instead of 48, and never zero.
+#: Keys of equal-sized blocks have 60 bits with the highest set, so they are never zero. They fit
+#: two digits of a Python integer, which then takes 32 bytes of memory; a third digit makes it 48.
 _LOW, _HIGH = (1 << 59) - 1, 1 << 59
-#: The key before those of neither adapter nor salt.
+#: Root key of prompts with neither adapter nor salt.
 _PLAIN = root_key("even", "", "") & _LOW | _HIGH
-#: Bytes of a token id.
+#: Bytes per token id.
 ID_BYTES = 4
 
 
 def even_root(adapter: str, salt: str) -> int:
-    """Key before the first even block: engines name blocks by tokens, adapter and salt."""
+    """Return the key before the first equal-sized block, from adapter and salt.
+
+    Engines, too, identify blocks by tokens, adapter and salt.
+    """
     if not adapter and not salt:
         return _PLAIN
-    return root_key("even", adapter, salt) & _LOW | _HIGH  # not kept: a salt may be megabytes
+    return root_key("even", adapter, salt) & _LOW | _HIGH  # not cached: a salt may be megabytes
 
 
 def even_chain(root: int, ids: bytes, size: int) -> list[int]:
-    """Return the key of every full block of `size` tokens; a partial tail has none.
+    """Return the key of every full block of `size` tokens; a partial last block has none.
 
-    `ids` are token ids, 32 bits each. Going on from the last key of one call with the ids that
-    follow gives the same keys as one call would.
+    `ids` are token ids, 32 bits each. A call with the last key of an earlier call as `root`
+    continues its chain: the keys are the same as those of one call with all ids.
     """
     key, width, low, high, digest = root, size * ID_BYTES, _LOW, _HIGH, xxh3_64_intdigest
     whole = ids[: len(ids) - len(ids) % width]
@@ -85,5 +89,5 @@ def even_chain(root: int, ids: bytes, size: int) -> list[int]:
 
 
 def extra_key(key: int, extra: bytes) -> int:
-    """Key of the block whose tokens give `key`, and whose name has more in it than tokens."""
+    """Return the key of a block whose tokens give `key` and whose hash covers `extra` as well."""
     return xxh3_64_intdigest(extra, key) & _LOW | _HIGH

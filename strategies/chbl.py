@@ -1,10 +1,10 @@
 """`chbl`: consistent hashing with bounded loads, on the first part of a prompt.
 
 Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018), with
-rendezvous hashing in place of a ring (Thaler, Ravishankar 1998). Nothing is remembered: many
-routers that know nothing of each other send one prefix to the same worker, and one that joins
-takes its share of the prefixes and moves no other. It sees neither what a cache holds nor how long
-a prompt is, so a router that stands alone does better with `prefixaware`.
+rendezvous hashing in place of a ring (Thaler, Ravishankar 1998). It keeps no state: many routers
+that do not communicate send a prefix to the same worker, and a worker that joins takes over its
+share of the prefixes and moves no others. It considers neither what a cache holds nor how long a
+prompt is, so a single router does better with `prefixaware`.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
 
-#: How many times the mean number of requests a worker may have and still be sent more.
+#: A worker is sent more while it has fewer requests in flight than this many times the mean.
 BOUND = 1.25
 
 
@@ -38,7 +38,7 @@ class ChblOptions:
 
 
 class Chbl:
-    """The first worker in the prefix's own order that is not above the bound."""
+    """Picks the first worker in the prefix's hash order that is below the bound."""
 
     Options: ClassVar[type[Any]] = ChblOptions
     reads_prompt: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class Chbl:
         self._prefix = options.prefix
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Those within the bound first, each part in the order of the prefix."""
+        """Put workers below the bound first, then the others, both in the prefix's hash order."""
         key = self._key(prompt)
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
@@ -58,21 +58,21 @@ class Chbl:
         return Decision([Candidate(worker, FREE) for worker in (*within, *beyond)], reason)
 
     def _key(self, prompt: Prompt) -> int:
-        """Return the key of the block where the prefix ends; a chained key names all before it."""
+        """Return the key of the block where the prefix ends: it covers all blocks up to there."""
         if not prompt.keys:
             return 0
         depth = bisect_left(prompt.ends, self._prefix / prompt.unit_tokens, 1, len(prompt.keys))
         return prompt.keys[depth - 1]
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """Do nothing: the worker's load has the booking."""
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """Do nothing: the worker's load has the booking."""
 
     def forget(self, worker: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: there is no state."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Nothing is kept."""
+        """Return nothing: there is no state."""
         return {}

@@ -1,9 +1,9 @@
-"""The cost in seconds: one number a worker, and every strategy that compares workers uses it.
+"""The cost of a request on each worker, in seconds: used by all strategies that compare workers.
 
     wait + prefill + price + decode + room + home
 
-Each term is a time that somebody waits: this request, those that decode, those that come later.
-Where a term comes from is said beside its constant.
+Each term is time that a request waits: this one, one that decodes, or one that comes later. The
+comments at the constants say where the terms come from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,28 +17,29 @@ from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
 from strategies.ranking import Ranking, Row
 
-#: Part of the prefill's seconds that each request decoding there counts: it stands still meanwhile.
+#: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
 CROWD: Final = 0.03
-#: Seconds that a full KV cache is worth: a step reads the cache once, which takes about 25 ms where
-#: it is full, on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100 80 at 2.0,
-#: L40S 48 at 0.86); over an answer of 240 tokens, half of it counted. Not the length of the answer
-#: at hand: weighed by that, a thousand tokens drive prompts from their prefixes, and gain nothing.
+#: Seconds charged for a full KV cache. Each decode step reads the cache once, which takes about
+#: 25 ms for a full one on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100
+#: 80 at 2.0, L40S 48 at 0.86); times 240 tokens of answer, half of that counted. It does not depend
+#: on the length of this request's answer: with that as a weight, answers of a thousand tokens drove
+#: prompts away from their prefixes and gained nothing.
 DECODE_S: Final = 3.0
-#: Part of a request's stay that it waits at least where there is no room for it.
+#: A request that finds no room waits at least this share of the time that requests stay.
 LEAST_WAIT: Final = 0.25
-#: Seconds that one turn waits on a worker that was busy half of the time; u / (1 - u) times as long
-#: at another share u of the time (what it was given over what it was not, both in seconds as
-#: predicted), up to `MOST_HOME`.
+#: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
+#: u it is u / (1 - u) times as long, at most `MOST_HOME` times; u is prefill booked per second, in
+#: predicted seconds.
 HOME: Final = 0.3
 MOST_HOME: Final = 4.0
-#: Seconds that one turn waits for room where the KV cache has been full, counted from this share in
-#: use: requests come and go, and one that is two thirds full on the average is full now and then.
+#: Seconds that a later turn waits for room, per share of the KV cache in use above `FULL_FROM`:
+#: usage varies, and a cache that is two thirds full on average is completely full now and then.
 FULL: Final = 4.0
 FULL_FROM: Final = 0.6
 
 
 class _Charge:
-    """What one prompt is charged, wherever it goes."""
+    """The parts of a prompt's cost that are the same on every worker."""
 
     __slots__ = ("_depth", "_later", "_match", "_reuse", "_tokens", "_wanted", "slowness")
 
@@ -49,22 +50,22 @@ class _Charge:
         self._wanted, self._depth = wanted.tokens, held_tokens(prompt, wanted.blocks)
         self.slowness = DECODE_S if prompt.answer_tokens else 0.0
         """Seconds that a full KV cache costs answers."""
-        if self._wanted:  # those who follow would be there too
+        if self._wanted:  # later turns would be slowed there as well
             self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
 
     def price(self, prefill: float, held: int, decoding: int) -> float:
-        """What so many seconds of prefill, that much being held, cost others."""
+        """Return what `prefill` seconds cost other requests on a worker with `held` tokens."""
         later = self._later
-        if held < self._depth:  # in part they are spent for those who come
+        if held < self._depth:  # computing a wanted copy also serves later requests
             theirs = min(1.0, self._wanted / (self._tokens - held))
             later *= 1.0 - self._reuse * theirs
         return (later + CROWD * decoding) * prefill
 
     def room(self, worker: str, load: Load, used: float, space: float) -> float:
-        """Seconds until there is room, where so many times the KV cache would be in use.
+        """Return seconds until there is room in a KV cache of `space` tokens.
 
-        What does not fit even where nothing runs is refused by the engine: nobody is to wait for
-        that, and this is not to be asked then.
+        `used` is the share of it in use with this prompt, possibly above 1. Not to be called if the
+        prompt would not fit into an empty cache: the engine refuses it, so waiting is no use.
         """
         if self._match is not None:
             used -= self._match.in_use(worker) / space
@@ -72,13 +73,13 @@ class _Charge:
 
 
 class Costs:
-    """Prices prompts on workers; remembers only what has been asked of them."""
+    """Computes the cost of prompts on workers; the only state is recent demand."""
 
     def __init__(self) -> None:
         self._demand = Demand()
         self._last: tuple[Prompt, float, float] | None = None
         self._told: Prompt | None = None
-        """Whose demand was told last."""
+        """The prompt that was counted as demand last."""
 
     def rank(
         self,
@@ -92,16 +93,16 @@ class Costs:
     ) -> Ranking:
         """Return a candidate for each worker, cheapest first.
 
-        `held` is how many tokens of the prompt a worker holds, `loading` what of it lies on slower
-        tiers, by its name; while it is loaded nobody else is served, as while it is computed.
-        `match` tells what of it is in use, and what is wanted on more workers. Ties go to the least
-        booked, then to the least recently chosen.
+        By worker name, `held` is how many tokens of the prompt it holds, and `loading` which of
+        those it has to load from slower tiers; loading blocks the worker as computing does. `match`
+        says which of them running requests use, and which are wanted on more workers. Ties go to
+        the worker with the least booked prefill, then to the least recently chosen.
         """
         waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         most = max(held.values(), default=0) if held else 0
         demand, count = self._demand, len(workers)
-        # (Of a session that begins without a prompt nothing is known: those take turns.)
+        # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
@@ -109,7 +110,7 @@ class Costs:
         for place, worker in enumerate(workers):
             name, load, pace, wait = worker.name, worker.load, worker.pace, waits[place]
             has = held.get(name, 0) if held else 0
-            if pace.curve is not curve:  # the same all over a pool, and many hold equally much
+            if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
                 curve, computed = pace.curve, {}
             if has not in computed:
                 computed[has] = curve.seconds(tokens - has, has)
@@ -139,7 +140,7 @@ class Costs:
         return Ranking(rows)
 
     def placed(self, prompt: Prompt, now: float) -> None:
-        """It is sent: news if it was ranked last, and not if it is sent again, or by others."""
+        """Count a prompt that is sent, if it was ranked last; retries are not counted again."""
         if self._last is not None and self._last[0] is prompt and self._told is not prompt:
             self._demand.arrived(self._last[1], self._last[2], now)
             self._told = prompt
@@ -147,12 +148,12 @@ class Costs:
 
 
 def _least_room(workers: Sequence[WorkerView]) -> int:
-    """What a worker that does not tell is taken to have: as little as any other, or it has all."""
+    """Return the least room any worker reports, assumed for those that do not; 0 if none does."""
     return min([worker.room_tokens or 0 for worker in workers if worker.room_tokens], default=0)
 
 
 def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
-    """Seconds that a later turn will wait there, with so many tokens of its KV cache in use."""
+    """Return seconds that a later turn will wait there; `used` of `space` tokens are in use."""
     waits, given = 0.0, load.given_s
     if space:
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
@@ -166,7 +167,7 @@ def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
 
 
 def _waits(workers: Sequence[WorkerView], now: float) -> tuple[list[float], int]:
-    """Seconds of prefill before a prompt on each of them, and how many have any to do."""
+    """Return seconds of prefill queued on each worker, and how many have prefill pending."""
     waits, busy = [], 0
     for worker in workers:
         load = worker.load
@@ -179,7 +180,7 @@ def _waits(workers: Sequence[WorkerView], now: float) -> tuple[list[float], int]
 
 
 def held_tokens(prompt: Prompt, blocks: int) -> int:
-    """Tokens of `blocks` held blocks; the last token of a prompt is always computed.
+    """Return tokens in `blocks` held blocks; the last token of a prompt is always computed.
 
     Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`.
     """

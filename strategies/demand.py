@@ -1,47 +1,48 @@
-"""What the fleet is asked for: how busy its workers are, and how much of what comes is held.
+"""Recent demand: the share of workers busy with prefill, and the share of prompts that was held.
 
-From both follow the price of a second of prefill, and how many turns follow a prompt.
+The price of a second of prefill and the expected number of later turns are derived from these.
 """
 
 from math import exp
 from typing import Final
 
-#: A second of prefill delays everybody who comes while it lasts: about s / (1 - s) of them are
-#: waiting, s being the share of workers with prefill to do (a queue's length at that load).
+#: A second of prefill delays every request that comes while it lasts. About s / (1 - s) are
+#: waiting, where s is the share of workers with prefill to do (the queue length at that load).
 PRICE: Final = 3.0
-#: Nearly idle or overrun, the price stays within these: so of two equally early answers the one
-#: that computes less is taken, and siblings of a burst wait for their first.
+#: Bounds of the price in a nearly idle or overloaded fleet, and the least idle share assumed. Due
+#: to the lower bound, of two equally early answers the one that computes less is taken, and
+#: siblings in a burst wait for the first of them.
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
-#: Seconds over which both shares are smoothed.
+#: Time constant of the smoothing of both shares, in seconds.
 SMOOTHED_S: Final = 45.0
-#: Part of each prompt that is taken to be held until some have come, and how many prompts that
-#: belief weighs as much as: all are cold at first, and one alone tells little.
+#: Prior: the share of a prompt that is assumed to be held, and its weight in prompts. Without it,
+#: the first prompts, which are all cold, would say too much.
 REUSE, BELIEF = 0.5, 8.0
-#: Who has nothing held anywhere goes where nobody waits, so prefill delays it only where all
-#: workers have some: s ** workers, were they busy independently of each other. They are not, for
-#: prompts come together, and what is long keeps several busy: so a part of that exponent.
+#: A prompt that no worker holds goes where there is no queue, so prefill delays it only if all
+#: workers have some: chance s ** workers, if they were busy independently of each other. They are
+#: not: prompts come in bursts, and long prompts keep several busy. So the exponent is reduced.
 FREE: Final = 0.25
-#: How many of those who come are bound to one worker, for each part of prompts that is held: one
-#: that is held by half waits for it as one that is held whole.
+#: Share of requests that are bound to one worker, per share of prompts that is held: a prompt that
+#: is half held waits for its worker just as one that is held in full.
 BOUND: Final = 1.6
-#: Turns that follow a prompt, at most: r / (1 - r), r being the part of prompts that is held.
+#: Upper bound of later turns per prompt, r / (1 - r), where r is the share of prompts that is held.
 MOST_TURNS: Final = 10.0
 
 
 class Demand:
-    """Remembers two shares, smoothed. Every time is the caller's clock, in seconds."""
+    """Smooths the two shares. Every time is the caller's clock, in seconds."""
 
     def __init__(self) -> None:
         self._busy = 0.0
         self.reuse = REUSE
-        """The part of recent prompts that was held somewhere."""
+        """Share of recent prompts that some worker held."""
         self._held = self._prompts = 0.0
         self._seen: float | None = None
 
     def arrived(self, busy: float, reuse: float, now: float) -> None:
-        """A prompt is sent: this share of the workers is busy, and this part of it is held.
+        """Record that a prompt was sent; the arguments are the two shares at that moment.
 
-        The share is smoothed over time, the part over prompts, so a burst counts as many.
+        `busy` is smoothed over time and `reuse` over prompts, so each prompt of a burst counts.
         """
         stays = 1.0 if self._seen is None else exp(min(0.0, self._seen - now) / SMOOTHED_S)
         self._busy += (1.0 - stays) * (busy - self._busy)
@@ -51,13 +52,13 @@ class Demand:
         self._seen = now if self._seen is None else max(now, self._seen)
 
     def price(self, workers: int) -> float:
-        """What a second of prefill costs those who come, in seconds, among so many workers."""
+        """Return what a second of prefill costs the requests that come next, in seconds."""
         busy, bound = self._busy, min(1.0, BOUND * self.reuse)
         all_busy: float = busy ** max(1.0, FREE * workers)
         met = bound * busy + (1.0 - bound) * all_busy
         return min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
 
     def turns(self) -> float:
-        """How often what is computed now will be asked for again, as usual."""
+        """Return how often what is computed now can be expected to be asked for again."""
         reuse = self.reuse
         return min(MOST_TURNS, reuse / (1.0 - reuse)) if reuse < 1.0 else MOST_TURNS

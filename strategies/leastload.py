@@ -1,4 +1,4 @@
-"""`leastload`: the worker with the least to do, whatever it remembers."""
+"""`leastload`: the least loaded worker, whatever its cache holds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -8,7 +8,7 @@ from strategies.cost import Costs
 
 
 class LeastLoad:
-    """Compares workers by booked seconds, as if every cache were empty."""
+    """Compares workers by cost, as if every cache were empty."""
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = False
@@ -18,19 +18,19 @@ class LeastLoad:
         self._costs = Costs()
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Cheapest worker first, none credited with anything."""
+        """Put the cheapest worker first; none is credited with cached tokens."""
         return Decision(self._costs.rank(prompt, workers, now), "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The booking itself is all there is to know of it."""
+        """Tell the cost model; the worker's load has the booking."""
         self._costs.placed(prompt, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """Do nothing: the worker's load has the booking."""
 
     def forget(self, worker: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: no cache contents are remembered."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Nothing is kept."""
+        """Return nothing: no cache contents are remembered."""
         return {}

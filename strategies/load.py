@@ -1,28 +1,29 @@
-"""What this router has booked on one worker: prefill seconds not yet done, requests, KV tokens.
+"""What is booked on one worker: prefill seconds not yet done, requests, and KV cache tokens.
 
-A booking counts from the moment of the decision, before any byte is sent, so that a burst does
-not herd; it is settled whatever happens. Engines compute prompts in order, so booked prefill
-drains like a queue: the oldest shrinks with time, but is only gone when its first byte is seen.
+A booking counts from the moment of the decision, before any byte is sent, so that a burst does not
+pile up on one worker; it is released whatever happens. Engines compute prompts in order, so booked
+prefill drains like a queue: the oldest booking shrinks as time passes, but stays until its first
+byte arrives.
 """
 
 from math import exp
 from typing import Final
 
-#: First bytes this close came out of one step: the prompts were computed together.
+#: First bytes at most this far apart come from one engine step: the prompts were computed together.
 TOGETHER_S: Final = 0.005
-#: Seconds that a request stays, until some have been seen; and the weight of one more of them.
+#: Initial estimate of how long a request stays on a worker, in seconds; weight of one observation.
 STAY_S = 8.0
 STAY_WEIGHT: Final = 0.05
-#: How far back one looks to tell how busy a worker has been, in seconds.
+#: Time constant for how busy a worker has been, in seconds.
 BACK_S: Final = 45.0
-#: The same for how full its KV cache has been.
+#: Time constant for how full its KV cache has been, in seconds.
 KV_BACK_S: Final = 30.0
 
 
 class Booking:
-    """One request on one worker. Given back to `Load` to mark its first byte and its end.
+    """One request on one worker. Pass it back to `Load` to mark its first byte and its end.
 
-    (No dataclass: what makes one is not compiled.)
+    (Not a dataclass: generated methods of dataclasses are not compiled.)
     """
 
     __slots__ = (
@@ -48,27 +49,27 @@ class Booking:
         elsewhere: bool,
     ) -> None:
         self.prefill_s = prefill_s
-        """Seconds its prefill was predicted to take there."""
+        """Predicted prefill time there, in seconds."""
         self.kv_tokens = kv_tokens
         """Tokens it may take in the KV cache."""
         self.uncached = uncached
-        """Tokens of its prompt to be computed, or loaded from slower tiers."""
+        """Prompt tokens to compute, or to load from slower tiers."""
         self.stream = stream
-        """Whether its first byte will tell that the prefill is done."""
+        """Whether its first byte means that the prefill is done."""
         self.at = at
         """When it was booked."""
         self.elsewhere = elsewhere
         """Another process of this router serves it."""
         self.computed_s: float | None = None
-        """Seconds that its prefill took, the worker having computed nothing else meanwhile."""
+        """Seconds that its prefill took while the worker computed no other; None if unknown."""
         self.whole_s: float | None = None
-        """Seconds that all of it took, where that was less than its prefill had been predicted."""
+        """Seconds for an answer in one piece, if it came before its predicted prefill time."""
         self.taken_back = False
-        """The worker did not take it on."""
+        """The worker did not accept it."""
 
 
 class Load:
-    """Booked work of one worker. Every time is the caller's clock, in seconds."""
+    """Work booked on one worker. Every time is the caller's clock, in seconds."""
 
     __slots__ = (
         "_booked_s",
@@ -96,18 +97,18 @@ class Load:
     def __init__(self) -> None:
         self._open: set[Booking] = set()
         self.pending: dict[Booking, None] = {}
-        """Prefill not yet known to be done, oldest first."""
-        # (a dict keeps order and removes in O(1))
+        """Bookings whose prefill is not known to be done, oldest first."""
+        # (A dict keeps the order and removes in O(1).)
         self._last: Booking | None = None
         self._booked_s = 0.0
         self._head_since = 0.0
         self.given_s = 0.0
-        """Prefill booked over the last `BACK_S` before `given_at`; the older the less it counts.
-        In seconds as predicted, which are more than it takes (`pace.py`)."""
+        """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
+        predicted seconds, which are more than the actual ones (see `pace.py`)."""
         self.given_at = 0.0
         self.kv_tokens = 0
         self.shared_tokens = 0.0
-        """Of these, what its requests have in common: counted for all of them but the first."""
+        """Part of `kv_tokens` that counts prefixes shared by several requests more than once."""
         self._kv_surplus = 0.0
         self._kv_at = 0.0
         self.uncached = 0
@@ -115,28 +116,28 @@ class Load:
         self.in_flight = 0
         """Requests booked and not ended."""
         self.elsewhere = 0
-        """Of these, those that other processes of this router serve."""
+        """The part of `in_flight` that other processes of this router serve."""
         self.elsewhere_tokens = 0
-        """What these may take in the KV cache."""
+        """Tokens that those requests may take in the KV cache."""
         self.decoding = 0
         """Requests past their first byte."""
         self.promised_s = 0.0
-        """Prefill of requests that are held back and would go there, in seconds."""
+        """Prefill seconds of requests that are held in the router and would go there."""
         self.promised_tokens = 0
-        """What those of them may take in the KV cache that have waited long for room there."""
+        """KV cache tokens of held requests that have waited long for room there."""
         self.stay_s = STAY_S
-        """How long a request stays there, smoothed."""
+        """How long a request stays there in seconds, smoothed."""
         self.turn = 0
-        """Larger than every other worker's when chosen last; breaks ties."""
+        """Counter value at the latest choice of this worker; the lowest wins ties."""
 
     @property
     def here(self) -> int:
-        """Requests that this process has sent there, not ended."""
+        """Requests in flight that this process sent."""
         return self.in_flight - self.elsewhere
 
     @property
     def tokens_here(self) -> int:
-        """What these may take in the KV cache."""
+        """Tokens that those requests may take in the KV cache."""
         return self.kv_tokens - self.elsewhere_tokens
 
     def book(
@@ -149,7 +150,10 @@ class Load:
         stream: bool = True,
         elsewhere: bool = False,
     ) -> Booking:
-        """Charge a request to this worker; `uncached` tokens of it are not on its GPU, or all."""
+        """Charge a request to this worker.
+
+        `uncached` is how many of its tokens are not on the GPU (default: all).
+        """
         uncached = kv_tokens if uncached is None else uncached
         booking = Booking(prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere)
         if elsewhere:
@@ -162,14 +166,14 @@ class Load:
         self.pending[booking] = None
         self.uncached += uncached
         self._booked_s += prefill_s
-        late = min(0.0, now - self.given_at)  # others tell of it afterwards
+        late = min(0.0, now - self.given_at)  # other processes report their bookings late
         self.given_s = self._given_still(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking
 
     def first_byte(self, booking: Booking, now: float) -> None:
-        """Its prefill is done. Doing it twice, or after `release`, changes nothing."""
+        """Mark its prefill as done. A second call, or one after `release`, changes nothing."""
         if booking not in self.pending:
             return
         if not booking.stream:
@@ -193,7 +197,7 @@ class Load:
             self._booked_s = 0.0  # no drift from adding and taking away floats
 
     def _time(self, booking: Booking, seconds: float) -> None:
-        """Note how long it took, unless the worker computed it together with the one before."""
+        """Note its prefill time, unless the worker computed it together with the previous one."""
         if seconds > TOGETHER_S:
             booking.computed_s = seconds
         elif self._last is not None:
@@ -201,14 +205,14 @@ class Load:
         self._last = booking
 
     def kv_surplus(self, now: float) -> float:
-        """How many tokens more were in use over the last `KV_BACK_S`, on the average, than are.
+        """Return average minus current KV tokens in use, over about the last `KV_BACK_S`.
 
-        What requests have in common is in use once.
+        Prefixes that several requests share count once.
         """
         return self._kv_surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
 
     def share(self, tokens: float, now: float) -> None:
-        """Its requests have so many tokens in common by now."""
+        """Set `shared_tokens`."""
         more = tokens - self.shared_tokens
         if more:
             self._uses(-more, now)
@@ -223,18 +227,18 @@ class Load:
         self._kv_at = max(now, self._kv_at)
 
     def _given_still(self, now: float) -> float:
-        """What counts by now of all that it was given."""
+        """Return `given_s`, decayed until `now`."""
         return self.given_s * exp(min(0.0, self.given_at - now) / BACK_S)
 
     def take_back(self, booking: Booking, now: float) -> None:
-        """The worker did not take it on: it was not given that. To be released all the same."""
+        """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""
         booking.taken_back = True
         was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
         self.given_s = max(0.0, self._given_still(now) - was)
         self.given_at = max(now, self.given_at)
 
     def release(self, booking: Booking, now: float) -> None:
-        """The request has ended. Doing it twice changes nothing."""
+        """End the request. A second call changes nothing."""
         self.first_byte(booking, now)
         if booking in self._open:
             self._open.remove(booking)
@@ -248,11 +252,12 @@ class Load:
                 self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:
-        """Seconds of booked prefill not yet done.
+        """Return the seconds of booked prefill not yet done.
 
-        The oldest booking is charged what is left of its prediction, never below zero: one that
-        takes longer than predicted delays those behind it, it does not cancel them. Answers that
-        come in one piece are let go of once their prediction has passed.
+        The oldest booking counts with what is left of its prediction, never below zero: if it takes
+        longer than predicted, it must not cancel out the bookings behind it. The first byte of an
+        answer in one piece comes too late to tell, so its booking is dropped from the queue once
+        its predicted time has passed.
         """
         while self.pending:
             head = next(iter(self.pending))

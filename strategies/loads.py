@@ -1,9 +1,9 @@
-"""How long workers take to load blocks from slower tiers (L1, L2), learned as their pace is.
+"""How long workers take to load blocks from slower tiers (L1, L2), learned like their pace.
 
-The first guess is bandwidth over bytes a token. Prompts most of which were loaded teach the rest:
-what they took, less what computing the others of their tokens takes. A pool learns from all its
-workers, for they are alike in this; and loading is believed slower than measured, as computing is,
-or it would look cheaper than it is beside it.
+The first guess is bandwidth over bytes per token. After that, prompts that were mostly loaded are
+measured: the time they took, minus the time to compute the rest of their tokens. A pool learns
+from all its workers, because they are alike in this. Loading, like computing, is taken to be slower
+than measured by the same margin; otherwise it would look too cheap in comparison.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 
 from strategies.pace import FASTER, FIRST, FIRST_STEP, LATER_STEP, MARGIN, SLOWER, Pace
 
-#: Tokens a second, where nothing is said of the tiers.
+#: Tokens per second, if the tiers are not configured.
 L1_RATE, L2_RATE = 200_000.0, 50_000.0
-#: Loading teaches where it is this part of what was predicted, and the pace does where it is less
-#: than the other.
+#: The loading rates are learned from prompts whose predicted time is at least `MOSTLY` loading; the
+#: pace is learned from those with at most `HARDLY` of it.
 MOSTLY, HARDLY = 0.5, 0.1
-#: What is loaded takes this part of its prediction at least, whatever else is measured.
+#: Loading counts as at least this share of its predicted time, whatever the measurement leaves.
 LEAST = 0.1
 
 
@@ -25,28 +25,29 @@ class Held(NamedTuple):
 
     gpu: int = 0
     l1: int = 0
-    """In the host's memory, beyond those on the GPU."""
+    """Tokens in host memory, beyond those on the GPU."""
     l2: int = 0
-    """On a disk or in a shared store, beyond both."""
+    """Tokens on a disk or in a shared store, beyond the other two."""
 
     @property
     def total(self) -> int:
-        """On any tier."""
+        """Tokens on all tiers together."""
         return self.gpu + self.l1 + self.l2
 
     @property
     def tier(self) -> str:
-        """Where most of them are: `gpu`, `l1` or `l2`."""
+        """Tier with most of the tokens: `gpu`, `l1` or `l2`."""
         if self.gpu >= self.l1 and self.gpu >= self.l2:
             return "gpu"
         return "l1" if self.l1 >= self.l2 else "l2"
 
     def found(self, tokens: int, gpu: int | None = None, l1: int | None = None) -> "Held":
-        """Return where so many tokens came from, being believed to lie so.
+        """Return on which tiers the worker found `tokens`, given where they were believed to be.
 
-        What lacks is missing at the end, and what nobody knew of lay on the GPU, where most comes
-        to. If the worker told how many lay on its GPU (and on L1), these are they; what it loaded
-        and nobody knew of came from L2, as of L1 engines tell.
+        If there are fewer, the end of the prefix is what is missing; if there are more, the others
+        were on the GPU, as most are. If the worker reported how many were on its GPU (`gpu`), and
+        perhaps on L1 (`l1`), those numbers are used; loaded tokens that were not known about came
+        from L2, because engines do announce L1.
         """
         if gpu is not None:
             gpu = min(gpu, tokens)
@@ -59,24 +60,24 @@ class Held(NamedTuple):
         return Held(tokens - l1 - l2, l1, l2)
 
     def stored(self, tokens: int) -> "Held":
-        """The same, a store having these first tokens at least."""
+        """Return the same, with at least the first `tokens` also in a store."""
         more = tokens - self.gpu - self.l1
         return self if more <= self.l2 else Held(self.gpu, self.l1, more)
 
     def hosted(self, tokens: int) -> "Held":
-        """The same, L1 having these first tokens at least, as far as the GPU has not."""
+        """Return the same, with at least the first `tokens` on L1 or the GPU."""
         l1 = max(self.l1, tokens - self.gpu)
         return Held(self.gpu, l1, max(0, self.total - self.gpu - l1))
 
     def beyond(self, tokens: int) -> "Held":
-        """The same, the GPU having these first tokens at least."""
+        """Return the same, with at least the first `tokens` on the GPU."""
         gpu = max(self.gpu, tokens)
         l1 = max(0, self.gpu + self.l1 - gpu)
         return Held(gpu, l1, max(0, self.total - gpu - l1))
 
 
 class Loading(NamedTuple):
-    """What a worker has to load for a prompt, and for how many seconds."""
+    """What a worker has to load for a prompt, in tokens by tier, and the seconds it takes."""
 
     seconds: float = 0.0
     l1: int = 0
@@ -84,12 +85,12 @@ class Loading(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """On both."""
+        """Tokens from both tiers together."""
         return self.l1 + self.l2
 
 
 class Paced(Protocol):
-    """Whoever computes at a pace."""
+    """Anything with a pace, such as a worker."""
 
     @property
     def pace(self) -> Pace:
@@ -97,7 +98,7 @@ class Paced(Protocol):
 
 
 class Loads:
-    """The tiers of one pool: which there are, and seconds a token of each."""
+    """The slower tiers of one pool: which exist, and how long each takes to load a token."""
 
     __slots__ = ("_has_l1", "_has_l2", "l1_s", "l2_s", "promotes", "seen")
 
@@ -108,7 +109,7 @@ class Loads:
         *,
         promotes: bool = False,
     ) -> None:
-        """Rates in tokens a second; None where there is no such tier. Raises ValueError.
+        """Take rates in tokens per second; None means there is no such tier. Raises ValueError.
 
         `promotes`: what a worker loads from L2 stays on its L1.
         """
@@ -121,34 +122,34 @@ class Loads:
         self.promotes = promotes and l1_rate is not None and l2_rate is not None
         """Whether what a worker loads from L2 stays on its L1."""
         self.seen = 0
-        """Answers it was learned from."""
+        """Number of answers that the rates were learned from."""
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Tokens a second by tier, of those there are."""
+        """Tokens per second of each tier that exists."""
         found = {"l1": 1.0 / self.l1_s} if self._has_l1 else {}
         return {**found, "l2": 1.0 / self.l2_s} if self._has_l2 else found
 
     @property
     def has_l1(self) -> bool:
-        """Whether what lies in the host's memory counts."""
+        """Whether blocks in host memory count."""
         return self._has_l1
 
     def counted(self, held: Held) -> Held:
-        """Return what lies on tiers that there are; behind a gap nothing counts."""
+        """Return the tokens that count: those on existing tiers, and none after a gap."""
         if not self._has_l1 and held.l1:
             return Held(held.gpu)
         return held if self._has_l2 else held._replace(l2=0)
 
     def shown(self, held: Held) -> Held:
-        """Return what counts of where tokens were found: nothing of tiers that there are not."""
+        """Return where tokens were found, without tiers that do not exist."""
         l1 = held.l1 if self._has_l1 else 0
         return Held(held.gpu, l1, held.l2 if self._has_l2 else 0)
 
     def of(self, held: Held, worker: Paced) -> Loading:
-        """What it takes to load what is not on the GPU: each tier, or computing it if that is less.
+        """Return the time to load what is not on the GPU; per tier, at most the time to compute it.
 
-        Which of the two an engine does is its own affair; most load whatever they find.
+        Whether an engine loads or computes is up to the engine; most load whatever they find.
         """
         l1 = held.l1 * self.l1_s * MARGIN
         l2 = held.l2 * self.l2_s * MARGIN
@@ -158,11 +159,11 @@ class Loads:
         return Loading(l1 + l2, held.l1, held.l2)
 
     def learn(self, loading: Loading, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
-        """A worker took so many seconds to load this and to compute the rest.
+        """Learn from a worker that took `seconds` to load this and to compute the rest.
 
-        `rest` is how many tokens it computed, and after how many others. Measured as in
-        `strategies.pace`: the first answers count in full, later ones as a moving average of the
-        logarithm, each tier by its part in the prediction.
+        `rest` is how many tokens it computed, and how many precede them. As in `strategies.pace`,
+        the first answers are averaged with equal weight, and later ones enter a moving average of
+        the logarithm; each tier moves by its share in the prediction.
         """
         l1, l2 = loading.l1 * self.l1_s, loading.l2 * self.l2_s
         predicted, computing = l1 + l2, pace.prefill(*rest) / MARGIN

@@ -1,4 +1,4 @@
-"""One prompt in the prefix tree: who holds it, who uses it, and how much of it is wanted."""
+"""One prompt's path in the prefix tree: who holds it, who uses it, how much of it is wanted."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,19 +8,19 @@ from strategies.shadow import Shadow
 
 
 class Wanted(NamedTuple):
-    """What is asked for more than it is held."""
+    """The start of a prompt of which one more copy is wanted on the workers."""
 
     blocks: int = 0
-    """First blocks of the prompt of which that is true."""
+    """How many of the prompt's first blocks are wanted."""
     tokens: float = 0.0
-    """Their tokens, each as far as one more copy is wanted."""
+    """Their tokens, each weighted by how much of a copy is missing (at most one)."""
 
 
 NOT_WANTED = Wanted()
 
 
 class Match:
-    """Good until the tree is changed."""
+    """The nodes along one prompt. Valid until the tree changes."""
 
     __slots__ = ("_at", "_by_bit", "_path", "_shadows")
 
@@ -31,8 +31,7 @@ class Match:
         shadows: Mapping[str, Shadow],
         by_bit: Mapping[int, Shadow],
     ) -> None:
-        """`path` are the nodes that have any of the prompt's blocks, the first `at` of which are
-        there."""
+        """Take the nodes with the prompt's blocks, and how many of its blocks are in the tree."""
         self._path = path
         self._at = at
         self._shadows = shadows
@@ -54,7 +53,7 @@ class Match:
         return depths
 
     def in_use(self, worker: str) -> float:
-        """Tokens of it that requests under way there have, whoever sends them."""
+        """Return how many of the prompt's tokens running requests on `worker` already use."""
         shadow, tokens = self._shadows.get(worker), 0.0
         if shadow is None:
             return tokens
@@ -66,10 +65,11 @@ class Match:
         return tokens
 
     def wanted(self, workers: int) -> Wanted:
-        """Return what is asked for more than it is held, among so many workers.
+        """Return the start of the prompt of which another copy is wanted, among `workers` workers.
 
-        What a part of those under way have in common is to lie on that part of the workers: else
-        those who hold it get more than their share. One request alone has nothing in common.
+        A prefix should lie on as large a share of the workers as it has of the running requests;
+        otherwise its holders get more than their share. The first request with the prefix does not
+        count, as a single request shares nothing.
         """
         blocks, tokens = 0, 0.0
         if not self._path:

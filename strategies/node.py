@@ -1,4 +1,4 @@
-"""A run of blocks in the prefix tree, up to where prompts part."""
+"""A node of the prefix tree: a run of blocks up to where prompts diverge."""
 
 from array import array
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from strategies.shadow import Entry
 
 
 class Node:
-    """A run of blocks: those who hold any of it hold all that lies before it."""
+    """A run of blocks; a worker that holds any of it holds everything before it as well."""
 
     __slots__ = ("at", "children", "ends", "entries", "keys", "mask", "parent", "unit", "users")
 
@@ -18,25 +18,28 @@ class Node:
         self.parent = parent
         self.keys = keys
         self.at = at
-        """Blocks before it."""
+        """Number of blocks before it."""
         self.ends = ends
         self.unit = unit
-        """Tokens of a unit of `ends`."""
+        """Tokens per unit of `ends`."""
         self.children: dict[int, Node] = {}
-        """By their first key."""
+        """Child nodes by their first key."""
         self.entries: dict[int, Entry] = {}
-        """By the bit of the worker."""
+        """What each worker holds of it, by the worker's bit."""
         self.mask = 0
-        """The bits of `entries`."""
+        """The bits of all workers in `entries`."""
         self.users = 0
-        """Requests under way with it, wherever; those of all of the tree at the root."""
+        """Running requests with these blocks, on any worker; at the root, all running requests."""
 
     def tokens(self, first: int, last: int) -> float:
-        """Tokens of its blocks from `first` up to `last`; negative backwards."""
+        """Return tokens in its blocks from `first` up to `last`; negative if `last` is smaller."""
         return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
 
     def blocks(self, held: int, tokens: float) -> int:
-        """How many of the last of `held` blocks make at least so many tokens; at least one."""
+        """Return how many of its first `held` blocks to cut, from the end, to free `tokens`.
+
+        At least one.
+        """
         ends, at = self.ends, self.at
         target = ends[at + held] - tokens / self.unit
         kept = bisect_left(ends, target, at, at + held)
@@ -45,6 +48,6 @@ class Node:
         return max(1, at + held - kept)
 
     def leave(self) -> None:
-        """Nobody holds it any more."""
+        """Remove it from its parent: no worker holds it any more."""
         if self.parent is not None:
             self.parent.children.pop(self.keys[0], None)

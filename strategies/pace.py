@@ -1,64 +1,66 @@
-"""How fast workers compute prompts, learned from their own first bytes.
+"""How fast workers compute prompts, learned from the times of their first bytes.
 
-The form of the curve is fixed: seconds grow with the uncached tokens, and with the context those
-tokens attend to. A pool learns one curve from all its workers, and how much slower than the curve
-each of them is: so what one has shown all know at once, and two that are alike are believed to be
-(were one thought faster by chance, conversations would settle there and stay). The curve starts
-from a deliberately slow guess, and all is believed slower than it is measured: workers believed
-twice too slow cost nothing, and twice too fast dearly.
+The form of the curve is fixed: seconds grow with the uncached tokens, and with the context that
+those tokens attend to. A pool learns one curve from all its workers, plus a factor per worker for
+how much slower than the curve it is. So every worker benefits at once from what one has shown, and
+workers that are alike are treated as alike (if one were thought faster by chance, conversations
+would settle there and stay). The curve starts from a deliberately slow guess, and all prefill is
+taken to be slower than measured: believing workers twice too slow costs nothing, believing them
+twice too fast costs a lot.
 """
 
 from math import exp, log
 from typing import Final
 
-#: Tokens a second of a short prompt. An 8B model on one H100 does about 20,000; this is slower.
+#: Initial guess for short prompts, in tokens per second. An 8B model on one H100 reaches 20,000.
 RATE: Final = 10_000.0
-#: Context, in tokens, at which attention has doubled the work of one more token.
+#: Context, in tokens, at which attention doubles the work for one more token.
 GROWTH: Final = 30_000.0
-#: Below this prediction, fixed overheads (network, one decode step) drown what is to be learned.
+#: Shorter predictions teach nothing: fixed overheads (network, one decode step) dominate.
 SHORTEST_S = 0.05
-#: Unless it was there in this part of the prediction.
+#: The exception: an answer within this share of its prediction shows that it was too slow.
 EARLY: Final = 0.5
-#: How much slower than measured a worker is believed to be.
+#: Workers are believed to be this many times slower than measured.
 MARGIN = 1.75
-#: No single answer may move a belief by more than this, however odd it was: the first so many
-#: answers, and later ones.
+#: A single answer counts as at most this many times slower or faster than predicted, however odd
+#: it was: `FIRST_STEP` for the first `FIRST` answers, `LATER_STEP` for later ones.
 FIRST, FIRST_STEP, LATER_STEP = 8, 4.0, 1.5
-#: Weight of one answer that was slower than believed, and of one that was faster.
+#: Weight of one answer that was slower than predicted, and of one that was faster.
 SLOWER, FASTER = 0.06, 0.02
-#: Weight of one answer in how much slower than the others its worker is.
+#: Weight of one answer in its worker's own factor.
 OWN = 0.1
-#: Workers this much apart, as a logarithm, count as alike.
+#: Workers whose speeds differ by less than this, as a logarithm, count as alike.
 ALIKE = 0.25
 
 
 class Curve:
-    """What a pool's workers have in common."""
+    """The speed that a pool's workers have in common."""
 
     __slots__ = ("apart", "factor", "growth", "seen", "timed")
 
     def __init__(self) -> None:
         self.factor = 1.0
-        """Measured over guessed seconds a token; above one is slower than the guess."""
+        """Measured over guessed seconds per token; above one is slower than the guess."""
         self.growth = 1.0
-        """The same for what context adds."""
+        """The same for the seconds that context adds."""
         self.apart = 0.0
-        """How far answers were from the prediction lately, as a logarithm."""
+        """Moving average of log(measured / predicted) of recent prefill times."""
         self.seen = 0
-        """Answers it was learned from."""
+        """Number of answers it was learned from."""
         self.timed = 0
-        """Those of them that timed a prefill; the others only told that it was no slower."""
+        """Number of those that timed a prefill; the others only gave an upper bound."""
 
     def seconds(self, uncached: float, cached: float) -> float:
-        """Seconds to compute `uncached` tokens that follow `cached` ones."""
+        """Return seconds to compute `uncached` tokens that follow `cached` ones."""
         return uncached / RATE * (self.factor + self.growth * _context(uncached, cached))
 
     def learn(self, context: float, step: float) -> None:
-        """An answer took `step` times what was predicted.
+        """Learn from an answer that took `step` times as long as predicted.
 
-        The first answers count in full, later ones as a moving average in the logarithm; slower
-        is believed three times as fast as faster. Each factor moves by its part in the prediction,
-        but in the beginning both, as if context mattered to this model as it does to any.
+        The first answers are averaged with equal weight, later ones enter a moving average of the
+        logarithm; slower answers have three times the weight of faster ones. Each factor moves by
+        its share in the prediction. At first both move equally, as if the influence of context on
+        this model were the usual one.
         """
         self.seen += 1
         most = FIRST_STEP if self.seen <= FIRST else LATER_STEP
@@ -80,35 +82,35 @@ class Pace:
         self._own = 0.0
         self._timed = 0
         self.seen = 0
-        """Answers it has learned from."""
+        """Number of answers it has learned from."""
         self.slower = MARGIN
-        """How much slower than the curve it is believed to be."""
+        """Believed seconds over the curve's, including `MARGIN`."""
         self.follow(curve or Curve())
 
     def follow(self, curve: Curve) -> None:
-        """Share the curve of a pool."""
+        """Use this curve, which the workers of a pool share."""
         self.curve = curve
 
     @property
     def factor(self) -> float:
-        """Measured over guessed seconds a token, without the margin."""
+        """Measured over guessed seconds per token, without the margin."""
         return self.curve.factor * self.slower / MARGIN
 
     def prefill(self, uncached: float, cached: float) -> float:
-        """Seconds to compute `uncached` tokens that follow `cached` ones, as believed."""
+        """Return believed seconds to compute `uncached` tokens that follow `cached` ones."""
         return self.slower * self.curve.seconds(uncached, cached)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
-        """Learn from a prompt that had the worker for itself and took so many seconds."""
+        """Learn from a prompt that had the worker to itself and took this many seconds."""
         predicted = self.curve.seconds(uncached, cached)
         if predicted >= SHORTEST_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
             self._learn(_context(uncached, cached), seconds / predicted)
-        else:  # overheads only ever make an answer late
+        else:  # an upper bound is still valid: overheads only ever make an answer later
             self.bound(uncached, cached, seconds)
 
     def bound(self, uncached: float, cached: float, seconds: float) -> None:
-        """Learn from a prompt that took no more than so many seconds, its answer included."""
+        """Learn from a prompt that took at most this many seconds, including its answer."""
         predicted = self.curve.seconds(uncached, cached)
         if 0.0 < seconds < EARLY * predicted:
             self._learn(_context(uncached, cached), seconds / predicted)
@@ -118,9 +120,10 @@ class Pace:
         self.curve.learn(context, step)
 
     def _compare(self, apart: float) -> None:
-        """Its prefill took this much more than predicted, as a logarithm: and the others'?
+        """Update this worker's factor; `apart` is log(measured / predicted) of one prefill.
 
-        A curve that is still wrong is wrong for all. One that has shown little is like them.
+        Only the difference from the pool's average counts, since an inaccurate curve is inaccurate
+        for all workers. A worker with few answers is taken to be like the others.
         """
         curve = self.curve
         if not self._timed:
@@ -138,10 +141,10 @@ class Pace:
 
 
 def _context(uncached: float, cached: float) -> float:
-    """How many times `GROWTH` tokens each of `uncached` ones attends to, on average."""
+    """Return the average context of the `uncached` tokens, in multiples of `GROWTH`."""
     return (cached + uncached / 2.0) / GROWTH
 
 
 def _moved(by: float, seen: int) -> float:
-    """What the latest of so many answers moves an average by."""
+    """Return by how much the latest of `seen` answers moves an average."""
     return max(OWN, 1.0 / (seen + 1)) * min(log(FIRST_STEP), max(-log(FIRST_STEP), by))

@@ -1,7 +1,7 @@
-"""`poweroftwo`: of two workers drawn at random, the one with less to do.
+"""`poweroftwo`: the less loaded of two workers drawn at random.
 
 Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001): nearly as even as
-comparing everybody, at the price of two, and routers that do not know of each other do not herd.
+comparing all workers, for the price of comparing two. Independent routers do not herd.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from strategies.cost import Costs
 
 
 class PowerOfTwo:
-    """The other workers follow, the cheapest first."""
+    """Puts the cheaper of two random workers first, then the other, then the rest by cost."""
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = False
@@ -24,22 +24,22 @@ class PowerOfTwo:
         self._costs = Costs()
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Draw an order; the cheaper one of the first two goes first."""
+        """Draw a random order; the cheaper of its first two workers goes first."""
         drawn = self._chance.sample(workers, len(workers))
         pair = self._costs.rank(prompt, drawn[:2], now)
         rest = self._costs.rank(prompt, drawn[2:], now) if len(drawn) > 2 else []
         return Decision([*pair, *rest], "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """The booking itself is all there is to know of it."""
+        """Tell the cost model; the worker's load has the booking."""
         self._costs.placed(prompt, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """The booking itself is all there is to know."""
+        """Do nothing: the worker's load has the booking."""
 
     def forget(self, worker: str) -> None:
-        """Nothing is remembered."""
+        """Do nothing: no cache contents are remembered."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Nothing is kept."""
+        """Return nothing: no cache contents are remembered."""
         return {}

@@ -1,9 +1,9 @@
-"""A bounded prefix tree of what was sent where, in runs of blocks that nobody has parted yet.
+"""A bounded prefix tree of which prompts were sent to which worker.
 
-A chained key names the whole path from the root, so two prompts that agree in the key at the end
-of a run agree in all of it: one comparison a run, whatever its length. A prompt is some runs, one
-for each turn of its conversation, so looking it up and recording it cost next to nothing.
-Each worker's order of use is its `Shadow`.
+Each node is a run of blocks within which no two prompts diverge. A chained key identifies the whole
+path from the root, so two prompts with the same key at the end of a run agree in all of it: one
+comparison per run, whatever its length. A prompt is a few runs, one per turn of its conversation,
+so lookup and insertion cost next to nothing. Each worker's order of use is kept in its `Shadow`.
 """
 
 from array import array
@@ -14,17 +14,17 @@ from strategies.match import Match
 from strategies.node import Node
 from strategies.shadow import UNBOUNDED, Shadow
 
-#: Every block counts one.
+#: Ends of blocks of one unit each.
 BLOCKS = range(1 << 32)
-#: Entries that are dropped beside one placement, at most: each takes 2 us. A placement adds one or
-#: two, so what is too large shrinks, and nobody waits while a worker that left is forgotten.
+#: Most entries dropped along with one placement (each takes 2 us). A placement adds one or two, so
+#: a tree that is too large shrinks, and no request waits while a worker that left is forgotten.
 AT_ONCE = 64
-#: Tokens of an answer that are believed, however many are reported.
+#: An answer counts as at most this many tokens, however many are reported.
 LONGEST_ANSWER = 32_768
 
 
 class Placement:
-    """What one `insert` did; given back once, to `close` or `take_back`."""
+    """What one `insert` did. Pass it to `close` (or `leave`) once, then perhaps to `take_back`."""
 
     __slots__ = ("leaf", "new", "number", "shadow", "stamp")
 
@@ -32,25 +32,25 @@ class Placement:
         self.leaf = leaf
         self.shadow = shadow
         self.number = shadow.clock
-        """Of this worker's placements."""
+        """The worker's clock at this placement."""
         self.new = 0
-        """Blocks that the worker did not hold before: the last ones of the prompt."""
+        """Number of blocks, at the end of the prompt, that the worker did not hold before."""
         self.stamp = -1
-        """When the deepest block that it held had been used last; -1 if it held none."""
+        """Time of last use of the deepest node it already held; -1 if it held none."""
 
 
 class PrefixTree:
-    """Which worker was sent which prefix; at most `limit_bytes` large, in equal shares."""
+    """Which worker was sent which prefix, in `limit_bytes` that workers share equally."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self.root = Node(None, array("Q"), 0, BLOCKS, 1.0)
-        """The empty beginning of everything."""
+        """The empty node that all prompts start from."""
         self._shadows: dict[str, Shadow] = {}
         self._by_bit: dict[int, Shadow] = {}
-        """Whom a bit stands for; those too that are leaving."""
+        """The shadow of each worker by its bit, including workers that are being forgotten."""
         self._untidy: dict[Shadow, None] = {}
-        """Those that may be larger than they should be."""
+        """Shadows that may be over their share of memory."""
 
     def insert(
         self,
@@ -64,8 +64,8 @@ class PrefixTree:
     ) -> Placement:
         """Record that `worker` was sent the prompt with these chained keys.
 
-        `capacity` is how many tokens its own cache holds, if known: it forgets beyond that. `unit`
-        is how many tokens a unit of `ends` is; `tail` is how many tokens follow the last block.
+        `capacity` is how many tokens the worker's cache holds, if known; more are forgotten. `unit`
+        is tokens per unit of `ends`, and `tail` is the number of tokens after the last full block.
         """
         shadow = self._shadows.get(worker) or self.join(worker)
         shadow.clock += 1
@@ -89,7 +89,7 @@ class PrefixTree:
             else:
                 entry.users = users
             touch(entry)
-            if tail:  # the first one is the leaf
+            if tail:  # the first node of this loop is the leaf
                 shadow.add(entry, max(0.0, tail - entry.extra))
                 tail = 0.0
             node = node.parent
@@ -103,7 +103,7 @@ class PrefixTree:
         return placement
 
     def match(self, keys: Sequence[int]) -> Match:
-        """Return what is known of a prompt with these keys; to be asked before anything changes."""
+        """Return what is known of a prompt with these keys; valid until the tree changes."""
         return Match(*self._along(keys), self._shadows, self._by_bit)
 
     def held(self, keys: Sequence[int]) -> dict[str, int]:
@@ -111,12 +111,15 @@ class PrefixTree:
         return self.match(keys).held()
 
     def shared(self, worker: str) -> float:
-        """Tokens that its requests under way have in common, counted for all but one of them."""
+        """Return the worker's `Shadow.shared`: tokens that its running requests have in common."""
         shadow = self._shadows.get(worker)
         return shadow.shared if shadow is not None else 0.0
 
     def close(self, placement: Placement, answer: float = 0.0) -> None:
-        """The request has ended: its blocks are free, the last used, with those of its answer."""
+        """End a request: its blocks become evictable, as the most recently used ones.
+
+        `answer` tokens are cached after them.
+        """
         shadow, used = placement.shadow, placement.leaf
         while used.parent is not None:
             used.users -= 1
@@ -141,8 +144,10 @@ class PrefixTree:
             node = node.parent
 
     def leave(self, placement: Placement) -> None:
-        """The request has ended, in place of `close`: only what others under way there have stays,
-        for who keeps nothing else here."""
+        """End a request, and drop all of its blocks that no other running request there uses.
+
+        Replaces `close` in trees of running requests only.
+        """
         self.close(placement)
         shadow, node = placement.shadow, placement.leaf
         if not self._knows(shadow):
@@ -154,10 +159,11 @@ class PrefixTree:
             node = parent
 
     def take_back(self, placement: Placement) -> None:
-        """The worker did not take this prompt on: drop the blocks that its placement added.
+        """Drop the blocks that the placement added: the worker did not accept the prompt.
 
-        Only if nothing was placed there since; then they are leaves that nobody else stands on,
-        and what remains stays connected. Otherwise they are left to age. After `close`.
+        Call it after `close`. It only works if the worker's shadow has not changed since: then the
+        blocks are leaves without children of their own, and the rest stays connected. Otherwise
+        they are left to age.
         """
         shadow = placement.shadow
         if not self._knows(shadow) or shadow.clock != placement.number + 1:
@@ -172,9 +178,9 @@ class PrefixTree:
     def correct(
         self, placement: Placement, more: float, capacity: float | None, *, told: bool = True
     ) -> None:
-        """It reported `more` cached tokens than it was believed to hold; or fewer, if negative.
+        """Learn that the worker reported `more` cached tokens than predicted (negative: fewer).
 
-        Unless its capacity was `told`, that is its GPU's alone.
+        `told` says whether `capacity` covers all tiers; if not, it is that of the GPU alone.
         """
         shadow = placement.shadow
         if not self._knows(shadow):
@@ -190,7 +196,8 @@ class PrefixTree:
     def forget(self, worker: str) -> None:
         """Drop everything `worker` held.
 
-        At once for `held`; the memory of a large one comes back with the placements that follow.
+        `held` reports none of it from now on; if there is much, its memory is freed bit by bit with
+        later placements.
         """
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
@@ -199,11 +206,11 @@ class PrefixTree:
             self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
-        """It was not forgotten since."""
+        """Whether the worker has not been forgotten since."""
         return self._shadows.get(shadow.worker) is shadow
 
     def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
-        """Return the nodes that have any of `keys`, and how many of these are there."""
+        """Return the nodes with any of `keys`, and how many of the keys are in the tree."""
         path = []
         node, at, count = self.root, 0, len(keys)
         while at < count:
@@ -220,7 +227,7 @@ class PrefixTree:
         return path, at
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
-        """Return the node that ends where `keys` end, parting and adding runs as needed."""
+        """Return the node that ends where `keys` end, splitting and adding runs as needed."""
         node, at, count = self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
@@ -237,9 +244,9 @@ class PrefixTree:
         return node
 
     def _part(self, lower: Node, length: int) -> Node:
-        """Cut a run in two; return the upper part, `length` blocks long.
+        """Split a run; return the upper part, `length` blocks long.
 
-        The lower one stays the same object: placements point to it.
+        The lower part stays the same object, because placements refer to it.
         """
         parent, keys = lower.parent, lower.keys
         upper = Node(parent, keys[:length], lower.at, lower.ends, lower.unit)
@@ -263,7 +270,7 @@ class PrefixTree:
         return upper
 
     def join(self, worker: str) -> Shadow:
-        """Make the mirror of a worker that has none."""
+        """Create the shadow of a worker that has none."""
         taken = sum(self._by_bit)
         self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
@@ -271,7 +278,7 @@ class PrefixTree:
         return shadow
 
     def _tidy(self) -> None:
-        """Shrink those that are too large, by no more at once than a request can wait for."""
+        """Shrink shadows that are too large, by at most `AT_ONCE` entries."""
         share, left = self._share(), AT_ONCE
         while left and self._untidy:
             shadow = next(iter(self._untidy))
@@ -282,16 +289,16 @@ class PrefixTree:
                     del self._by_bit[shadow.bit]
 
     def shadows(self) -> Iterable[Shadow]:
-        """Every worker's mirror."""
+        """Return every worker's shadow."""
         return self._shadows.values()
 
     def shrink(self) -> None:
-        """Forget what is beyond the bound."""
+        """Shrink every shadow to its share of memory, at once."""
         for shadow in self._shadows.values():
             shadow.shrink(self._share(), most=maxsize)
 
     def clear(self) -> None:
-        """Forget everything, at once."""
+        """Forget everything."""
         for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
             known.clear()
 
@@ -299,7 +306,7 @@ class PrefixTree:
         return self._limit / max(1, len(self._shadows))
 
     def __len__(self) -> int:
-        """Blocks in the tree, counted once for each holder."""
+        """Return the number of blocks in the tree, counted once for each holder."""
         return sum(shadow.blocks for shadow in self._by_bit.values())
 
     @property
@@ -309,7 +316,7 @@ class PrefixTree:
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
-    """How many of a run's first blocks `keys` has from `at` on; the first is known to agree."""
+    """Return how many keys of a run match `keys` from `at` on; the first is known to match."""
     low, high = 1, min(len(run), len(keys) - at)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,9 +1,11 @@
-"""What workers loaded from L2, and keep on their L1 from then on though nobody announces it.
+"""Prompts that workers loaded from L2 and now keep on L1, although no event says so.
 
-vLLM's offloading announces what comes to the host's memory. LMCache announces what it writes, not
-what it reads from L2, and can keep that on L1 too: its server is asked to (`--l2-prefetch-policy
-retain`, `lmcache/v1/distributed/storage_controllers/prefetch_policy.py`), in the engine's process
-it does. So it is believed for some minutes, and until one answer shows that it is not so.
+vLLM's offloading announces everything that enters host memory. LMCache announces what it writes,
+but not what it reads from L2, and may keep that on L1 too: its server does with
+`--l2-prefetch-policy retain`
+(`lmcache/v1/distributed/storage_controllers/prefetch_policy.py`), and LMCache in the engine's
+process always does. So such prompts are expected on L1 for some minutes, or until an answer shows
+that they are not there.
 """
 
 from bisect import bisect_right
@@ -12,19 +14,19 @@ from strategies.base import Prompt
 from strategies.cost import held_tokens
 from strategies.recent import Recent
 
-#: Seconds for which it is believed at least; twice as long at most.
+#: They are expected there for at least this many seconds, and at most twice as long.
 BELIEVED_S = 300.0
 
 
 class Promoted:
-    """Prompts' beginnings by worker, in at most `limit_bytes`."""
+    """Promoted starts of prompts by worker, in at most `limit_bytes`."""
 
     def __init__(self, limit_bytes: int, seconds: float = BELIEVED_S) -> None:
         self._limit, self._seconds = limit_bytes, seconds
         self._kept = Recent(limit_bytes, seconds)
 
     def add(self, prompt: Prompt, worker: str, tokens: int, now: float) -> None:
-        """`worker` loaded what it lacked of the first `tokens` of a prompt."""
+        """Record that `worker` loaded what its GPU lacked of the first `tokens` of a prompt."""
         units = int(tokens / prompt.unit_tokens)
         blocks = bisect_right(prompt.ends, units, 0, len(prompt.keys) + 1) - 1
         if blocks > 0:
@@ -32,19 +34,22 @@ class Promoted:
             kept.settle(kept.insert(prompt.keys[:blocks], worker, now), took=True)
 
     def held(self, prompt: Prompt, now: float) -> dict[str, int]:
-        """Tokens at the start of a prompt that lie on workers' L1 by this."""
+        """Return, by worker, how many first tokens of the prompt are expected on L1."""
         found = self._kept.held(prompt.keys, now)
         return {worker: held_tokens(prompt, blocks) for worker, blocks in found.items()}
 
     def missed(self, prompt: Prompt, worker: str, tokens: int, now: float) -> None:
-        """A worker had `tokens` of a prompt on its GPU and L1: if more was believed, nothing is."""
+        """Forget the worker if fewer tokens of a prompt were there than expected.
+
+        `tokens` is how many its GPU and L1 had.
+        """
         if self.held(prompt, now).get(worker, 0) > tokens + prompt.unit_tokens:
             self.forget(worker)
 
     def forget(self, worker: str) -> None:
-        """Its L1 is another one, or was not as believed."""
+        """Drop everything of a worker: its L1 is a new one, or did not hold what was expected."""
         self._kept.forget(worker)
 
     def __len__(self) -> int:
-        """Blocks, counted once for each holder."""
+        """Return the number of blocks, counted once for each holder."""
         return len(self._kept)

@@ -1,4 +1,4 @@
-"""What was sent where in the last seconds: two prefix trees, of which the older one is dropped."""
+"""Recent placements, in two prefix trees, the older of which is dropped at regular intervals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from strategies.prefixtree import Placement, PrefixTree
 
 
 class Sent(NamedTuple):
-    """What was recorded of one prompt."""
+    """The record of one prompt."""
 
     tree: PrefixTree
     placement: Placement
 
 
 class Recent:
-    """Placements of at least the last `seconds` seconds, at most twice as old."""
+    """Keeps placements for at least `seconds` seconds, and at most twice as long."""
 
     def __init__(self, limit_bytes: int, seconds: float) -> None:
         self._limit = limit_bytes // 2
@@ -24,12 +24,12 @@ class Recent:
         self._since = 0.0
 
     def insert(self, keys: Sequence[int], worker: str, now: float) -> Sent:
-        """`worker` was sent the prompt with these keys; to be settled once."""
+        """Record that `worker` was sent the prompt with these keys; to be settled once."""
         self._turn(now)
         return Sent(self._young, self._young.insert(keys, worker))
 
     def held(self, keys: Sequence[int], now: float) -> dict[str, int]:
-        """Return how many of the first blocks each worker was sent lately."""
+        """Return how many of the prompt's first blocks each worker was sent recently."""
         self._turn(now)
         found = self._old.held(keys)
         for worker, blocks in self._young.held(keys).items():
@@ -37,18 +37,18 @@ class Recent:
         return found
 
     def settle(self, sent: Sent, *, took: bool) -> None:
-        """It has ended there; if the worker did not take it on, it was never sent."""
+        """End the request; if the worker did not accept it (`took`), take the record back."""
         sent.tree.close(sent.placement)
         if not took:
             sent.tree.take_back(sent.placement)
 
     def forget(self, worker: str) -> None:
-        """Drop what it was sent."""
+        """Drop everything the worker was sent."""
         self._young.forget(worker)
         self._old.forget(worker)
 
     def _turn(self, now: float) -> None:
-        """The younger tree is the older one now, if it is time."""
+        """Drop the older tree and start a new one, if it is time."""
         age = now - self._since
         if age < self._seconds:
             return
@@ -57,5 +57,5 @@ class Recent:
         self._since = now
 
     def __len__(self) -> int:
-        """Blocks, counted once for each holder."""
+        """Return the number of blocks, counted once for each holder."""
         return len(self._young) + len(self._old)

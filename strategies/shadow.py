@@ -1,12 +1,12 @@
-"""The mirror of one worker's cache: what it was sent, in the order in which it forgets.
+"""A model of one worker's cache: what it was sent, in the order in which it will evict it.
 
-Engines free a request's blocks last block first when it ends, and evict what was freed longest
-ago (vLLM `v1/core/block_pool.py`, `free_blocks`). So a path is touched from its leaf up to the
-root: a child is never younger than its parent, and the oldest entry is always a leaf.
+When a request ends, engines free its blocks starting with the last one, and evict what was freed
+longest ago (vLLM `v1/core/block_pool.py`, `free_blocks`). So a path is touched from its leaf up to
+the root: a child is never younger than its parent, and the oldest entry is always a leaf.
 
-A worker may hold less than it is said to, since others use it too, or more, since it has a host
-tier. What it reports as cached tells: by the order of use, one that has lost a prefix has also
-lost all that was used before it.
+A worker may hold less than its stated capacity, because others use it too, or more, because it has
+host memory behind the GPU. The cached tokens that it reports show which: since eviction follows the
+order of use, a worker that has lost a prefix has also lost everything used before it.
 """
 
 from collections.abc import Iterator
@@ -16,44 +16,44 @@ if TYPE_CHECKING:
     from strategies.node import Node
 
 UNBOUNDED = float("inf")
-#: Bytes of an entry and of its part of a node (measured 700), and of one key.
+#: Bytes of an entry with its share of a node (measured: 700), and of one key.
 ENTRY_BYTES, KEY_BYTES = 760, 8
-#: One report may take no more than this part of what is believed to be held: it may be wrong.
+#: One report can remove at most this share of what is believed to be held, as it may be wrong.
 MOST_LOST = 0.5
-#: A learned capacity never falls below this part of what the worker is said to hold, nor rises
-#: above so many times it.
+#: Bounds of the learned capacity, as multiples of the stated one.
 LEAST, MOST = 0.25, 16.0
-#: How many times what its GPU holds a worker that reports is believed to hold where nobody has said
-#: what lies behind it, the host's memory say. Too much is noticed by the first reports, and too
-#: little only prompt by prompt.
+#: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
+#: of what lies behind the GPU (such as host memory). Too large a value is noticed with the first
+#: reports, too small a value only prompt by prompt.
 BEHIND = 5.0
-#: How many entries in use are passed over at a time.
+#: Most entries in use that are passed over in one `shrink`.
 MOST_PASSED = 8
-#: What one report may do to a learned capacity: fewer tokens than believed, more, just as many.
+#: Effect of one report on the learned capacity: factor (at least) if fewer tokens were cached than
+#: predicted, factor if more were, and weight of the return to the stated one if it was right.
 LOWER, RISE, RETURN = 0.5, 1.3, 0.001
 
 
 class Entry:
-    """What one worker holds of one node's run of blocks."""
+    """The part of one node's run of blocks that one worker holds."""
 
     __slots__ = ("extra", "held", "node", "older", "stamp", "users", "younger")
 
     def __init__(self, node: "Node") -> None:
         self.node = node
         self.held = 0
-        """Blocks, from the run's first on."""
+        """Number of blocks, from the start of the run."""
         self.extra = 0.0
-        """Tokens that follow the last block and are kept too: a prompt's tail, an answer."""
+        """Tokens cached after the last block: a prompt's partial last block, an answer."""
         self.users = 0
-        """Requests under way there with this prefix."""
+        """Running requests on the worker with this prefix."""
         self.stamp = 0
-        """When it was used last, in placements."""
+        """The shadow's clock when it was last used."""
         self.older: Entry = self
         self.younger: Entry = self
 
 
 class Shadow:
-    """One worker's entries in the order of their use."""
+    """One worker's entries in the order of their last use."""
 
     __slots__ = (
         "bit",
@@ -74,26 +74,26 @@ class Shadow:
         self.worker = worker
         self.bit = bit
         self.leaving = False
-        """Its worker has been forgotten, and not all of its entries are gone."""
+        """The worker has been forgotten, but some of its entries still have to be dropped."""
         self.bytes = 0
         self.blocks = 0
         self.size = 0.0
-        """Tokens."""
+        """Tokens held."""
         self.shared = 0.0
-        """Tokens that requests under way have in common: each is counted once too often for each
-        request but the first."""
+        """Tokens that running requests have in common, counted once for each request after the
+        first: what a sum over requests counts too much."""
         self.clock = 0
-        """Placements so far."""
+        """Number of placements and ends of requests so far."""
         self.scale = 1.0
-        """Its capacity as learned, in parts of what it is said to hold."""
+        """Learned capacity over stated capacity."""
         self.reports = False
-        """It has told how much of a prompt was cached."""
+        """The worker has reported cached tokens."""
         self.told = True
-        """How much it holds was told, all of it."""
+        """The stated capacity covers all tiers of the worker."""
         self.first = Entry(None)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
 
     def touch(self, entry: Entry) -> None:
-        """Used just now: it is the youngest."""
+        """Make an entry the youngest: it was used just now."""
         older, younger, ring = entry.older, entry.younger, self.first
         older.younger, younger.older = younger, older
         last = ring.older
@@ -102,14 +102,14 @@ class Shadow:
         entry.stamp = self.clock
 
     def enter(self, node: "Node") -> Entry:
-        """A new, empty entry; the caller touches it."""
+        """Create an empty entry, which the caller has to touch."""
         entry = node.entries[self.bit] = Entry(node)
         node.mask |= self.bit
         self.bytes += ENTRY_BYTES
         return entry
 
     def split(self, lower: Entry, node: "Node", held: int) -> Entry:
-        """Its run was cut in two: an entry for the upper part, used when the lower one was."""
+        """Create the entry for the upper part of a split run, used when the lower one was."""
         upper = node.entries[self.bit] = Entry(node)
         upper.held, upper.users, upper.stamp = held, lower.users, lower.stamp
         upper.older, upper.younger = lower, lower.younger
@@ -119,14 +119,14 @@ class Shadow:
         return upper
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries, the oldest first."""
+        """Iterate over all entries, oldest first."""
         entry = self.first.younger
         while entry is not self.first:
             yield entry
             entry = entry.younger
 
     def hold(self, entry: Entry, held: int) -> None:
-        """It holds so many blocks of the run by now."""
+        """Set how many blocks of its run an entry holds."""
         change = entry.node.tokens(entry.held, held)
         self.size += change
         self.bytes += KEY_BYTES * (held - entry.held)
@@ -136,19 +136,19 @@ class Shadow:
         entry.held = held
 
     def use(self, entry: Entry, users: int) -> None:
-        """So many requests under way have it."""
+        """Set how many running requests use an entry."""
         more = max(0, users - 1) - max(0, entry.users - 1)
         if more:
             self.shared += more * entry.node.tokens(0, entry.held)
         entry.users = users
 
     def add(self, entry: Entry, tokens: float) -> None:
-        """So many tokens follow it."""
+        """Add `tokens` to what is cached after the entry's last block."""
         entry.extra += tokens
         self.size += tokens
 
     def drop(self, entry: Entry) -> None:
-        """It is gone; the node goes with its last entry."""
+        """Remove an entry, and its node if it was the last entry there."""
         self.add(entry, -entry.extra)
         self.hold(entry, 0)
         entry.older.younger, entry.younger.older = entry.younger, entry.older
@@ -162,10 +162,10 @@ class Shadow:
             self.size = self.shared = 0.0  # no drift from adding and taking away floats
 
     def shrink(self, bytes_: float, tokens: float = UNBOUNDED, *, most: int) -> int:
-        """Forget the oldest until it is no larger than that; return how many it was.
+        """Forget the oldest entries until both bounds hold; return how many entries that took.
 
-        `most` entries are looked at. What requests under way use, the worker cannot evict: it is
-        passed over, but for memory.
+        At most `most` entries are looked at. Entries that running requests use are passed over, as
+        the worker cannot evict them, except when memory (`bytes_`) is short.
         """
         ring, passed = self.first, 0
         for done in range(most):
@@ -177,7 +177,7 @@ class Shadow:
             if self.bytes > bytes_:
                 self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
-                if passed == MOST_PASSED:  # it has more under way than it is said to hold
+                if passed == MOST_PASSED:  # running requests take more than its stated capacity
                     return done
                 self.touch(entry)
                 passed += 1
@@ -188,7 +188,7 @@ class Shadow:
         return most
 
     def _cut(self, entry: Entry, blocks: int) -> None:
-        """Forget the last blocks of an entry, and what follows them."""
+        """Forget the last `blocks` blocks of an entry, and what is cached after them."""
         if blocks >= entry.held:
             self.drop(entry)
         else:
@@ -196,19 +196,22 @@ class Shadow:
             self.hold(entry, entry.held - blocks)
 
     def take(self, entry: Entry, blocks: int) -> int:
-        """Forget up to so many of the entry's last blocks; return how many are left to forget."""
+        """Forget up to `blocks` of an entry's last blocks; return how many are left to forget."""
         left = max(0, blocks - entry.held)
         self._cut(entry, blocks)
         return left
 
     def hear(self, *, told: bool) -> None:
-        """It tells how much of a prompt was cached; what it holds in all was `told`, or was not."""
+        """Note that the worker reports cached tokens, and whether its capacity was `told`."""
         if not (self.reports or told):
             self.scale = BEHIND
         self.reports, self.told = True, told
 
     def lost(self, stamp: int, capacity: float | None) -> None:
-        """What was used last at `stamp` is not there any more: nor is anything older."""
+        """Forget everything last used at `stamp` or earlier, and lower the learned capacity.
+
+        Called when a prefix last used at `stamp` turned out to be gone.
+        """
         ring, least = self.first, self.size * (1.0 - MOST_LOST)
         entry = ring.younger
         while entry is not ring and entry.stamp <= stamp and self.size > least:
@@ -219,10 +222,10 @@ class Shadow:
             self.scale = max(LEAST, self.scale * LOWER, min(self.scale, self.size / capacity))
 
     def more(self) -> None:
-        """It holds what was believed forgotten: it can hold more than believed."""
+        """Raise the learned capacity: the worker held more than predicted."""
         self.scale = min(MOST, self.scale * RISE)
 
     def right(self) -> None:
-        """It holds just what was believed: what was told, and was wrong before, may be right."""
+        """Move the learned capacity back towards the stated one: a prediction was right."""
         if self.told:
             self.scale += RETURN * (1.0 - self.scale)

@@ -1,4 +1,4 @@
-"""What is on its way to workers, or has just ended there: their own word on it is still to come."""
+"""Prompts that are running or have just ended, whose KV events may not have arrived yet."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from strategies.prefixtree import Placement, PrefixTree
 
-#: Requests that have just ended; more count no longer.
+#: Most requests kept after their end; the oldest are dropped.
 MOST_ENDED = 1 << 16
 
 
@@ -16,11 +16,10 @@ class _Ended(NamedTuple):
 
 
 class UnderWay:
-    """Prefixes of requests under way by worker, and of those that ended at most `seconds` ago; no
-    more than `limit_bytes` of them.
+    """Prefixes of running requests by worker, and of those that ended at most `seconds` ago.
 
-    An engine cannot evict what a running request uses. When it has ended, its events have come, but
-    for some milliseconds; from then on only they tell what is left of it.
+    Takes at most `limit_bytes`. An engine cannot evict what a running request uses. Within
+    milliseconds of its end all its events have arrived; from then on only events tell what is left.
     """
 
     def __init__(self, limit_bytes: int, seconds: float) -> None:
@@ -29,17 +28,17 @@ class UnderWay:
         self._ended: deque[_Ended] = deque()
 
     def insert(self, keys: Sequence[int], worker: str, now: float) -> Placement:
-        """`worker` is sent the prompt with these keys; to be settled once."""
+        """Record that `worker` is sent the prompt with these keys; to be settled once."""
         self._let_go(now)
         return self._tree.insert(keys, worker)
 
     def held(self, keys: Sequence[int], now: float) -> dict[str, int]:
-        """Return how many of the first blocks each worker has by them."""
+        """Return how many of the prompt's first blocks each worker has from these requests."""
         self._let_go(now)
         return self._tree.held(keys)
 
     def settle(self, placement: Placement, now: float, *, took: bool) -> None:
-        """It has ended there; if the worker did not take it on, it was never sent."""
+        """End the request; if the worker did not accept it (`took`), drop it at once."""
         if not took:
             self._tree.leave(placement)
             return
@@ -48,7 +47,7 @@ class UnderWay:
             self._tree.leave(self._ended.popleft().placement)
 
     def forget(self, worker: str) -> None:
-        """Drop what it was sent."""
+        """Drop everything the worker was sent."""
         self._tree.forget(worker)
 
     def _let_go(self, now: float) -> None:
@@ -57,5 +56,5 @@ class UnderWay:
             self._tree.leave(ended.popleft().placement)
 
     def __len__(self) -> int:
-        """Blocks, counted once for each holder."""
+        """Return the number of blocks, counted once for each holder."""
         return len(self._tree)
