@@ -41,25 +41,29 @@ FULL_FROM: Final = 0.6
 class _Charge:
     """The parts of a prompt's cost that are the same on every worker."""
 
-    __slots__ = ("_depth", "_later", "_match", "_reuse", "_tokens", "_wanted", "slowness")
+    __slots__ = ("_match", "_reuse", "_tokens", "_wanted", "depth", "later", "slowness")
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
-        self._later, self._reuse = demand.price(workers), demand.reuse
+        self._reuse = demand.reuse
+        self.later = demand.price(workers)
+        """What a second of its prefill costs those who come meanwhile, in seconds."""
         wanted = match.wanted(workers) if match is not None and prompt.tokens else NOT_WANTED
-        self._wanted, self._depth = wanted.tokens, held_tokens(prompt, wanted.blocks)
+        self._wanted = wanted.tokens
+        self.depth = held_tokens(prompt, wanted.blocks)
+        """A worker that holds fewer tokens than this would hold a wanted copy afterwards."""
         self.slowness = DECODE_S if prompt.answer_tokens else 0.0
         """Seconds that a full KV cache costs answers."""
         if self._wanted:  # later turns would be slowed there as well
             self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
 
-    def price(self, prefill: float, held: int, decoding: int) -> float:
-        """Return what `prefill` seconds cost other requests on a worker with `held` tokens."""
-        later = self._later
-        if held < self._depth:  # computing a wanted copy also serves later requests
-            theirs = min(1.0, self._wanted / (self._tokens - held))
-            later *= 1.0 - self._reuse * theirs
-        return (later + CROWD * decoding) * prefill
+    def in_part(self, held: int) -> float:
+        """Return `later` on a worker with `held` tokens, fewer than `depth`.
+
+        Computing a wanted copy also serves later requests.
+        """
+        theirs = min(1.0, self._wanted / (self._tokens - held))
+        return self.later * (1.0 - self._reuse * theirs)
 
     def room(self, worker: str, load: Load, used: float, space: float) -> float:
         """Return seconds until there is room in a KV cache of `space` tokens.
@@ -98,28 +102,31 @@ class Costs:
         says which of them running requests use, and which are wanted on more workers. Ties go to
         the worker with the least booked prefill, then to the least recently chosen.
         """
-        waits, busy = _waits(workers, now)
         tokens, answer = prompt.tokens, prompt.answer_tokens
         most = max(held.values(), default=0) if held else 0
         demand, count = self._demand, len(workers)
-        # (A session can be created without a prompt. It counts as no demand and has no home term.)
-        self._last = (prompt, busy / count, most / tokens) if tokens else None
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
-        curve, computed, least = None, dict[int, float](), -1
+        busy, curve, computed, least = 0, None, dict[int, tuple[float, float]](), -1
         for place, worker in enumerate(workers):
-            name, load, pace, wait = worker.name, worker.load, worker.pace, waits[place]
+            name, load, pace = worker.name, worker.load, worker.pace
+            wait = load.promised_s
+            if load.pending:
+                wait += load.wait(now)
+                busy += 1
             has = held.get(name, 0) if held else 0
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
                 curve, computed = pace.curve, {}
             if has not in computed:
-                computed[has] = curve.seconds(tokens - has, has)
-            prefill = pace.slower * computed[has]
+                each = charge.later if has >= charge.depth else charge.in_part(has)
+                computed[has] = curve.seconds(tokens - has, has), each
+            seconds, each = computed[has]
+            prefill = pace.slower * seconds
             loads = NO_LOADING
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            price = charge.price(prefill, has, load.decoding)
+            price = (each + CROWD * load.decoding) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens
             if not space:
@@ -137,6 +144,8 @@ class Costs:
             turn = load.turn
             row = total, wait, turn, place, worker, prefill, price, decode, room, home, has, loads
             rows.append(row)
+        # (A session can be created without a prompt. It counts as no demand and has no home term.)
+        self._last = (prompt, busy / count, most / tokens) if tokens else None
         return Ranking(rows)
 
     def placed(self, prompt: Prompt, now: float) -> None:
@@ -155,28 +164,17 @@ def _least_room(workers: Sequence[WorkerView]) -> int:
 def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
     """Return seconds that a later turn will wait there; `used` of `space` tokens are in use."""
     waits, given = 0.0, load.given_s
-    if space:
+    limit = FULL_FROM * space
+    if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
         if usual > FULL_FROM:
             waits = FULL * (usual - FULL_FROM)
     if given:
-        given *= exp(min(0.0, load.given_at - now) / BACK_S)
+        if now > load.given_at:
+            given *= exp((load.given_at - now) / BACK_S)
         rest = BACK_S - given
         waits += HOME * (given / rest if given < MOST_HOME * rest else MOST_HOME)
     return waits
-
-
-def _waits(workers: Sequence[WorkerView], now: float) -> tuple[list[float], int]:
-    """Return seconds of prefill queued on each worker, and how many have prefill pending."""
-    waits, busy = [], 0
-    for worker in workers:
-        load = worker.load
-        wait = load.promised_s
-        if load.pending:
-            wait += load.wait(now)
-            busy += 1
-        waits.append(wait)
-    return waits, busy
 
 
 def held_tokens(prompt: Prompt, blocks: int) -> int:

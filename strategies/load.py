@@ -75,7 +75,6 @@ class Load:
         "_booked_s",
         "_head_since",
         "_kv_at",
-        "_kv_surplus",
         "_last",
         "_open",
         "decoding",
@@ -90,6 +89,7 @@ class Load:
         "promised_tokens",
         "shared_tokens",
         "stay_s",
+        "surplus",
         "turn",
         "uncached",
     )
@@ -109,7 +109,8 @@ class Load:
         self.kv_tokens = 0
         self.shared_tokens = 0.0
         """Part of `kv_tokens` that counts prefixes shared by several requests more than once."""
-        self._kv_surplus = 0.0
+        self.surplus = 0.0
+        """Average minus current KV tokens in use, at the last change; see `kv_surplus`."""
         self._kv_at = 0.0
         self.uncached = 0
         """Tokens booked and not known to be computed or loaded."""
@@ -209,7 +210,7 @@ class Load:
 
         Prefixes that several requests share count once.
         """
-        return self._kv_surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
+        return self.surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
 
     def share(self, tokens: float, now: float) -> None:
         """Set `shared_tokens`."""
@@ -223,7 +224,7 @@ class Load:
         self.kv_tokens += kv_tokens
 
     def _uses(self, more: float, now: float) -> None:
-        self._kv_surplus = self.kv_surplus(now) - more
+        self.surplus = self.kv_surplus(now) - more
         self._kv_at = max(now, self._kv_at)
 
     def _given_still(self, now: float) -> float:
@@ -263,8 +264,8 @@ class Load:
             head = next(iter(self.pending))
             spent = now - self._head_since
             if spent < head.prefill_s or head.stream:
-                left = self._booked_s - min(spent, head.prefill_s)
-                return max(0.0, left)
+                left = self._booked_s - (spent if spent < head.prefill_s else head.prefill_s)
+                return left if left > 0.0 else 0.0
             self._computed(head, self._head_since + head.prefill_s)
         return 0.0
 
