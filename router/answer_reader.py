@@ -142,7 +142,7 @@ class AnswerReader:
             self.unread += len(data)
 
     def on_message_complete(self) -> None:
-        """The answer's last byte."""
+        """Finish the answer: its last byte has arrived."""
         if self.head is not None and not self.complete:
             self.complete = True
             self.last = not self._parser.should_keep_alive()

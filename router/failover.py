@@ -162,7 +162,7 @@ class Failover:
             attempt.failed(cut.error)
             raise
         except asyncio.CancelledError:
-            if relay.complete:  # the client left after the whole answer
+            if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
             elif exchange.left:
                 attempt.status = CLIENT_LEFT
