@@ -2,8 +2,8 @@
 
 An event loop resolves all names in a few shared threads, and a resolver that does not answer blocks
 such a thread for many seconds: one name would keep all others waiting. Here each name has a thread
-of its own during a lookup. If an earlier answer is known, a new connection waits for the lookup only
-briefly and then uses that answer, as Envoy's clusters of type STRICT_DNS do.
+of its own during a lookup. If an earlier answer is known, a new connection waits only briefly for
+the lookup and then uses that answer, as Envoy's clusters of type STRICT_DNS do.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ HINT = (
 
 
 def block_names(memory: Memory) -> tuple[list[str], bool]:
-    """Return a line per engine that sends KV events, and whether all is well.
+    """Return a line per engine whose KV events are followed, and whether all is well.
 
     It is not if they name blocks differently although they share an L2 store.
     """

@@ -1,5 +1,4 @@
-"""Server-sent events that the router itself makes: errors in a stream's own format, and comments.
-"""
+"""Server-sent events made by the router: errors in a stream's own format, and comments."""
 
 import msgspec
 
