@@ -68,8 +68,8 @@ class Admission:
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Return the workers that can take another request now.
 
-        Empty if all with room said that they are full, while others, which are at the limit, did
-        not: waiting for one of those is better than being refused.
+        Empty also if all with room said that they are full, while others, which are at the limit,
+        did not: waiting for one of those is better than being refused.
         """
         if self.in_flight > self._most or len(self.queue):  # else no worker can be at the limit
             awake = self._awake(workers)

@@ -108,7 +108,7 @@ class Door:
             await self._admin.serve(exchange)
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
-        """Count a request that was refused, or whose client left, before it was served."""
+        """Count and log a request that was refused, or whose client left, before it was served."""
         self._proxy.refused(exchange, status, reason)
 
     def freed_elsewhere(self) -> None:
@@ -172,7 +172,7 @@ class Door:
         for worker in self.fleet.workers:
             worker.upstream.close()
         await let_go(self.fleet)
-        await asyncio.sleep(0)  # closing takes a turn of the loop
+        await asyncio.sleep(0)  # one loop iteration, in which transports close
 
 
 class Backdoor:

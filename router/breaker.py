@@ -107,7 +107,7 @@ class Breaker:
         self._state = State.CLOSED
         self._failures = 0
         self._last = ""
-        # Outcomes count only for requests with the current mark, which changes with the state.
+        # An outcome counts only if its request's mark is still the current one.
         self._mark = 0
         self._span = 0.0
         self._closed_at = -inf

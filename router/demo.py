@@ -148,7 +148,7 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
 
 
 def _workload(options: DemoOptions) -> list[Conversation]:
-    """Multi-turn chats and questions on shared documents, at about half of what the fleet can."""
+    """Make multi-turn chats and questions on documents, at about half of the fleet's capacity."""
     talks = chats(
         options.seed,
         conversations=12 * options.workers,

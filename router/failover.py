@@ -62,7 +62,7 @@ class Failover:
         full, an ejected worker is tried, which is better than a refusal.
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
-        of the decision. Raises DoorError.
+        of the decision. Raises DoorError, CutShort, Elsewhere.
         """
         asked = 0
         vanished = False

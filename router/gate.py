@@ -28,7 +28,7 @@ MODELS = "/v1/models"
 MODEL = MODELS + "/"
 SESSIONS = "/sessions"
 SESSION = SESSIONS + "/"
-#: Size limit in bytes of a body on paths that are not for inference.
+#: Size limit in bytes of a body on paths that take no prompt.
 SMALL_BODY = 64 << 10
 
 

@@ -23,8 +23,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-#: What clients of SageMaker send to SageMaker itself; never passed on by default. A vLLM that keeps
-#: no sessions answers 400 to a session id (model-hosting-container-standards, `sessions/`).
+#: What clients of SageMaker send to SageMaker itself. Passed on only to workers that keep sessions:
+#: any other vLLM answers 400 to a session id (model-hosting-container-standards, `sessions/`).
 FOR_SAGEMAKER = frozenset(
     b"x-amzn-sagemaker-" + name
     for name in (

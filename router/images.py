@@ -10,8 +10,8 @@ from router.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
 
 T = TypeVar("T")
 
-#: The types of message parts that are text or tool calls, in the APIs of OpenAI and Anthropic. Any
-#: other type counts as an image.
+#: The types of message parts that hold text, reasoning or tool calls, in the APIs of OpenAI and
+#: Anthropic. Any other type counts as an image.
 _WORDS = frozenset(
     (
         "text",
