@@ -1,14 +1,14 @@
-"""A field that the router adds to a body; all else of it is sent byte for byte as it came."""
+"""Adds a field to a request body; everything else in it stays byte for byte as received."""
 
 _BLANKS = b" \t\r\n"
 
 
 def with_field(body: bytes, field: bytes) -> bytes:
-    """Return a JSON object with a field (`"name":value`) before its last brace.
+    """Return a JSON object with a field (`"name":value`) inserted before its last brace.
 
-    Of two fields of one name Python's `json`, which engines read bodies with, takes the last. A
-    body to which none can be added without changing what it asks for is returned as it is: an
-    empty object, or what is none.
+    If the name occurs twice then, Python's `json`, with which engines read bodies, takes the last.
+    An empty object, or a body that is not an object, is returned unchanged: nothing can be added
+    without changing what it asks for.
     """
     end = len(body.rstrip(_BLANKS)) - 1
     if end < 1 or body[end : end + 1] != b"}":

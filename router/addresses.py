@@ -1,9 +1,9 @@
-"""Where a name leads, looked up beside the requests: once at a time, and what was found is kept.
+"""Name resolution off the request path: one lookup per name at a time, and the result is kept.
 
-An event loop looks names up in a few threads that all of them share, and a resolver that does not
-answer holds such a thread for many seconds: one name would keep all others waiting. Here each name
-has a thread of its own while it is looked up. Whoever connects waits for that only for a moment if
-an earlier answer is known, as Envoy's clusters of type STRICT_DNS go on with the last good one.
+An event loop resolves all names in a few shared threads, and a resolver that does not answer blocks
+such a thread for many seconds: one name would keep all others waiting. Here each name has a thread
+of its own during a lookup. If an earlier answer is known, a new connection waits only briefly for
+the lookup and then uses that answer, as Envoy's clusters of type STRICT_DNS do.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from errno import ENOMEM
 from math import inf
 from threading import Thread
 
-#: Seconds for which an answer, or a failure, is not asked for again.
+#: Seconds for which an answer, or a failure, counts as fresh and is not looked up again.
 FRESH_S = 1.0
-#: Seconds after which it is asked for although nobody connects: connections are kept for longer.
+#: Seconds between lookups while no connection is made: kept connections live longer than that.
 REFRESH_S = 10.0
-#: Seconds that a new answer is waited for where an earlier one is known.
+#: Seconds to wait for a new answer if an earlier one is known.
 PATIENCE_S = 0.25
 
-#: These failures say that there is no such name (getaddrinfo(3)); all others may pass.
+#: Errors that say that there is no such name (getaddrinfo(3)); all others may be temporary.
 _GONE = frozenset((socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)))
 
-#: Addresses of a name, the preferred one first. Raises OSError; may take as long as it likes.
+#: Returns the addresses of a name, the preferred one first. Raises OSError; may block.
 LookUp = Callable[[str], tuple[str, ...]]
 
 
 def look_up(host: str) -> tuple[str, ...]:
-    """Ask the system's resolver, in the order of RFC 6724."""
+    """Ask the system's resolver; the addresses are in the order of RFC 6724."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class Addresses:
-    """Those of one name; a name that is an address is its own."""
+    """The IP addresses of one host name; an IP address is its own."""
 
     def __init__(self, host: str, look_up: LookUp = look_up) -> None:
         self._host = host
@@ -48,25 +48,25 @@ class Addresses:
         self._began = -inf
 
     async def current(self) -> tuple[str, ...]:
-        """Return the addresses there are, as new as can be had soon; never none. Raises OSError."""
+        """Return the newest addresses that are known soon; at least one. Raises OSError."""
         if self._is_address:
             return self._known
         self._refresh(FRESH_S)
         if self._pending is not None:
             left = max(0.0, self._began + PATIENCE_S - asyncio.get_running_loop().time())
-            # (Where nothing is known there is no hurry: whoever connects has a deadline.)
+            # Without an earlier answer, wait without a limit: the caller has a deadline.
             await asyncio.wait((self._pending,), timeout=left if self._known else None)
         if not self._known:
             failure = self._failure or OSError("has no address")
-            raise type(failure)(*failure.args)  # a new one: its traceback leads to us
+            raise type(failure)(*failure.args)  # a new instance, without the kept one's traceback
         return self._known
 
     def leads_to(self, address: str) -> bool:
-        """Whether the name leads there, as far as is known."""
+        """Whether the address is one of the name's, as far as is known."""
         return address in self._known or not self._known
 
     def look(self) -> None:
-        """Look it up again if that is long ago; to be called now and then."""
+        """Look the name up again if the last time is long ago; to be called now and then."""
         if not self._is_address:
             self._refresh(REFRESH_S)
 
@@ -75,7 +75,7 @@ class Addresses:
         if self._pending is not None or loop.time() - self._began < age:
             return
         self._began, self._pending = loop.time(), loop.create_future()
-        try:  # a daemon: nobody waits for it at the end
+        try:  # a daemon thread, so that it does not delay the process's exit
             Thread(target=self._ask, args=(loop,), name="look-up", daemon=True).start()
         except RuntimeError:
             self._take((), OSError(ENOMEM, "no thread can be started"))
@@ -89,7 +89,7 @@ class Addresses:
             failure = error
         except UnicodeError:  # a label that is empty or too long
             failure = socket.gaierror(socket.EAI_NONAME, "this cannot be a name")
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+        with suppress(RuntimeError):  # the loop is closed: the result is not needed any more
             loop.call_soon_threadsafe(self._take, found, failure)
 
     def _take(self, found: tuple[str, ...], failure: OSError | None) -> None:

@@ -43,7 +43,7 @@ class Readiness(Shown):
 
 
 def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decides) -> FastAPI:
-    """Make the app that serves whatever is not inference."""
+    """Make the FastAPI app that serves everything but inference."""
     app = FastAPI(title="Warmroute", version=__version__, docs_url=None, redoc_url=None)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_exception_handler(405, _wrong_method)
@@ -96,7 +96,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
 
 
 def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
-    """What would become of a request."""
+    """Add the route that explains a decision."""
 
     @app.post(EXPLAIN)
     async def explain(
@@ -112,7 +112,7 @@ def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
 
 
 def _add_views(app: FastAPI, view: View) -> None:
-    """What operators look at."""
+    """Add the routes that operators read."""
 
     @app.get("/workers")
     async def workers() -> list[WorkerStatus]:
@@ -136,13 +136,13 @@ def _add_views(app: FastAPI, view: View) -> None:
 
 
 def operator_paths(app: FastAPI) -> frozenset[str]:
-    """Return the paths that are for operators only."""
+    """Return the app's paths that are for operators only."""
     paths = {route.path for route in app.routes if isinstance(route, Route)}
     return frozenset(path for path in paths - OPEN if not path.startswith(MODELS))
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
-    """Give the framework's one error in OpenAI's shape too."""
+    """Answer FastAPI's 405, the one error it raises itself, in OpenAI's shape."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
     return await _refused(
         request, WrongMethod(request.method, (error.headers or {}).get("Allow", "GET"))
@@ -150,7 +150,7 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
 
 
 async def _refused(_: Request, ours: Exception) -> Response:
-    """Give an error of ours."""
+    """Answer a router error."""
     assert isinstance(ours, DoorError)  # noqa: S101 - registered for nothing else
     headers = {name.decode(): value.decode() for name, value in ours.headers}
     return Response(ours.body(), ours.status, headers, "application/json")

@@ -1,10 +1,10 @@
-"""Room on the workers, and the line of those who wait for it.
+"""Admission control: how many requests a worker gets, and the queue of those that wait for room.
 
-A worker is sent no more than `limits.in_flight` requests at once. When all that could answer have
-so many, a request waits: bounded in number and time, in fair order (`queue.py`). The bound is
-there so that a fleet that is overrun answers what it can and refuses the rest at once, instead of
-answering everybody too late. Those held until a worker is about to be free (`holding.py`) came
-before those in the line: as many places as they need are kept for them.
+A worker is sent at most `limits.in_flight` requests at once. When every worker that could answer
+has that many, a request queues: bounded in number and time, in fair order (`queue.py`). The bound
+lets an overloaded fleet answer what it can and refuse the rest at once, instead of answering
+everything too late. Requests that are held until a worker is about to be free (`holding.py`) came
+before those in the queue, so as many places as they need are kept for them.
 """
 
 import asyncio
@@ -19,56 +19,59 @@ from router.rests import Rests
 from router.settings import Settings
 from router.worker import Worker
 
-#: Seconds between two looks at the line: who has waited too long, and whether a worker has joined.
+#: Seconds between two checks of the queue for requests past their deadline and for new workers.
 TICK_S = 0.1
 
 Waiter = asyncio.Future[None]
-#: Names of a pool and a model, and of the one worker that will do; empty: any will.
+#: Names of a pool, a model and the only worker that will do; an empty worker name: any will do.
 _Line = tuple[str, str, str]
 
 
 class Admission:
-    """Lets requests through to the workers. One for the whole router."""
+    """Lets requests through to the workers. One instance for the whole router."""
 
     def __init__(self, settings: Settings, held: Callable[[Pool, str], int]) -> None:
-        """`held` tells how many of a pool are held that ask for a model."""
+        """`held` returns how many requests for a model are held in a pool."""
         self._held = held
         self.in_flight = 0
-        """Requests that are being served, waiting ones too."""
+        """Requests being served, including those that wait."""
         self.waited = 0
         """Requests that had to wait."""
         self.queue: Queue[Waiter] = Queue(settings.limits.queue)
         self.rests = Rests()
-        """Workers that said they are full."""
+        """Workers that said recently that they are full."""
         self._pools: dict[_Line, Pool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
-        """Other bounds, for the requests to come."""
+        """Apply new bounds to the requests to come."""
         self._most = settings.limits.in_flight
         self._patience = settings.timeouts.queue
         self._overflow = settings.limits.overflow
         self.queue.limit = settings.limits.queue
 
     def follow(self, fleet: Fleet) -> None:
-        """Other pools: a line waits for the one that has its pool's name now, or for none."""
+        """Take new pools. A line moves to the pool that now has its pool's name.
+
+        If there is none, its requests are woken to find another pool.
+        """
         self.rests.keep(list(fleet.workers))
         named = {pool.name: pool for pool in fleet.pools}
         for line in list(self._pools):
             if line[0] in named:
                 self._pools[line] = named[line[0]]
             else:
-                while self._call(line):  # they look for another one
+                while self._call(line):  # each looks for another pool
                     pass
 
     def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
-        """Those that can take another request now.
+        """Return the workers that can take another request now.
 
-        None if all of them said that they are full, and others did not: it is better to wait for
-        one of those than to be refused.
+        Empty also if all with room said that they are full, while others, which are at the limit,
+        did not: waiting for one of those is better than being refused.
         """
-        if self.in_flight > self._most or len(self.queue):  # else none could have too many
+        if self.in_flight > self._most or len(self.queue):  # else no worker can be at the limit
             awake = self._awake(workers)
             workers = [worker for worker in workers if worker.load.here < self._most]
             if not any(worker in awake for worker in workers):
@@ -76,15 +79,18 @@ class Admission:
         return workers
 
     def _awake(self, workers: Sequence[Worker]) -> Sequence[Worker]:
-        """Those that did not say that they are full."""
+        """Return the workers that did not say that they are full; all if every one did."""
         return self.rests.awake(workers, monotonic()) if self.rests else workers
 
     def until(self) -> float:
-        """When whoever comes now has waited too long, by the loop's clock."""
+        """Return the deadline, by the loop's clock, of a request that starts to wait now."""
         return asyncio.get_running_loop().time() + self._patience
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
-        """Nobody has room, or others came first. `only` one worker will do, if it is named."""
+        """Whether a request must queue: no worker has room, or others came first.
+
+        `only` names the one worker that will do, if just one will.
+        """
         room, line = self.room(workers), (pool.name, model, only)
         if not room or self.queue.holds(line):
             return True
@@ -92,19 +98,22 @@ class Admission:
         return kept > 0 and kept >= self._places(room)
 
     def _kept(self, pool: Pool, line: _Line) -> int:
-        """Places that are kept from the line for those who are held."""
-        # (These go wherever they can: the only worker of a session is not for them.)
+        """Return how many places are kept for held requests, out of the line's reach."""
+        # Held requests can go to any worker, so none is kept from a line that needs one worker.
         return 0 if line[2] else self._held(pool, line[1])
 
     def _places(self, workers: Sequence[Worker]) -> int:
-        """How many requests more they may be sent."""
+        """Return how many more requests these workers may be sent in all."""
         return sum(max(0, self._most - worker.load.here) for worker in workers)
 
     async def turn(
         self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
     ) -> None:
-        """Wait for room on one of the pool's workers, or on `only` one of them; who waits once
-        more, `until` the time of the first wait. Raises QueueFull, Overrun."""
+        """Wait for room on one of the pool's workers, or on the one that `only` names.
+
+        A request that waits again passes the deadline of its first wait as `until`. Raises
+        QueueFull, Overrun.
+        """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         now = loop.time()
@@ -125,7 +134,7 @@ class Admission:
             self.queue.leave(ticket)
 
     def freed(self, worker: Worker) -> None:
-        """A request has ended there: whoever is next takes its place."""
+        """Give the place of a request that ended on `worker` to the next in the queue."""
         if not len(self.queue):
             return
         for line, pool in list(self._pools.items()):
@@ -151,7 +160,7 @@ class Admission:
         return True
 
     def _full(self, pool: Pool) -> QueueFull:
-        """Tell that there is no room, not even to wait, as the settings say it is told."""
+        """Make the error for a full queue, in the form that `limits.overflow` sets."""
         how, counts = self._overflow, None
         if how.body == "hyperpod":
             counts = {
@@ -171,7 +180,7 @@ class Admission:
             for _ in range(free):
                 if not self._call(line):
                     break
-            if not able and line in self._pools:  # nobody is left: they are told so at once
+            if not able and line in self._pools:  # no worker is left: wake all to be told so
                 while self._call(line):
                     pass
         self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None

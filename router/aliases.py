@@ -1,8 +1,8 @@
-"""Some of our series again, under the names that HyperPod's dashboards ask for.
+"""Repeats some metrics under the names that HyperPod's dashboards query.
 
-There a sidecar beside each model counts what passes it, per pod; here the router does, per worker.
-Names and units: "Invocation metrics" in the observability pages of HyperPod's documentation. Of
-its labels, `resource_name` is the pool here, and `pod_name` the worker.
+In HyperPod, a sidecar beside each model counts per pod; here the router counts per worker. Names
+and units: "Invocation metrics" in the observability pages of HyperPod's documentation. Of its
+labels, `resource_name` is the pool here, and `pod_name` the worker.
 """
 
 from collections import Counter as Tally
@@ -20,13 +20,13 @@ from router.pool import Pool
 from router.series import Counter, Histogram
 
 _LABELS = ("resource_name", "pod_name")
-#: Classes of status (`warmroute_requests_total`) that count as errors; a client that left is none.
+#: Status classes (`warmroute_requests_total`) that count as errors; a client that left does not.
 _ERRORS = frozenset(("4xx", "5xx"))
 _MS = 1000.0
 
 
 class Durations(Protocol):
-    """What is kept of a pool's requests, in seconds."""
+    """The histograms of one pool's requests, in seconds."""
 
     first_byte: Histogram
     duration: Histogram
@@ -35,7 +35,7 @@ class Durations(Protocol):
 def hyperpod(
     requests: Counter, pools: Iterable[Pool], durations: Mapping[str, Durations]
 ) -> Iterator[Metric]:
-    """Make the five series of `requests` (by pool, worker and class of status) and the rest."""
+    """Make the five metrics; `requests` counts by pool, worker and status class."""
     asked, failed = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
     for (pool, worker, status), count in requests.items():
         asked[pool, worker] += int(count)

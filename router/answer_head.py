@@ -1,11 +1,14 @@
-"""The head of a worker's answer, and what of it passes on to the client."""
+"""The head of a worker's answer, and the part of it that passes on to the client."""
 
 from router.errors import Headers
 from router.headers import answer_fields, header
 
 
 class Head:
-    """Status and headers of an answer, names in lower case. Never changed; workers repeat it."""
+    """Status and headers of an answer, names in lower case.
+
+    Immutable, because it is reused for answers with an equal head.
+    """
 
     __slots__ = ("_fields", "dated", "headers", "length", "status", "stream")
 
@@ -13,16 +16,16 @@ class Head:
         self.status = status
         self.headers = headers
         self.length = length
-        """Bytes of the body, if it was told; of another answer, if it is told again."""
+        """`Content-Length`, if given. A reused head keeps that of the answer it was parsed from."""
         kind, coding = header(headers, b"content-type"), header(headers, b"content-encoding")
         plain = coding.lower() in {b"", b"identity"}
         self.stream = plain and kind.lower().startswith(b"text/event-stream")
-        """It is a stream of events, and they can be told apart."""
+        """It is a stream of server-sent events without compression, so events can be read."""
         self.dated = bool(header(headers, b"date"))
         self._fields: bytes | None = None
 
     def fields(self) -> bytes:
-        """Return the header lines that pass on to the client; made once for all answers alike."""
+        """Return the header lines for the client; built once for all answers with this head."""
         if self._fields is None:
             self._fields = answer_fields(self.headers)
         return self._fields

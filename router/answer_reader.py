@@ -1,6 +1,6 @@
-"""What a worker answers, as it is read: httptools (llhttp) parses, this keeps what it found.
+"""Reads a worker's answers: httptools (llhttp) parses them, the reader keeps the result.
 
-One reader lives as long as its connection and reads one answer after the other.
+There is one reader per connection; it reads one answer after the other.
 """
 
 import httptools
@@ -8,26 +8,26 @@ import httptools
 from router.answer_head import Head
 from router.errors import Garbled, Headers
 
-#: What a worker may send until its headers are complete; one read brings up to 256 KiB.
+#: Bytes that a worker may send before its headers are complete; one read brings up to 256 KiB.
 HEAD_LIMIT = 512 * 1024
 
-#: Takes the place of a parser that is not needed any more.
+#: Replaces the parser of a closed connection.
 _DEAF = httptools.HttpResponseParser(object())
 
 
 class AnswerReader:
-    """One answer: its head, and what of its body nobody has taken yet."""
+    """One answer at a time: its head, and the part of its body that was not taken yet."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.spoilt = False
-        """More came than was asked for: nothing else may be asked on this connection."""
+        """The worker sent more than one answer: the connection must not be used again."""
         self.last = False
         """The worker will close the connection after this answer."""
         self.reset()
 
     def reset(self) -> None:
-        """Begin with another answer."""
+        """Prepare for the next answer."""
         self._headers: Headers = []
         self._head_size = 0
         self._framed = self._coded = False
@@ -35,16 +35,16 @@ class AnswerReader:
         self._interim = False
         self.head: Head | None = None
         self.chunks: list[bytes] = []
-        """What of the body has not been taken."""
+        """Pieces of the body that were not taken yet."""
         self.unread = 0
-        """Bytes of it."""
+        """Their size in bytes."""
         self.complete = False
-        """The answer's last byte is here."""
+        """The last byte of the answer has arrived."""
 
     def feed(self, data: bytes) -> Garbled | None:
-        """Read on; return what is wrong with it, if anything is.
+        """Parse more bytes; return what is wrong with them, if anything is.
 
-        (Not raised: whoever keeps it would keep the frames that its traceback leads to.)
+        The error is returned, not raised: a kept error would keep the frames of its traceback.
         """
         if self.head is None:
             self._head_size += len(data)
@@ -54,21 +54,21 @@ class AnswerReader:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             return Garbled("wants to switch protocols")
-        except httptools.HttpParserCallbackError as error:  # what we raised is its context
+        except httptools.HttpParserCallbackError as error:  # our own error is its context
             return Garbled(f"sent something that is not HTTP ({error.__context__ or error})")
         except httptools.HttpParserError as error:
             return Garbled(f"sent something that is not HTTP ({error})")
         return None
 
     def again(self, head: Head, body: bytes) -> None:
-        """A whole answer whose head was parsed before."""
+        """Take a whole answer whose head equals one that was parsed before."""
         self.head = head
         self.complete = True
         if body:
             self.chunks.append(body)
 
     def take(self) -> bytes:
-        """Return all there is of the body; empty if there is nothing yet."""
+        """Return the part of the body that has arrived since the last call; it may be empty."""
         chunks = self.chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
@@ -76,9 +76,9 @@ class AnswerReader:
         return data
 
     def end(self) -> bool:
-        """The worker has closed the connection; True if that is how its answer ends.
+        """Note that the worker closed the connection; return whether that ends the answer.
 
-        It is where nothing else tells its end (RFC 9112 section 6.3).
+        It does if nothing else marks the end of the body (RFC 9112 section 6.3).
         """
         if self.head is None or self._framed or self.complete:
             return False
@@ -86,29 +86,32 @@ class AnswerReader:
         return True
 
     def drop(self) -> None:
-        """Nothing more will come. (The parser holds whom it calls.)"""
+        """Let go of the parser, which holds a reference to this reader: nothing more will come."""
         self._parser = _DEAF
 
     @property
     def plain(self) -> bool:
-        """A whole answer of which nothing but the length may differ next time."""
+        """Whether the answer is whole and its head fit to be recognised next time.
+
+        Only the length of the body may differ then.
+        """
         if self.head is None or not self.complete or self.spoilt or self.last:
             return False
         if self._interim or self._length is None:
             return False
         return self.head.status not in {204, 304}
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """A message begins; one that nobody asked for spoils the connection, not the answer."""
+        """Begin a message; an unsolicited one spoils the connection, but not the answer."""
         if self.complete:
             self.spoilt = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field."""
+        """Take one header field."""
         if self.head is not None:
-            return  # a trailer, or of a message that nobody asked for
+            return  # a trailer, or part of an unsolicited message
         name = name.lower()
         if name == b"content-length":
             self._framed = True
@@ -120,7 +123,7 @@ class AnswerReader:
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """All header fields are there. Interim answers (1xx) are dropped."""
+        """Finish the head. Interim answers (1xx) are dropped."""
         if self.complete:
             return
         status = self._parser.get_status_code()
@@ -128,18 +131,18 @@ class AnswerReader:
             raise ValueError(f"a status of {status}")
         if status >= 200:
             self.head = Head(status, self._headers, self._length)
-        else:  # what it tells of itself is not told of the answer
+        else:  # the framing of an interim answer is not that of the final one
             self._framed, self._coded, self._length, self._interim = False, False, None, True
         self._headers = []
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body, its framing taken off."""
+        """Take a piece of the body, without its framing."""
         if not self.complete:
             self.chunks.append(data)
             self.unread += len(data)
 
     def on_message_complete(self) -> None:
-        """The answer's last byte."""
+        """Finish the answer: its last byte has arrived."""
         if self.head is not None and not self.complete:
             self.complete = True
             self.last = not self._parser.should_keep_alive()

@@ -1,4 +1,4 @@
-"""What is read of an answer that is one JSON document."""
+"""The fields that the router reads from an answer that is one JSON document."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Answered(msgspec.Struct):
-    """Its fields that tell of tokens."""
+    """The fields with token counts."""
 
     usage: dict[str, Any] | None = None
     kv_transfer_params: Any = None

@@ -1,4 +1,4 @@
-"""The door: inference paths straight to the proxy, everything else to FastAPI."""
+"""The front door: sends inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -32,11 +32,14 @@ from router.worker import Worker
 
 
 class Door:
-    """What is behind every connection. A dictionary stands in front of FastAPI's routing."""
+    """Serves the requests of all connections. A dictionary lookup comes before FastAPI's routing.
+
+    It owns the fleet and everything that looks after it.
+    """
 
     bounds: Bounds
     admit: Callable[[Exchange], int]
-    """Judge a request by its head; return the longest body it may have. Raises DoorError."""
+    """Check a request by its head; return the size limit of its body. Raises DoorError."""
 
     def __init__(self, fleet: Fleet, settings: Settings, contexts: Contexts) -> None:
         self._settings = settings
@@ -48,7 +51,7 @@ class Door:
         self.clients: set[Client] = set()
         self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))
         self.stopping = False
-        """Told to stop: not ready any more, and every answer is the last on its connection."""
+        """Shutting down: not ready any more, and every answer is the last on its connection."""
         self.memories = Memories(fleet, settings, self._inquiries)
         self._health = Health(fleet, settings.health, self._inquiries, self._notice)
         self.metrics.remember(self.memories)
@@ -65,12 +68,12 @@ class Door:
         self._rule(settings)
 
     def _notice(self, worker: Worker, back: bool) -> None:
-        """A ready worker was asked for its models."""
+        """Pass on that a ready worker was asked for its models."""
         self.keeper.notice(worker, back)
         self.memories.notice(worker)
 
     def _rule(self, settings: Settings) -> None:
-        """Bounds and rules for everyone, from the next request on."""
+        """Apply bounds and access rules, from the next request on."""
         self.metrics.aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
@@ -78,7 +81,7 @@ class Door:
         self.backdoor.admit = admin_gate(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Answer a request that was admitted and is there as a whole."""
+        """Answer a request that was admitted and has arrived completely."""
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._serve(endpoint, exchange)
@@ -92,28 +95,31 @@ class Door:
         return self._admin.serve(exchange)
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Interpreted, also where the proxy is compiled: its task has exceptions of its own."""
+        """Run the proxy in an interpreted coroutine, even if the proxy itself is compiled.
+
+        Each task then has an exception state of its own.
+        """
         await self._proxy.serve(endpoint, exchange)
 
     async def _models_of(self, asked: Route, exchange: Exchange) -> None:
-        """List models below an endpoint, as below `/v1`."""
+        """List models below a SageMaker endpoint's path, as below `/v1`."""
         if self._sagemaker.admits(asked, exchange):
             exchange.path = asked.path
             await self._admin.serve(exchange)
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
-        """A request was refused, or its client left, before anybody served it."""
+        """Count and log a request that was refused, or whose client left, before it was served."""
         self._proxy.refused(exchange, status, reason)
 
     def freed_elsewhere(self) -> None:
-        """Another process of this router tells that requests of its own have got on."""
+        """Note that a prefill or an answer of another process of this router has ended."""
         self._proxy.freed_elsewhere()
 
     async def change(self, settings: Settings) -> list[Worker]:
-        """Put other settings into effect, all of them between two requests.
+        """Put new settings into effect, all of them between two requests.
 
-        Workers that join are probed first, while everything goes on as before. Returns those that
-        have left. Raises CannotBuild; then nothing has changed.
+        Workers that join are probed first, while everything goes on as before. Returns the workers
+        that were removed. Raises CannotBuild; then nothing has changed.
         """
         plan = Plan(self.fleet, self._settings, settings, self._contexts)
         await refuse_lacking_stores(settings)
@@ -138,25 +144,25 @@ class Door:
 
     @property
     def everyone(self) -> list[Client]:
-        """All connections, those of operators too."""
+        """All client connections, including those to `admin.listen`."""
         return [*self.clients, *self.backdoor.clients]
 
     async def start(self) -> None:
-        """Look at every worker once, and go on looking."""
+        """Probe every worker once, then go on in the background."""
         self.memories.start()
         await self._health.start()
         self.keeper.start()
         self._looking = asyncio.create_task(look_after(self.fleet))
 
     async def look(self) -> None:
-        """Look at everything once: every worker, and every tokenizer."""
+        """Check everything once: every worker, tokenizer and stream of KV events."""
         self.memories.start()
         await self._health.start()
         await self.keeper.settle()
         await self.memories.settle()
 
     async def stop(self) -> None:
-        """Let go of the workers."""
+        """Stop all background work and close the connections to the workers."""
         if self._looking is not None:
             self._looking.cancel()
         await self.keeper.stop()
@@ -166,34 +172,34 @@ class Door:
         for worker in self.fleet.workers:
             worker.upstream.close()
         await let_go(self.fleet)
-        await asyncio.sleep(0)  # closing takes a turn of the loop
+        await asyncio.sleep(0)  # one loop iteration, in which transports close
 
 
 class Backdoor:
-    """What is behind the connections to `admin.listen`: the same, by rules of its own."""
+    """Serves the connections to `admin.listen`: the same door with its own access rules."""
 
     admit: Callable[[Exchange], int]
-    """As the door's."""
+    """As `Door.admit`."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.clients: set[Client] = set()  # a crowd at the door does not lock operators out
+        self.clients: set[Client] = set()  # counted apart: clients cannot lock operators out
         self.serve = door.serve
         self.unserved = door.unserved
 
     @property
     def bounds(self) -> Bounds:
-        """As the door's, now."""
+        """The door's current bounds."""
         return self._door.bounds
 
     @property
     def stopping(self) -> bool:
-        """As the door's, now."""
+        """Whether the door is shutting down."""
         return self._door.stopping
 
 
 async def _permit(exchange: Exchange) -> None:
-    """Answer a browser that asks what a page may do: the gate has said it already."""
+    """Answer a CORS preflight; the gate has added the header fields already."""
     exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
 
 

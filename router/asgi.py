@@ -1,4 +1,4 @@
-"""The bridge to FastAPI, for everything that is not inference: small requests, small answers."""
+"""The bridge to FastAPI, for everything but inference: small requests, small answers."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ App = Callable[
 
 
 class Bridge:
-    """Serves an exchange by an ASGI application. The answer is sent when all of it is there."""
+    """Serves an exchange with an ASGI application. The answer is sent once it is complete."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def serve(self, exchange: Exchange) -> None:
-        """Answer one request. Raises nothing that the application raises."""
-        if exchange.path == "*":  # OPTIONS about the server as a whole (RFC 9110 section 9.3.7)
+        """Answer one request. An exception in the application becomes an error answer."""
+        if exchange.path == "*":  # OPTIONS on the server as a whole (RFC 9110 section 9.3.7)
             exchange.answer(204, b"allow: GET, HEAD, OPTIONS, POST\r\n" + date_line(), b"")
             return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
@@ -34,7 +34,7 @@ class Bridge:
         async def receive() -> Message:
             nonlocal asked
             if asked:
-                await asyncio.Event().wait()  # a client that leaves cancels the task
+                await asyncio.Event().wait()  # forever: if the client leaves, the task is cancelled
             asked = True
             return {"type": "http.request", "body": exchange.body, "more_body": False}
 

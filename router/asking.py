@@ -1,6 +1,6 @@
-"""Having workers compute a short prompt, twice: whether they report what of it was cached.
+"""Has workers compute a short prompt twice, to see whether they report cached tokens.
 
-It is the same prompt for all, and was never seen before: what they announce of it can be compared.
+All get the same prompt, and it is a new one, so the KV events they send for it can be compared.
 """
 
 import asyncio
@@ -18,38 +18,42 @@ from router.usage import Usage, UsageTail
 from router.worker import Worker
 
 PATH = "/v1/completions"
-#: Tokens of the prompt: two blocks of the largest usual size, and some.
+#: Tokens of the prompt: a little more than two blocks of the largest usual size.
 LENGTH = 520
-#: Seconds that an answer may take, and events of it.
+#: Seconds to wait for an answer, and for the KV events that follow it.
 PATIENCE_S, EVENTS_S = 60.0, 5.0
 _TICK_S = 0.05
 
 
 class Asked(NamedTuple):
-    """What came of it."""
+    """What one worker answered."""
 
     reports: bool | None
-    """Whether the answers told cached tokens; None if there were no answers."""
+    """Whether the answers report cached tokens; None if there were no answers."""
     said: str
-    """For people."""
+    """A sentence for people."""
 
 
 def prompt_of() -> list[int]:
-    """A prompt that nobody has seen, of tokens that every vocabulary has."""
+    """Make a random prompt, which no worker has cached, of token ids in every vocabulary."""
     random = SystemRandom()
     return [random.randrange(33, 96) for _ in range(LENGTH)]
 
 
 def model_of(worker: Worker) -> str:
-    """The model to ask a worker for: none that is an adapter, if it has another one. What adapters
-    compute is theirs alone, and stores keep it under other names."""
+    """Return the model to ask a worker for: a base model, if it has one, rather than an adapter.
+
+    An adapter's blocks are its own, and stores keep them under other names.
+    """
     bases = [name for name in worker.models if not is_adapter(name, worker.models)]
     return min(bases or worker.models)
 
 
 async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> dict[str, Asked]:
-    """Ask every ready worker of a pool, all at once; then wait for their events, if they have any.
-    Returns what came of it, by the worker's name."""
+    """Ask all ready workers of a pool at once; with a `memory`, wait for their KV events too.
+
+    Returns the result by the worker's name.
+    """
     prompt = prompt_of()
     ready = [worker for worker in pool.workers if worker.ready and worker.models]
     heard = {worker.name: memory.heard(worker.name) if memory else 0 for worker in ready}
@@ -71,8 +75,10 @@ async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> di
 async def computed(
     worker: Worker, prompt: Sequence[int], inquiries: Inquiries, *, patience: float = PATIENCE_S
 ) -> Usage:
-    """Have a prompt of these tokens computed; return what the worker says of it. Raises
-    NoAnswer."""
+    """Have a prompt of these tokens computed; return the usage that the worker reports.
+
+    Raises NoAnswer.
+    """
     body = msgspec.json.encode(
         {"model": model_of(worker), "prompt": prompt, "max_tokens": 1, "temperature": 0}
     )
@@ -88,7 +94,7 @@ async def computed(
 
 
 async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> Asked:
-    """Ask one, twice."""
+    """Ask one worker twice."""
     try:
         _, again = [await computed(worker, prompt, inquiries) for _ in range(2)]
     except NoAnswer as lacking:

@@ -16,26 +16,26 @@ from strategies.loads import HARDLY, Held, Loads
 
 log = logging.getLogger("warmroute.requests")
 
-#: The status under which a client that left is counted, as nginx has it.
+#: The status under which a client that disconnected is counted, as in nginx.
 CLIENT_LEFT: Final = 499
-#: How vLLM says that it admits no more: backpressure, not a failure.
+#: How vLLM says that it accepts no more requests: back pressure, not a failure.
 FULL: Final = 503
-#: With this field, whatever it says, a client asks for the whole decision.
+#: With this header, whatever its value, a client asks for the whole decision.
 DECISION: Final = b"x-warmroute-decision"
-#: Workers of which a header tells the cost.
+#: How many of the best workers have their cost in a header then.
 MOST_TOLD = 16
 
 
-#: What came of an attempt that was not made.
+#: The outcome of an attempt that was never sent.
 NOTHING: Final = Outcome(ok=False, began=False)
 
 
 class Elsewhere(Exception):
-    """Others have bound its session to another worker."""
+    """Another request has bound the session to a different worker."""
 
 
 class Attempt:
-    """The job on one worker: what is learned of it on the way."""
+    """One job on one worker: its booking, its progress and its outcome."""
 
     __slots__ = (
         "_began",
@@ -54,22 +54,22 @@ class Attempt:
     )
 
     def __init__(self, job: Job, worker: Worker, choice: Candidate) -> None:
-        """Book it on the worker: it counts there until `release`."""
+        """Book the job on the worker; the booking lasts until `release`."""
         self.job = job
         self.worker = worker
         self.choice = choice
         self.status = 0
-        """What the client was answered; 0 while it was not."""
+        """The status of the answer; 0 until there is one."""
         self.booked_at = monotonic()
         self._booking = job.pool.book(job.prompt, choice, self.booked_at)
         self._tells = job.pool.tells
         self._number = 0
-        """By which other processes know it."""
+        """What the router's other processes call this booking."""
         self._outcome = NOTHING
         if self._tells is not None:
             try:
                 self._number = self._tells.booked(job.pool, job.prompt, choice, self.booked_at)
-            except BaseException:  # a strategy of others may give numbers that cannot be told
+            except BaseException:  # a third-party strategy may give numbers that cannot be sent
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
@@ -79,7 +79,7 @@ class Attempt:
         self._began = True
 
     def release(self) -> None:
-        """Take it off the worker's books, whatever came of it."""
+        """Release the booking, whatever the outcome."""
         load, now = self.worker.load, monotonic()
         if not self._began:
             load.take_back(self._booking, now)
@@ -88,9 +88,10 @@ class Attempt:
             self._tells.ended(self._number, self._outcome, now)
 
     async def bound(self, visit: Visit) -> Incoming:
-        """Bind its session to the worker; return the request as that may see it.
+        """Bind the job's session to the worker; return the request as the worker may see it.
 
-        Raises Elsewhere, and as `Visit.settle`. Then it ends here: nothing was sent.
+        Raises Elsewhere, and what `Visit.settle` raises. The attempt has then ended, and nothing
+        was sent.
         """
         job = self.job
         ranked, model = job.decision.candidates, job.prompt.model
@@ -107,7 +108,7 @@ class Attempt:
         return visit.stripped(job.exchange)
 
     def on_first_byte(self, status: int) -> None:
-        """The answer has begun; in a stream that means that the prompt is computed."""
+        """Note that the answer has begun; for a stream, the prefill is done by then."""
         now = monotonic()
         self.status = status
         if self.job.visit is not None and status != FULL:
@@ -122,15 +123,15 @@ class Attempt:
             self.job.metrics.first_byte.observe(now - self.job.started)
 
     def refused(self) -> None:
-        """The worker did not take it on."""
+        """Note that the worker did not accept the request."""
         self._began = False
 
     def full(self) -> None:
-        """It did not, and another is asked."""
+        """Count that the worker was full and another one is asked."""
         self.job.metrics.failed(self.worker.name, "full")
 
     def failed(self, error: WorkerError) -> None:
-        """The worker did, not the client; or we did, for want of descriptors."""
+        """Note that the worker failed, or that the router itself lacked, say, file descriptors."""
         self._failure = error.kind
         if isinstance(error, Refused):
             self._began = False
@@ -139,13 +140,14 @@ class Attempt:
             else:
                 self.worker.lost(str(error))
         elif isinstance(error, Gone | Stale):
-            self.worker.attention.set()  # dead or dying: a probe will tell
+            self.worker.attention.set()  # it may be dead or dying: probe it now
         self.job.metrics.failed(self.worker.name, error.kind)
         identity = self.job.exchange.identity.decode()
-        log.warning("worker %s %s; id=%s", self.worker.name, str(error), identity)  # not its frames
+        # As text: a record with the error itself would keep the frames of its traceback.
+        log.warning("worker %s %s; id=%s", self.worker.name, str(error), identity)
 
     def settle(self, usage: Usage) -> None:
-        """The attempt is over: tell everyone who learns from it."""
+        """End the attempt: report its outcome to everything that learns from it."""
         job, choice = self.job, self.choice
         now = monotonic()
         usage = self._whole_of(usage)
@@ -154,7 +156,7 @@ class Attempt:
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
         if job.visit is not None and self._began and not self.status:
-            job.visit.accepted(self.status)  # it may have begun there
+            job.visit.accepted(self.status)  # no answer, but the worker may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(
@@ -179,9 +181,10 @@ class Attempt:
             self._learn(usage, usage.prompt)
 
     def _whole_of(self, usage: Usage) -> Usage:
-        """With the 0 that was left out: older vLLMs tell cached tokens only where there are any.
+        """Add a missing 0: older vLLMs report cached tokens only if there are any.
 
-        Source: vLLM 0.9, `entrypoints/openai/serving_chat.py`.
+        Done once the worker has reported them on the same path. Source: vLLM 0.9,
+        `entrypoints/openai/serving_chat.py`.
         """
         path, tells = self.job.endpoint.path, self.worker.tells_cached
         if usage.cached is not None:
@@ -191,7 +194,7 @@ class Attempt:
         return usage
 
     def _judge(self, now: float) -> None:
-        """Tell the breaker what it says of the worker; a client that left says nothing."""
+        """Report the outcome to the worker's breaker; a client that left counts as neutral."""
         breaker = self.worker.breaker
         if self._failure is not None:
             breaker.failed(now, self._mark, self._failure)
@@ -201,13 +204,13 @@ class Attempt:
             breaker.answered(now, self._mark, self.status)
 
     def _believed(self) -> Held:
-        """Where the decision expected cached tokens to lie."""
+        """Return on which tiers the decision expected the cached tokens."""
         loading = self.choice.loading
         on_gpu = self.choice.held_tokens - loading.l1 - loading.l2
         return Held(max(0, on_gpu), loading.l1, loading.l2)
 
     def _told(self, usage: Usage) -> Held | None:
-        """Where the worker says that they lay."""
+        """Return on which tiers the worker found them; None if it does not report that."""
         if usage.cached is None or usage.gpu is None:
             return None
         return self._believed().found(usage.cached, usage.gpu, usage.host)
@@ -233,14 +236,14 @@ class Attempt:
         else:
             hardly = self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
         if not hardly:
-            return  # it tells of the tier that it was loaded from
+            return  # this time says more about the tier's load speed than about prefill
         if computed is not None:
             self.worker.pace.observe(prompt_tokens - cached, cached, computed)
         elif whole is not None:
             self.worker.pace.bound(prompt_tokens - cached, cached, whole)
 
     def fields(self) -> bytes:
-        """Return the header lines that tell the client what happened."""
+        """Return the header lines that tell the client about the decision."""
         exchange, visit = self.job.exchange, self.job.visit
         lines = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
             exchange.identity,
@@ -257,7 +260,7 @@ class Attempt:
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:
-        """The reason in words, and what the best of all workers would have cost."""
+        """Return the reason in words and the cost on each of the best workers, as header lines."""
         decision = self.job.decision
         lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
         for choice in decision.candidates[:MOST_TOLD]:
@@ -266,7 +269,7 @@ class Attempt:
         return b"".join(lines)
 
     def log(self) -> None:
-        """Write one line, without a word of the prompt."""
+        """Write one log line, without any text of the prompt."""
         job = self.job
         log.info(
             "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",

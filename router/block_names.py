@@ -1,4 +1,4 @@
-"""What operators are told of the names that engines give to blocks."""
+"""Reports to operators whether engines name equal blocks alike."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from controller.agreement import Compared, compared, way
 from controller.events import Tier
 from controller.memory import Memory
 
-#: What makes engines name blocks alike.
+#: How to make engines name blocks alike.
 HINT = (
     "engines that share a store must have the same PYTHONHASHSEED and --prefix-caching-hash-algo,"
     " and the same adapters by the same paths"
@@ -14,8 +14,10 @@ HINT = (
 
 
 def block_names(memory: Memory) -> tuple[list[str], bool]:
-    """A line for each worker that was heard, and whether all is well: where there is a store for
-    all of them, it is not if they name blocks differently."""
+    """Return a line per engine whose KV events are followed, and whether all is well.
+
+    It is not if they name blocks differently although they share an L2 store.
+    """
     engines = {source.name: source.worker for source in memory.all_sources()}
     found = compared(memory.index, list(engines))
     ways = {one.name: way(one.first) for one in memory.all_sources() if one.first is not None}
@@ -38,7 +40,7 @@ def _said(engine: str, engines: dict[str, str], one: Compared, ways: dict[str, s
 def _parts(
     engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]
 ) -> Iterator[str]:
-    """How it comes by them, and whether they are those of the others."""
+    """Say how an engine makes its block names, and whether other engines make the same."""
     if engine not in ways and not one.common:
         yield "not comparable, none was heard yet"
         return

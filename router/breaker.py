@@ -1,24 +1,25 @@
-"""Passive health of one worker: when its requests keep failing it is left out for a while.
+"""Passive health of one worker: if its requests keep failing, it is ejected for a while.
 
-Probes ask whether a worker is there; a breaker watches what becomes of the requests it is sent.
+Probes ask whether a worker is there; its breaker watches the outcome of the requests sent to it.
 
     CLOSED  -- failures in a row -->  OPEN  -- its time is over -->  HALF_OPEN: one trial request
        ^                               ^                                |       |
        |                               '---- it fails: twice as long ---'       |
        '------------------------- it works, or its answer begins ---------------'
 
-Where all others say that they are full, the trial may come before its time, once it has been left
-out for the shortest time there is. If no answer begins, no more is held against it.
+If all other workers say that they are full, the trial may come before the time is over, but not
+before the worker has been ejected for the shortest time there is. If such an early trial fails or
+brings no answer, the time is not extended.
 
-One that was restarted is let in at once: what failed is gone.
+A worker that was restarted is let in at once: what failed is gone.
 
-What an outcome says of the worker:
+Outcomes of a request, and what they mean:
 
 - worked: an answer below 400. It ends a row of failures.
-- failed: the connection could not be made, broke, stayed silent or spoke something else than
-  HTTP; a status of 500 or more. A row of these is what opens a breaker.
-- neutral: 503 and 429 are backpressure. Other 4xx and 501 are the request's doing: vLLM's front
-  process writes them without its engine, so they neither count nor end a row; else one client
+- failed: the connection could not be made, broke, stayed silent or carried something other than
+  HTTP; or a status of 500 or more. A row of these opens the breaker.
+- neutral: 503 and 429 are back pressure. Other 4xx and 501 are the request's doing: vLLM's front
+  process writes them without its engine, so they neither count nor end a row. Otherwise one client
   with bad requests could hide an engine that fails all good ones. A client that leaves says
   nothing either.
 """
@@ -28,53 +29,53 @@ from enum import Enum
 from math import ceil, inf
 from typing import Protocol
 
-#: Seconds of a trial for whose end others that were refused wait.
+#: Seconds that requests refused by all other workers wait for a trial under way to end.
 TRIAL_S = 1.0
-#: The mark of a request that was sent although the breaker was open: its outcome tells nothing new.
+#: Marks a request that was sent although the breaker was open: its outcome does not count.
 _STRAY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """When a worker is left out, and for how long."""
+    """When a worker is ejected, and for how long."""
 
     failures: int = 5
-    """In a row, until it is left out."""
+    """Failures in a row that eject a worker."""
     first: float = 5.0
-    """Seconds that it is left out for, doubled each time that follows soon after."""
+    """Seconds of the first ejection; each that follows soon after lasts twice as long."""
     longest: float = 300.0
-    """Seconds at most. One that has been in for as long starts anew; a trial lasts no longer."""
+    """Most seconds of an ejection, and of a trial. After as long without one, `first` is next."""
     share: float = 0.5
-    """Of a pool's workers, most that are left out at once, rounded down; never all of them."""
+    """Largest share of a pool ejected at once, rounded down; never all of its workers."""
     panic: float = 0.5
-    """When less than this share of a pool is healthy, nobody is left out."""
+    """If less than this share of a pool is healthy, ejections are ignored."""
 
 
 class State(Enum):
-    """Whether requests may go there."""
+    """Whether requests may go to the worker."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-    """One at a time, to see whether it works again."""
+    """One request at a time, to see whether it works again."""
 
 
 class Keeper(Protocol):
-    """The pool that a breaker stands in."""
+    """The pool that a breaker belongs to."""
 
     def room(self, now: float) -> bool:
-        """Whether one more may open."""
+        """Whether one more breaker may open."""
 
     def changed(self, news: str) -> None:
-        """A breaker has opened or closed."""
+        """Take note that a breaker has opened or closed; `news` is a sentence for the log."""
 
 
 class Breaker:
-    """What became of the requests to one worker.
+    """Circuit breaker of one worker.
 
-    `began` when a request is sent, then exactly one of `worked`, `failed` and `neutral` with the
-    mark that `began` gave; or `answered`, which knows what a status means. It opens only if it
-    stands in a pool that lets it.
+    Call `began` when a request is sent, then exactly one of `worked`, `failed` and `neutral` with
+    the mark that `began` returned; or `answered`, which maps a status to one of them. It opens only
+    if it belongs to a pool that allows it.
     """
 
     __slots__ = (
@@ -98,15 +99,15 @@ class Breaker:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.ejections: dict[str, int] = {}
-        """How often it was left out, by the kind of the last failure."""
+        """How often the worker was ejected, by the kind of the last failure."""
         self.until = 0.0
-        """When the time for which it was left out last is over."""
+        """When the time of its last ejection is over."""
         self._pool: Keeper | None = None
         self._settings = Ejection()
         self._state = State.CLOSED
         self._failures = 0
         self._last = ""
-        # Names the requests whose outcomes count: another one after each change.
+        # An outcome counts only if its request's mark is still the current one.
         self._mark = 0
         self._span = 0.0
         self._closed_at = -inf
@@ -114,10 +115,10 @@ class Breaker:
         self._trial_began = self._trial_until = -inf
         self._early = False
 
-    # What the request path calls.
+    # Called by the request path.
 
     def began(self, now: float) -> int:
-        """Return the mark of a request that is being sent; it may become the trial."""
+        """Return the mark of a request that is being sent; if half open, it is the trial."""
         if self._state is State.CLOSED:
             return self._mark
         if not self.admits(now):
@@ -127,16 +128,16 @@ class Breaker:
         return self._mark
 
     def answering(self, now: float, mark: int) -> None:
-        """The first byte of an answer: a trial has done enough for others to follow.
+        """Note the first byte of an answer: for a trial, that is enough to let others follow.
 
-        An answer may take minutes to end. The row of failures is not forgotten before it has, so
-        one more, the trial's own too, opens the breaker again.
+        An answer may take minutes to end. The row of failures is kept until then, so one more
+        failure, even the trial's own, opens the breaker again.
         """
         if mark == self._mark and self._state is State.HALF_OPEN:
             self.let_in(now)
 
     def worked(self, now: float, mark: int) -> None:
-        """Answered, to the end."""
+        """Note that the request was answered to the end."""
         if mark != self._mark:
             return
         self._failures = 0
@@ -144,7 +145,7 @@ class Breaker:
             self.let_in(now)
 
     def failed(self, now: float, mark: int, kind: str) -> None:
-        """It did not answer, or with an error of its own; `kind` as in the metrics."""
+        """Note that the worker did not answer, or with its own error; `kind` is a metric label."""
         if mark != self._mark:
             return
         self._failures += 1
@@ -159,14 +160,14 @@ class Breaker:
             self._open(now, self._settings.first if anew else 2 * self._span)
 
     def neutral(self, mark: int) -> None:
-        """It says nothing of the worker; if it was the trial, another may follow."""
+        """Note an outcome that says nothing of the worker; after a trial, another may follow."""
         if mark == self._mark and self._state is State.HALF_OPEN:
             self._trial_until = -inf
             if self._early:
                 self._back()
 
     def answered(self, now: float, mark: int, status: int) -> None:
-        """Answered to the end with a status, which decides what that says."""
+        """Note an answer that has ended, and judge it by its status."""
         if status < 400:
             self.worked(now, mark)
         elif status < 500 or status in {501, 503}:
@@ -175,42 +176,42 @@ class Breaker:
             self.failed(now, mark, "5xx")
 
     def hasten(self, now: float) -> bool:
-        """Let the trial come now, if that may be; whether a request may be sent there now."""
+        """Allow an early trial if one may be made; return whether a request may be sent now."""
         if self.state(now) is State.OPEN and self.near(now):
             self._state, self._early = State.HALF_OPEN, True
             self._trial_until = -inf
         return self.admits(now)
 
     def restarted(self, now: float) -> None:
-        """What failed is gone: it begins anew."""
-        self._mark += 1  # what was sent to the one before says nothing of this one
+        """Start anew after a restart of the worker: what failed is gone."""
+        self._mark += 1  # requests sent before the restart say nothing of the new process
         self._failures = 0
         if not self.closed:
             self.let_in(now)
         self._closed_at = -inf
 
-    # What others ask.
+    # Queries.
 
     def near(self, now: float) -> bool:
-        """Whether a request may be sent there now, or soon after a trial, with `hasten`."""
+        """Whether, with `hasten`, a request may be sent now, or soon when a trial has ended."""
         if self.state(now) is State.OPEN:
             return now >= self._opened_at + self._settings.first
         return self.admits(now) or now < self._trial_began + TRIAL_S
 
     def state(self, now: float) -> State:
-        """Closed, open or half open; open ends by itself."""
+        """Return the current state; an open breaker becomes half open when its time is over."""
         if self._state is State.OPEN and now >= self.until:
             self._state, self._early = State.HALF_OPEN, False
             self._trial_until = -inf
         return self._state
 
     def admits(self, now: float) -> bool:
-        """Closed, or half open with no trial under way."""
+        """Whether it is closed, or half open with no trial under way."""
         state = self.state(now)
         return state is State.CLOSED or (state is State.HALF_OPEN and now >= self._trial_until)
 
     def reason(self, now: float) -> str:
-        """Why it is left out, and until when; empty when it is not."""
+        """Return why the worker is ejected and until when; empty if it is not."""
         state = self.state(now)
         if state is State.CLOSED:
             return ""
@@ -218,31 +219,31 @@ class Breaker:
         back = f"back in {ceil(self.until - now)} s" if state is State.OPEN else "on trial"
         return f"{row}, the last: {self._last}; {back}"
 
-    # What its pool calls.
+    # Called by the pool.
 
     @property
     def closed(self) -> bool:
-        """It was not left out, or is let back in."""
+        """Whether the worker is not ejected, or was let back in."""
         return self._state is State.CLOSED
 
     def join(self, pool: Keeper, settings: Ejection) -> None:
-        """Stand in this pool from now on."""
+        """Belong to this pool from now on."""
         self._pool, self._settings = pool, settings
 
     def leave(self, pool: Keeper) -> None:
-        """Stand there no more, unless it stands elsewhere already."""
+        """Leave this pool, unless another one has taken the breaker already."""
         if self._pool is pool:
             self._pool = None
 
     def let_in(self, now: float) -> None:
-        """Close it; its row of failures stays until something has worked."""
+        """Close the breaker; the row of failures stays until a request has worked."""
         self._state = State.CLOSED
         self._closed_at = now
         if self._pool:
             self._pool.changed(f"worker {self.name} is let back in")
 
     def _back(self) -> None:
-        """A trial before its time has shown nothing: it is left out as it was."""
+        """Open again, with the same end, after an early trial that has shown nothing."""
         self._state, self._early = State.OPEN, False
         self._mark += 1
 

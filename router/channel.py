@@ -1,7 +1,7 @@
-"""Messages between two processes of ours, over a socket pair that nobody else can reach.
+"""Messages between two of the router's processes, over a private socket pair.
 
-Either side may tell the other something, or ask it. What is heard is handled by tasks, so a long
-answer keeps nothing waiting; the end of the other process is the end of the channel.
+Either side may send a message (`tell`) or a question (`ask`). Each received message is handled in
+its own task, so a slow answer delays nothing else. The channel ends with the other process.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ class Lost(Exception):
 
 
 class Refusal(Exception):
-    """The other process will not do it; says why in a sentence."""
+    """The other process refuses a request; the message is a sentence that says why."""
 
 
 class _Message(msgspec.Struct, array_like=True):
     number: int
-    """Of a question, and of its answer; 0 if none is wanted."""
+    """Number of a question and of its answer; 0 if no answer is wanted."""
     what: str
-    """What is said; empty for an answer."""
+    """Name of the message; empty for an answer."""
     body: bytes
     refused: bool = False
 
@@ -39,12 +39,12 @@ class _Message(msgspec.Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Message).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-#: Does what it is told, and returns the answer. Raises Refusal.
+#: Handles a message (its name and its body) and returns the answer. Raises Refusal.
 Hear = Callable[[str, bytes], Awaitable[bytes]]
 
 
 def first(end: socket.socket) -> bytes:
-    """Wait for the first thing that is told, where no loop is running yet. Raises Lost."""
+    """Block until the first message and return its body; for use without a loop. Raises Lost."""
     (length,) = _LENGTH.unpack(_exactly(end, _LENGTH.size))
     return _decode(_exactly(end, length)).body
 
@@ -57,7 +57,7 @@ def _exactly(end: socket.socket, length: int) -> bytes:
 
 
 class Channel:
-    """One end. `run` must be running for anything to be heard."""
+    """One end of a channel. Messages are received only while `run` is running."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Hear
@@ -72,11 +72,11 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket, hear: Hear) -> Self:
-        """Take one end of a socket pair."""
+        """Make a channel of one end of a socket pair; `hear` handles its messages."""
         return cls(*await asyncio.open_unix_connection(sock=end), hear)
 
     async def run(self) -> None:
-        """Listen until the other process is gone."""
+        """Receive messages until the other process is gone."""
         read = self._reader.readexactly
         try:
             while True:
@@ -94,11 +94,11 @@ class Channel:
                     question.set_exception(Lost())
 
     def tell(self, what: str, body: bytes = b"") -> None:
-        """Say something; if nobody is there to hear it, that is well."""
+        """Send a message; it is dropped if the other process is gone."""
         self._send(_Message(0, what, body))
 
     async def ask(self, what: str, body: bytes = b"") -> bytes:
-        """Wait for the answer, which may take as long as it likes. Raises Lost and Refusal."""
+        """Send a question and wait, without a limit, for the answer. Raises Lost, Refusal."""
         if self._lost:
             raise Lost
         number = next(self._numbers)
@@ -123,7 +123,7 @@ class Channel:
             return
         question = self._questions.get(message.number)
         if question is None or question.done():
-            return  # whoever asked waits no longer
+            return  # the caller has stopped waiting
         if message.refused:
             question.set_exception(Refusal(message.body.decode()))
         else:

@@ -1,4 +1,4 @@
-"""`warmroute check FILE --live`: every worker is asked once, by the settings of a file."""
+"""`warmroute check FILE --live`: asks every worker in a settings file once."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -21,14 +21,16 @@ from strategies.base import Prompt
 
 
 async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str], bool]:
-    """Ask everyone; return lines for people, and whether all is well. With `ask`, workers compute
-    short prompts, too. Raises CannotBuild."""
+    """Ask all workers, controllers and stores; return lines for people, and whether all is well.
+
+    With `ask`, workers compute short prompts, too. Raises CannotBuild.
+    """
     door = create_app(settings)
     try:
         await door.look()
         cases = door.keeper.cases
         lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
-        # Stores are looked at before anything of ours lies there.
+        # Stores are checked before our own prompts can put blocks into them.
         stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
@@ -58,7 +60,7 @@ async def _asked(fleet: Fleet, memories: Memories) -> AsyncIterator[str]:
 
 
 async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
-    """Look at what lies on L2, where it is asked."""
+    """Check a store that is asked what it holds (L2); return a line, and whether it is fine."""
     try:
         await store.look()
     except StoreDown as error:
@@ -74,7 +76,7 @@ def _workers(fleet: Fleet) -> Iterator[str]:
 
 
 async def _controller(pool: Pool, remote: RemoteMemory) -> list[str]:
-    """What the controller says of the pool's workers, if it says anything in time."""
+    """Return what the controller says about the pool's workers, or why it does not answer."""
     asked, names = Prompt("", 0), [worker.name for worker in pool.workers]
     await remote.ask(asked, names)
     doubts = {name: remote.doubt(name, asked) for name in names}
@@ -93,7 +95,7 @@ def _tokenizer(case: Case) -> Iterator[str]:
 
 
 def _is_wrong(case: Case) -> bool:
-    """A worker makes other tokens, or there are none though the settings name a tokenizer."""
+    """Whether a worker makes other tokens, or a tokenizer from the settings cannot be trusted."""
     if any(one.verdict.state is State.DIFFERS for one in case.asked.values()):
         return True
     return case.origin.told and not case.trusted

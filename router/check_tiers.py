@@ -1,8 +1,8 @@
-"""Part of `warmroute check --live`: each worker computes two small prompts of ours, alike.
+"""Part of `warmroute check --live`: each worker computes the same small prompt twice.
 
-What a mistake in its flags hides is seen then: cached tokens that are not told, events that do not
-come, of the GPU or of L1, chunks that do not come to lie on L2 under the names that the settings
-say. Where a controller listens to the events, it is the one to ask about them.
+This reveals mistakes in its flags: cached tokens that are not reported, KV events of the GPU or of
+L1 that do not arrive, and chunks that do not appear on L2 under the names that follow from the
+settings. If a separate controller listens to the events, only that one knows about them.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from router.stores.shared import SharedStore
 from router.usage import Usage
 from router.worker import Worker
 
-#: Seconds for one answer; until events are there, and chunks.
+#: Seconds to wait for an answer, for KV events, and for chunks on L2.
 PATIENCE_S, EVENTS_S, STORED_S = 30.0, 2.0, 5.0
-#: Tokens of a prompt, beside a chunk; and the longest chunk that is looked for.
+#: Tokens of the prompt beyond one chunk; and the longest chunk, in tokens, that is looked for.
 TOKENS, LONGEST = 192, 4096
-#: Seconds between two looks.
+#: Seconds between two checks while waiting.
 LOOK_S = 0.05
-#: Ids that every vocabulary has, and that mean nothing of their own in any.
+#: Token ids that every vocabulary has and that are special tokens in none.
 _IDS = range(100, 250)
 
 
@@ -52,7 +52,7 @@ async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
 async def _mistakes(
     memory: Memory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
 ) -> list[str]:
-    """What is wrong with one worker, in sentences."""
+    """Return what is wrong with one worker, in sentences."""
     chunk = store.lookup.chunk if store is not None else 0
     length = TOKENS + (chunk if chunk <= LONGEST else 0)
     ids, asking = Random().choices(_IDS, k=length), Inquiries()
@@ -83,7 +83,7 @@ def _usage_mistakes(first: Usage, again: Usage) -> list[str]:
 
 
 async def _event_mistakes(memory: Memory, worker: Worker, before: int, *, l1: bool) -> list[str]:
-    """See that it has told something since, and, with `l1`, that it ever told of L1."""
+    """Check that it has sent events since, and, with `l1`, that some were ever about L1."""
     if not await _comes(lambda: memory.heard(worker.name) > before):
         return [f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}"]
     if l1 and not await _comes(lambda: bool(held_by_tier(memory, worker).get("l1"))):
@@ -95,7 +95,7 @@ async def _event_mistakes(memory: Memory, worker: Worker, before: int, *, l1: bo
 
 
 async def _comes(true: Callable[[], bool]) -> bool:
-    """Wait for something until it had time to be."""
+    """Wait up to `EVENTS_S` for a condition; return whether it came true."""
     for _ in range(int(EVENTS_S / LOOK_S)):
         if true():
             return True
@@ -104,7 +104,7 @@ async def _comes(true: Callable[[], bool]) -> bool:
 
 
 async def _store_mistakes(lookup: Lookup, model: str, ids: bytes) -> list[str]:
-    """Look for the prompt on L2 until it is there, or has had time to be."""
+    """Look for the prompt on L2 for up to `STORED_S` seconds."""
     try:
         for _ in range(int(STORED_S / LOOK_S)):
             if await lookup.held(ids, model, ""):

@@ -1,7 +1,7 @@
 """One of several processes that serve on one port: started by `processes.py`, never by hand.
 
-All it does it is told by whoever started it, over the socket whose descriptor it is given: first
-its order, then other settings, and when to end. If that process is gone, it ends in order.
+It gets its instructions from the parent, over the socket whose descriptor it is given: first its
+order, later new settings, and when to stop. If the parent is gone, it shuts down in an orderly way.
 """
 
 import asyncio
@@ -30,23 +30,23 @@ log = logging.getLogger("warmroute.processes")
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a process is started for."""
+    """The first message to a process: all that it needs to serve."""
 
     place: int
-    """From 1."""
+    """Its number among the processes, from 1."""
     sealed: bytes
-    """The settings."""
+    """The settings, as `sealed.py` writes them."""
     listen: Address
-    """With the port that all of them share."""
+    """The address with the port that all processes share."""
     admin: Address | None
     posts: Posts | None = None
-    """By which connections are passed on."""
+    """Descriptors for passing client connections on to other processes."""
     wires: Wires | None = None
-    """By which they tell each other what they send."""
+    """Descriptors for telling each other what is sent to workers."""
 
 
 class Child:
-    """Serves by an order."""
+    """Serves as an order says."""
 
     def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
@@ -61,12 +61,12 @@ class Child:
         door.fleet.share(self._sharing)
         self._ending = False
         self._view = self._serving.door.view
-        # Nobody is to wait for what this process has not begun: it listens when it is ready.
+        # Bound, but listening only once ready: no client should wait for a process that starts.
         self._listeners = [bind(order.listen, shared=True, listen=False)]
         self._admin = [bind(order.admin, shared=True, listen=False)] if order.admin else []
 
     async def run(self, end: socket.socket) -> None:
-        """Serve until told to end, or until nobody is there to tell it."""
+        """Serve until told to stop, or until the parent is gone."""
         with obeying(self._end, _nothing):
             channel = await Channel.open(end, self._hear)
             self._view.ask = channel.ask
@@ -74,14 +74,15 @@ class Child:
                 self._sharing.begin()
             tasks = [asyncio.create_task(one) for one in (self._obey(channel), self._tell(channel))]
             await self._serving.run(self._listeners, self._admin)
-            channel.tell("counted", self._view.own_metrics())  # or the sum over all would fall
+            # Send the last counts, or the sums over all processes would fall.
+            channel.tell("counted", self._view.own_metrics())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self) -> None:
-        """Begin the orderly end, once: the same may come as a signal and over the channel."""
-        if not self._ending:  # the server itself hears of it a turn of the loop later
+        """Begin the orderly shutdown, once: a signal and the channel may both ask for it."""
+        if not self._ending:  # the server itself notes the stop one loop iteration later
             self._ending = True
             self._server.stop()
 
@@ -95,7 +96,7 @@ class Child:
         channel.tell("ready")
 
     async def _hear(self, what: str, body: bytes) -> bytes:
-        """Do what is asked. Raises Refusal."""
+        """Handle a message of the parent. Raises Refusal."""
         match what:
             case "settings":
                 await self._change(body)
@@ -106,7 +107,7 @@ class Child:
             case "again" if self._passing is not None:
                 self._passing.again()
             case "alive":
-                pass  # that there is an answer says all
+                pass  # any answer is enough
             case "gone" if self._sharing is not None:
                 self._sharing.gone(*msgspec.msgpack.decode(body, type=tuple[int, int]))
             case "metrics":
@@ -130,7 +131,7 @@ class Child:
 
 
 def main(descriptor: int) -> None:
-    """Serve at the other end of this socket."""
+    """Serve on behalf of the process at the other end of this socket."""
     with socket.socket(fileno=descriptor) as end:
         try:
             order = msgspec.msgpack.decode(first(end), type=Order)
@@ -148,4 +149,4 @@ def main(descriptor: int) -> None:
 
 
 def _nothing() -> None:
-    """Settings come over the channel."""
+    """Ignore the signal to reload: new settings come over the channel."""

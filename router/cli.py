@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 well, 1 failed, 2 the input is wrong."""
+"""The command line. Exit codes: 0 success, 1 failure, 2 wrong input."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -8,7 +8,7 @@ import typer
 
 from router import __version__
 
-#: Where each command is. Only the one that is asked for is loaded: a server would keep the rest in
+#: The module of each command. Only the requested one is loaded: a server would keep the others in
 #: memory for as long as it runs.
 COMMANDS = {
     "serve": "router.cli_serve:serve",
@@ -37,8 +37,10 @@ def root(
 
 
 def app(words: Sequence[str]) -> typer.Typer:
-    """Return what obeys a command line of these words: with the command that they begin with, or
-    with all commands."""
+    """Return the application for a command line of these words.
+
+    It has only the command that they begin with, or else all commands.
+    """
     made = typer.Typer(
         name="warmroute",
         help="The front door for vLLM fleets that knows where the cache is warm.",

@@ -1,4 +1,4 @@
-"""Where commands that print tables print them. A server prints lines, and loads none of this."""
+"""The consoles of commands that print tables. A server prints only lines and never loads this."""
 
 from rich.console import Console
 

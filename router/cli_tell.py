@@ -1,4 +1,4 @@
-"""Commands that tell: what a file says, where a request would go, what could be written."""
+"""Commands that only inform: about a settings file, where a request would go, the schema."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.settings import LogSettings, Settings
 
-#: Columns of a table that is not cut, where no terminal says how wide it is.
+#: Width in columns of a table that must not be cut, if there is no terminal.
 _WIDEST = 400
 
 
@@ -63,14 +63,14 @@ def check(
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold")  # never cut: this is what will be used
+        table.add_column(heading, overflow="fold")  # never cut: these values are what is used
     for row in rows:
         table.add_row(*map(escape, row))
     (out if out.is_terminal else Console(width=_WIDEST)).print(table)
 
 
 def _check_live(settings: Settings, *, ask: bool) -> int:
-    """Print what every worker says; return the exit code."""
+    """Check the live fleet and print what every worker says; return the exit code."""
     logs.set_up(LogSettings(level="error"))
     try:
         lines, well = uvloop.run(check_live(settings, ask=ask))
@@ -120,7 +120,7 @@ def explain(
         print(explain_told.to_json(found))
     else:
         out.print(explain_told.sentence(found))
-        # As wide as it is: names may differ at their ends alone.
+        # As wide as needed: names may differ only at their ends.
         Console(width=_WIDEST).print(explain_told.table(found))
 
 

@@ -1,4 +1,4 @@
-"""What all commands say and read alike: where they print, how they fail, options they share."""
+"""Shared by all commands: where they print, how they fail, and the options they have in common."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,18 +21,18 @@ Workers = Annotated[
 
 
 def tell(message: str) -> None:
-    """Print a line where it is no result."""
+    """Print a line on stderr, where it is not part of the result."""
     typer.echo(message, err=True)
 
 
 def fail(message: str, code: int = 1) -> typer.Exit:
-    """Say what is wrong; return what ends the command, to be raised."""
+    """Print what is wrong; return the exception that ends the command, to be raised."""
     tell(message)
     return typer.Exit(code)
 
 
 def load(file: Path, workers: str | None) -> Loaded:
-    """Read the settings. Raises Exit with 2 where they are wrong."""
+    """Read the settings. Raises Exit with 2 if they are wrong."""
     try:
         return settings_file.take(file, workers)
     except settings_file.SettingsError as error:
@@ -40,7 +40,7 @@ def load(file: Path, workers: str | None) -> Loaded:
 
 
 def address_of(text: str) -> Address:
-    """Read what `--listen` says. Raises Exit with 2."""
+    """Read the address in `--listen`. Raises Exit with 2."""
     try:
         return Address.parse(text)
     except ValueError as error:
@@ -48,7 +48,7 @@ def address_of(text: str) -> Address:
 
 
 def duration_of(option: str, text: str) -> float:
-    """Read an option in seconds, above 0. Raises Exit with 2."""
+    """Read an option in seconds, which must be above 0. Raises Exit with 2."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

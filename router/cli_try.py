@@ -1,4 +1,4 @@
-"""Commands to try a router with: simulated workers, recorded traffic, both together."""
+"""Commands for trying a router: simulated workers, recorded traffic, or both together."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,8 @@
-"""Comments in a stream whose worker is still silent, so that nothing on the way closes it.
+"""Sends comments in a stream whose worker is still silent, so that no load balancer closes it.
 
-A long prompt takes a minute to compute, and load balancers cut connections on which nothing has
-moved for that long. The price: the status is 200 from the first comment on, and what goes wrong
-later is told as an event.
+A long prompt can take a minute to compute, and load balancers cut connections that are silent for
+so long. The price: the status is 200 from the first comment on, and a later error is sent as an
+event.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from router.exchange import Exchange, date_line
 
 
 class Comments:
-    """While the block runs, and until the answer begins, a comment every so often."""
+    """Context manager that sends a comment every `every` seconds until the answer begins."""
 
     __slots__ = ("_every", "_exchange", "_loop", "_timer")
 

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a worker, one request at a time.
 
-Streaming, back pressure and cancellation are ours, because they are what a reverse proxy is for;
-`answer_reader.py` says what the bytes mean. An answer is taken in pieces with `chunk`, or flows
+Streaming, back pressure and cancellation are our own code, because they are what a reverse proxy
+is for; `answer_reader.py` parses the bytes. An answer is taken in pieces with `chunk`, or it flows
 into a sink as it arrives: then one read from the worker is one write to the client, and no task
 wakes up for it. Nothing is read from the worker faster than the client takes it.
 """
@@ -20,13 +20,13 @@ from router.tls import turned_away
 
 HIGH_WATER: Final = 256 * 1024
 SMALL: Final = 32 * 1024
-#: A kept connection that ends within so many looks (`check`) after a request was sent was being
-#: closed as idle: the two crossed on the way. Later, the worker may have begun. Not in seconds,
-#: because what ended while this process was not listening, for want of a core, ended back then.
+#: If a kept connection ends within so many calls of `check` after a request was sent, the worker
+#: was closing it as idle and the two crossed on the way. Later, it may have started the request.
+#: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
 CROSSING_LOOKS: Final = 3
 NEVER: Final = float("inf")
 
-#: Takes a piece of an answer, and whether it is the last one.
+#: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
 
 
@@ -36,9 +36,9 @@ class Patience:
 
     connect: float
     first_byte: float
-    """Until the first byte of the body."""
+    """Until the first byte of the answer's body."""
     idle: float
-    """Between two reads after it."""
+    """Between two reads after that."""
     keepalive: float
     """How long an unused connection is kept; below the worker's own limit, or the two race."""
     total: float = NEVER
@@ -46,7 +46,7 @@ class Patience:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `ask`, then `flow`, or `chunk` until it is empty."""
+    """One connection. Call `ask`, then `flow`, or `chunk` until it returns nothing."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         patience: Patience,
         recall: Recall[Head] | None = None,
     ) -> None:
-        """`recall` is what its worker said last, on whichever connection."""
+        """`recall` remembers the worker's last answer head, on any of its connections."""
         self._loop = loop
         self._patience = patience
         self._answer = AnswerReader()
@@ -63,13 +63,13 @@ class Connection(asyncio.Protocol):
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.address = ""
-        """Where it leads."""
+        """The IP address it is connected to."""
         self._closed = False
         self._reused = False
         self._secure = self._said_so = False
-        """It is encrypted, and the worker has told the end of what it sends."""
+        """Whether TLS is used; whether the worker has signalled the end of what it sends."""
         self._turned_away: str | None = None
-        """It did not accept what it was shown, and how it said so."""
+        """How the worker said that it rejects the client certificate; None if it did not."""
         self.idle_since = 0.0
         self._reset()
 
@@ -84,19 +84,19 @@ class Connection(asyncio.Protocol):
         self._deadline = NEVER
         self._latest = NEVER
 
-    # What the proxy calls.
+    # Called by the proxy.
 
     async def ask(self, head: bytes, body: bytes) -> Self:
         """Send a request; wait for the head of the answer and the first byte of its body.
 
-        When anything is raised, a WorkerError or a cancellation, the connection is closed.
+        Raises WorkerError. On any exception, cancellation included, the connection is closed.
         """
         if self._closed and not self._reused:
             raise Refused(self._turned_away or "closed the connection before it was asked")
         self.expect()
         try:
             if self._transport is not None and not self._closed:
-                if len(body) < SMALL:  # copying is cheaper than a second buffer
+                if len(body) < SMALL:  # one copy is cheaper than a second buffer
                     self._transport.write(head + body)
                 else:
                     self._transport.writelines((head, body))
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         return self
 
     def expect(self) -> None:
-        """From now on the worker is to answer."""
+        """Reset the state and start the deadlines of a new request."""
         self._reset()
         self._asked = True
         now = self._loop.time()
@@ -123,14 +123,14 @@ class Connection(asyncio.Protocol):
         return head
 
     def first(self) -> bytes:
-        """Return what of the body there is once `ask` has returned; empty if it has none."""
+        """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
-        if self._paused:  # nobody had taken anything yet
+        if self._paused:  # too much had arrived before anything was taken
             self.resume()
         return data
 
     async def chunk(self) -> bytes:
-        """Wait for more of the body and return all there is; empty at its end. Or raise."""
+        """Wait for more of the body and return it; empty at its end. Raises WorkerError."""
         answer = self._answer
         while not answer.chunks:
             if answer.complete:
@@ -142,10 +142,10 @@ class Connection(asyncio.Protocol):
         return data
 
     async def flow(self, sink: Sink) -> None:
-        """Pour the answer into `sink` as it arrives, until its end. Raises a WorkerError.
+        """Pass the answer to `sink` as it arrives, until its end. Raises WorkerError.
 
-        The sink is never called again after `flow` has ended. Whoever takes the bytes pauses
-        and resumes the connection.
+        The sink is never called again after `flow` has ended. The receiver of the bytes is to
+        pause and resume the connection.
         """
         self._sink = sink
         try:
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
             self._sink = None
 
     def pause(self) -> None:
-        """Read no more from the worker: it is the client who is slow."""
+        """Stop reading from the worker; a slow client does not count as idle time of the worker."""
         reading = not (self._paused or self._closed or self._answer.complete)
         if reading and self._transport is not None:
             self._paused = True
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Go on reading."""
         if self._paused:
             self._paused = False
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
@@ -173,11 +173,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def finished(self) -> bool:
-        """The whole answer has arrived and been taken."""
+        """Whether the whole answer has arrived and was taken."""
         return self._answer.complete and not self._answer.chunks
 
     def release(self) -> bool:
-        """Make ready for another request; False (and closed) if that cannot be."""
+        """Make ready for another request; if that is impossible, close and return False."""
         whole = self.finished and not (self._answer.spoilt or self._error)
         if whole and not self._closed and not self._unsent():
             self._reused = True
@@ -188,27 +188,27 @@ class Connection(asyncio.Protocol):
         return False
 
     def _unsent(self) -> bool:
-        """The worker answered before it took the whole request: the rest is still to come."""
+        """Whether the worker answered before it took the whole request: the rest is unsent."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def close(self) -> None:
-        """Drop the connection at once: the worker sees it and stops."""
+        """Drop the connection at once; the worker sees that and stops computing."""
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def usable(self) -> bool:
-        """Still open, as far as we have been told."""
+        """Whether it is still open, as far as is known."""
         return not self._closed
 
     def fresh(self) -> bool:
-        """Still open, as far as we have been told, and not idle for too long."""
+        """Whether it is still open, as far as is known, and not idle for too long."""
         idle = self._loop.time() - self.idle_since
         return not self._closed and idle < self._patience.keepalive
 
     def check(self, now: float) -> None:
-        """Fail if the worker is late. Called ten times a second while it is asked."""
+        """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
         self._looks += 1
         if now < self._deadline or self._answer.complete:
             return
@@ -218,8 +218,11 @@ class Connection(asyncio.Protocol):
     # Waiting.
 
     def _news(self) -> asyncio.Future[None]:
-        """Something to wait for: more of the answer, or its end. Raises when there is none."""
-        if self._error is not None:  # a new one: its traceback leads to us
+        """Return a future that is done when more of the answer, or its end, has arrived.
+
+        Raises WorkerError if nothing more will come.
+        """
+        if self._error is not None:  # a new instance: a kept traceback would hold this object
             raise type(self._error)(*self._error.args)
         if self._closed:
             raise self._loss()
@@ -227,11 +230,11 @@ class Connection(asyncio.Protocol):
         return waiter
 
     def _ready(self) -> bool:
-        """Whoever waits has something to wake up for."""
+        """Whether there is a reason to wake the waiting task."""
         return self._error is not None or self._begun()
 
     def _begun(self) -> bool:
-        """There is something to relay; of a worker that is full, the status says enough."""
+        """Whether there is something to relay; for 503, a full worker, the head is enough."""
         answer = self._answer
         if answer.complete or answer.chunks:
             return True
@@ -263,19 +266,19 @@ class Connection(asyncio.Protocol):
             return Gone("closed the connection before it answered")
         return Gone("closed the connection before its answer ended")
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Take the established transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._secure = transport.get_extra_info("ssl_object") is not None
         watch(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer."""
+        """Take bytes of the answer."""
         answer = self._answer
         if not self._asked or answer.complete:
-            self.close()  # nobody asked: this connection cannot be trusted any more
+            self.close()  # unsolicited bytes: the connection cannot be trusted any more
             return
         if self._got_any:
             self._read(data)
@@ -310,12 +313,12 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def eof_received(self) -> bool:
-        """The worker has sent all it will; close our side too."""
+        """Note that the worker sends no more, and close our side too."""
         self._said_so = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closed by either side, which ends an answer that nothing else ends."""
+        """Note the close by either side; it ends an answer whose framing marks no other end."""
         self._closed = True
         self._turned_away = turned_away(exc)
         cut = exc is not None or (self._secure and not self._said_so)  # RFC 9112 section 9.8

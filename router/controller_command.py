@@ -1,6 +1,6 @@
-"""The command `controller`: the memory of one pool as a service of its own.
+"""The command `controller`: the index of one pool as a service of its own.
 
-It is the fleet, its probes and its memory without the door: the same file describes it.
+It runs the fleet, its probes and its index without the front door, from the same settings file.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from router.tls import Contexts
 from router.units import Address
 from router.worker import Worker
 
-#: Seconds in which somebody has to listen again to an engine of a snapshot, or twice as many.
+#: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
+#: twice as many.
 CLAIM_S = 300.0
 
 
@@ -41,8 +42,10 @@ async def run(
     every: float,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until told to stop; write a snapshot `every` so many seconds, and at the end. Raises
-    CannotBuild, CannotRestore, PortTaken, ValueError."""
+    """Serve until told to stop; write a snapshot `every` so many seconds, and at the end.
+
+    Raises CannotBuild, CannotRestore, PortTaken, ValueError.
+    """
     settings = settings.listening_on(listen).model_copy(update={"controller": None})
     logs.set_up(settings.logs)
     fleet = build(settings, Contexts())
@@ -92,10 +95,10 @@ async def run(
 
 
 async def _let_go(memory: Memory, fleet: Fleet) -> None:
-    """Forget the engines of a snapshot that nobody has come for, until cancelled.
+    """Forget, until cancelled, engines of a snapshot whose streams are not followed any more.
 
-    Names change with every roll-out, and who is gone does not say so. Of workers in the file
-    nothing is forgotten: one that is only away may come back as it was.
+    Names change with every roll-out, and an engine that is gone does not say so. Workers in the
+    settings file are never forgotten: one that is only away may come back as it was.
     """
     workers = frozenset(worker.name for worker in fleet.workers)
     before: frozenset[str] = frozenset()
@@ -107,16 +110,16 @@ async def _let_go(memory: Memory, fleet: Fleet) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn's own would end the process before the snapshot is written."""
+    """A server without signal handlers: uvicorn's would exit before the snapshot is written."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
 def _nothing() -> None:
-    """There is nothing to read anew."""
+    """Ignore the signal to reload: there is nothing to reload."""
 
 
 def _only(memories: Memories) -> Memory:

@@ -1,4 +1,4 @@
-"""What Prometheus is told by a controller that runs alone."""
+"""The metrics of a controller that runs alone."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ class ControllerMetrics(Collector):
 
     def __init__(self, memories: Memories, snapshots: Snapshots | None) -> None:
         self.requests = Requests()
-        """For whoever answers them."""
+        """Counts of the requests; filled by the HTTP server."""
         self._memories = memories
         self._snapshots = snapshots
         self._registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class ControllerMetrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def text(self) -> tuple[bytes, str]:
-        """Return all of it, and what type of text that is."""
+        """Return all series as text, and the content type of that text."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""Which web pages may read our answers, as browsers ask it (fetch.spec.whatwg.org, CORS). Pure.
+"""CORS: which web pages may read answers (fetch.spec.whatwg.org). Pure.
 
-Keys travel in header fields, never in cookies, so no page is ever given a visitor's credentials.
+Keys travel in header fields, never in cookies, so no page ever gets a visitor's credentials.
 """
 
 import re
@@ -9,37 +9,40 @@ from collections.abc import Collection
 from router.errors import Headers
 from router.headers import header
 
-#: Seconds for which a browser need not ask again; the least that any browser caps it at.
+#: Seconds for which a browser may cache a preflight; the lowest cap among browsers.
 MAX_AGE_S = 600
-#: What a page may read of an answer's head, beside what it always may.
+#: Header fields of an answer that a page may read, besides those it always may.
 _EXPOSED = (
     b"x-request-id, x-warmroute-worker, x-warmroute-decision, retry-after,"
     b" x-warmroute-session, x-amzn-sagemaker-new-session-id"
 )
-#: A list of field names (RFC 9110 section 5.6.2), safe to be sent back.
+#: A list of field names (RFC 9110 section 5.6.2) that is safe to send back.
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,4096}")
 
 
 class Cors:
-    """Header fields for the pages of some origins, or of all."""
+    """Makes CORS header fields for the pages of some origins, or of all."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._all = "*" in origins
         self._allowed = {origin.encode(): _answer(origin) for origin in origins}
 
     def lets(self, origin: bytes) -> bool:
-        """Whether pages of this origin are let in."""
+        """Whether pages of this origin are allowed."""
         return self._all or origin in self._allowed
 
     def answer(self, headers: Headers) -> bytes:
-        """Return the lines for a real answer, an error too."""
+        """Return the header lines for an answer that is not to a preflight; errors included."""
         if self._all:
             return self._allowed[b"*"]
-        # A cache must not show one origin what another was told (RFC 9110 section 12.5.5).
+        # `Vary`, so that no cache serves one origin's answer to another (RFC 9110 section 12.5.5).
         return self._allowed.get(header(headers, b"origin"), b"vary: origin\r\n")
 
     def preflight(self, headers: Headers, method: str) -> bytes | None:
-        """Return the lines that permit a request by `method`; None if nobody asks who may."""
+        """Return the header lines that permit a request by `method`.
+
+        None if the request is not a preflight, or its origin is not allowed.
+        """
         origin = header(headers, b"origin")
         if not origin or not header(headers, b"access-control-request-method"):
             return None
@@ -54,7 +57,7 @@ class Cors:
             b"vary: origin\r\n",
         ]
         wanted = header(headers, b"access-control-request-headers")
-        if _NAMES.fullmatch(wanted):  # `*` would not stand for Authorization
+        if _NAMES.fullmatch(wanted):  # repeated, as `*` would not include Authorization
             lines.append(b"access-control-allow-headers: %b\r\n" % wanted)
         return b"".join(lines)
 

@@ -1,4 +1,4 @@
-"""The product on an embedded fleet: the same traffic by round robin and by prefix, side by side.
+"""`warmroute demo`: the same traffic on a simulated fleet with two strategies, side by side.
 
 The fleet runs in a process of its own; the router and the traffic run here, over real sockets.
 """
@@ -27,10 +27,10 @@ from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")
-#: What a strategy is tried as: whoever stays may have sessions too, which the traffic does not.
+#: Strategies replaced for serving: after the demo, users may try sessions too, unlike the traffic.
 SERVES = {"prefixaware": "session"}
 WORKERS = 8
-#: Simulated seconds a second: fast enough to be short, slow enough for two shared cores.
+#: Simulated seconds per second: fast enough to be short, slow enough for two shared cores.
 SPEED = 4.0
 #: Simulated seconds over which users arrive.
 SPAN_S = 40.0
@@ -38,12 +38,12 @@ MODEL = "llama-3.1-8b"
 
 
 class DemoError(Exception):
-    """The demo cannot go on; says why in a sentence."""
+    """The demo cannot go on; the message is a sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What a person may choose."""
+    """The options of the command."""
 
     listen: Address
     workers: int = WORKERS
@@ -52,8 +52,8 @@ class DemoOptions:
 
 
 def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
-    """Serve in the child until told to stop; the parent hears the URLs, or what went wrong."""
-    os.setsid()  # Ctrl-C is for the parent, which ends us when it is done with us
+    """Serve in the child until told to stop; send the parent the URLs, or what went wrong."""
+    os.setsid()  # Ctrl-C is for the parent, which ends this process when it is done
 
     def end_with_the_parent() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -72,7 +72,7 @@ def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
 
 @contextlib.asynccontextmanager
 async def _fleet(options: DemoOptions) -> AsyncIterator[list[str]]:
-    """Run the simulated fleet while the block runs; yields the workers' URLs."""
+    """Run the simulated fleet while the block runs; yield the workers' URLs."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     settings = FleetSettings(workers=options.workers, models=(MODEL,), speed=SPEED, kv_events=False)
@@ -96,12 +96,12 @@ async def _fleet(options: DemoOptions) -> AsyncIterator[list[str]]:
 
 @contextlib.asynccontextmanager
 async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncIterator[str]:
-    """Serve with one strategy while the block runs; yields its URL."""
+    """Serve with one strategy while the block runs; yield its URL."""
     workers = [{"url": url, "name": f"sim-{place}"} for place, url in enumerate(urls, start=1)]
     settings = Settings.model_validate(
         {
             "listen": listen,
-            "auth": "none",  # whoever gives a public address for toys means it
+            "auth": "none",  # a public address for a demo is given on purpose
             "workers": workers,
             "strategy": SERVES.get(strategy, strategy),
             "logs": {"level": "warning"},
@@ -119,9 +119,9 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
 
 
 async def run(options: DemoOptions, out: Console, err: Console) -> int:
-    """Run the demo; returns the exit code. Raises DemoError and PortTaken."""
+    """Run the demo; return the exit code. Raises DemoError and PortTaken."""
     stop = asyncio.Event()
-    bind(options.listen).close()  # taken: say so now, not after the first half
+    bind(options.listen).close()  # if the port is taken, fail now, not after the first half
     err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
     async with _fleet(options) as urls:
         loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
 
 
 def _workload(options: DemoOptions) -> list[Conversation]:
-    """Multi-turn chats and questions on shared documents, at about half of what the fleet can."""
+    """Make multi-turn chats and questions on documents, at about half of the fleet's capacity."""
     talks = chats(
         options.seed,
         conversations=12 * options.workers,

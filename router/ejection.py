@@ -1,7 +1,7 @@
-"""Passive health of a pool: how many workers may be left out at once, and when none is.
+"""Passive health of a pool: how many workers may be ejected at once, and when ejections count.
 
-When nothing is left out, a request costs one look at `any_open` and an integer kept for its
-outcome. A worker's own part is its breaker (`breaker.py`).
+While no worker is ejected, a request costs one check of `any_open` and one integer kept for its
+outcome. The state of a single worker is its breaker (`breaker.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from router.breaker import Breaker, Ejection, State
 
-#: Shares are compared with this much tolerance: 0.29 of 100 is 29.
+#: Tolerance for shares, so that floating point makes 0.29 of 100 workers 29, not 28.
 _EPSILON = 1e-9
 
 
@@ -20,35 +20,38 @@ class Member(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Its probes succeed."""
+        """Whether its probes succeed."""
 
 
 M = TypeVar("M", bound=Member)
 
 
 class Breakers:
-    """The breakers of one pool: how many may be open, and when they are not heeded."""
+    """The breakers of one pool: limits how many are open, and decides when to ignore them."""
 
     def __init__(
         self, settings: Ejection, members: Iterable[Member], tell: Callable[[str], None]
     ) -> None:
-        """Take on the members' breakers as they are; `tell` gets a sentence at every change."""
+        """Take the members' breakers in their current state.
+
+        `tell` is called with a sentence for the log at every change.
+        """
         self.any_open = False
-        """Whether `admitted` needs to be asked."""
+        """Whether `admitted` needs to be called."""
         self.panicking = False
-        """Too few workers are healthy: ejections are not heeded."""
+        """Too few workers are healthy, so ejections are ignored."""
         self.ignored = 0
-        """Requests for which they were not, for want of another worker."""
+        """Requests for which ejections were ignored, as there was no other worker."""
         self.denied = 0
-        """Ejections that would have been too many."""
+        """Ejections that did not happen because too many workers were ejected already."""
         self._members: tuple[Member, ...] = ()
         self._tell = tell
         self.change(settings, members)
 
     def change(self, settings: Ejection, members: Iterable[Member]) -> None:
-        """Other settings, or other workers; those who stay, or come, are as they were.
+        """Apply new settings or members; each breaker keeps its state.
 
-        If more are left out than the pool allows now, the next to be back are let in.
+        If more workers are ejected than the pool now allows, those due back first are let in.
         """
         left = {member.breaker for member in self._members}
         self._settings, self._members = settings, tuple(members)
@@ -64,9 +67,9 @@ class Breakers:
         self._count()
 
     def admitted(self, now: float, candidates: list[M]) -> list[M]:
-        """Those of the ready `candidates` that requests may go to; never nobody.
+        """Return the ready `candidates` that requests may go to; at least one if there are any.
 
-        Where only workers that are left out could answer, asking one is better than a refusal.
+        If only ejected workers could answer, asking one is better than a refusal.
         """
         if not self.any_open:
             return candidates
@@ -79,15 +82,15 @@ class Breakers:
         return candidates
 
     def admits(self, now: float, member: Member) -> bool:
-        """Whether a worker that `admitted` listed some time ago may still be asked."""
+        """Whether a worker that `admitted` returned a while ago may still be asked."""
         return not self.any_open or self.panicking or member.breaker.admits(now)
 
-    # What its breakers call.
+    # Called by the breakers.
 
     def room(self, now: float) -> bool:
-        """Whether one more may open.
+        """Whether one more breaker may open.
 
-        A worker whose time is over and that nobody has tried since makes room: it is let back in.
+        To make room, a worker whose time is over, and which has no trial under way, is let back in.
         """
         out = self._out()
         if len(out) < self._most:
@@ -100,7 +103,7 @@ class Breakers:
         return False
 
     def changed(self, news: str) -> None:
-        """A breaker has opened or closed."""
+        """Log that a breaker has opened or closed, and count again."""
         self._tell(news)
         self._count()
 

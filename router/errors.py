@@ -1,8 +1,8 @@
 """Every error a client can see, and the one place that renders them.
 
-Two families. `DoorError` is answered to the client as it is. `WorkerError` happened between us
-and a worker, and says whether the worker may have begun to work: only what surely did not begin
-is tried elsewhere.
+There are two families. A `DoorError` is sent to the client as it is. A `WorkerError` happened
+between the router and a worker, and says whether the worker may have started the request: only one
+that certainly did not start is tried on another worker.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import msgspec
 
 BUSY = "Every worker is busy and the queue is full; please try again."
-#: What HyperPod says then.
+#: HyperPod's message for the same.
 BUSY_HYPERPOD = "Too many concurrent requests"
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class DoorError(Exception):
-    """An answer of our own making, in OpenAI's error shape."""
+    """An error that the router itself answers, in OpenAI's error shape."""
 
     status = 500
     type = "server_error"
@@ -50,7 +50,7 @@ class BadRequest(DoorError):
 
 
 class WrongKey(DoorError):
-    """No key that opens this, or two (RFC 9110 section 15.5.2)."""
+    """No valid key, or more than one (RFC 9110 section 15.5.2)."""
 
     status = 401
     type = "invalid_request_error"
@@ -64,7 +64,7 @@ class WrongKey(DoorError):
 
 
 class ForeignPage(DoorError):
-    """A web page's request, where no key keeps other people's pages out."""
+    """A request from a web page of another origin, where no key is needed that would stop it."""
 
     status = 403
     type = "invalid_request_error"
@@ -101,7 +101,7 @@ class UnknownModel(DoorError):
 
 
 class WrongMethod(DoorError):
-    """The path is served, by another method."""
+    """The path is served, but not with this method."""
 
     status = 405
     type = "invalid_request_error"
@@ -141,7 +141,7 @@ class UrlTooLong(DoorError):
 
 
 class Unmet(DoorError):
-    """An expectation nobody here meets (RFC 9110 section 10.1.1)."""
+    """An `Expect` field that the router cannot meet (RFC 9110 section 10.1.1)."""
 
     status = 417
     type = "invalid_request_error"
@@ -155,14 +155,14 @@ class HeadersTooLarge(DoorError):
 
 
 class Unimplemented(DoorError):
-    """A transfer coding nobody here knows (RFC 9112 section 6.1)."""
+    """A transfer coding that the router does not know (RFC 9112 section 6.1)."""
 
     status = 501
     type = "invalid_request_error"
 
 
 class UnknownSession(DoorError):
-    """There is no open session of that id: it never was, has expired or was closed."""
+    """There is no open session with that id: it never existed, has expired or was closed."""
 
     status = 404
     type = "invalid_request_error"
@@ -173,7 +173,7 @@ class UnknownSession(DoorError):
 
 
 class SessionLost(DoorError):
-    """The session's worker is gone, and what it held with it; the session is closed."""
+    """The session's worker is gone with all it held, so the session is closed."""
 
     status = 410
     type = "invalid_request_error"
@@ -184,7 +184,7 @@ class SessionLost(DoorError):
 
 
 class SessionExists(DoorError):
-    """A session of that id is open already."""
+    """A session with that id is open already."""
 
     status = 409
     type = "invalid_request_error"
@@ -195,7 +195,7 @@ class SessionExists(DoorError):
 
 
 class NoWorker(DoorError):
-    """Nobody can take the request now; somebody may soon."""
+    """No worker can take the request now; one may soon."""
 
     status = 503
     code = "no_worker"
@@ -205,7 +205,7 @@ class NoWorker(DoorError):
 
 
 class QueueFull(DoorError):
-    """More requests wait than may (`limits.queue`); `limits.overflow` says how that is told."""
+    """The queue is full (`limits.queue`); `limits.overflow` sets the form of the answer."""
 
     status = 429
     type = "rate_limit_error"
@@ -217,7 +217,7 @@ class QueueFull(DoorError):
         status: int = 429,
         counts: Mapping[str, int] | None = None,
     ) -> None:
-        """`counts` make the body that of HyperPod's request limits: what may be, and what is."""
+        """With `counts`, limits and current numbers, the body is that of HyperPod's limits."""
         if message is None:
             message = BUSY if counts is None else BUSY_HYPERPOD
         super().__init__(message, headers=[(b"retry-after", b"2")])
@@ -227,7 +227,7 @@ class QueueFull(DoorError):
             self.type = "server_error"
 
     def body(self) -> bytes:
-        """Render as every error, or as HyperPod does (request limits in its documentation)."""
+        """Render as any error, or as HyperPod does (request limits in its documentation)."""
         if self._counts is None:
             return super().body()
         return msgspec.json.encode({"error": self.message, **self._counts})
@@ -247,7 +247,7 @@ class Overrun(DoorError):
 
 
 class WorkerFailed(DoorError):
-    """The worker failed after it may have begun; asking another could do the work twice."""
+    """The worker failed after it may have started; asking another could do the work twice."""
 
     status = 502
     code = "worker_failed"
@@ -261,12 +261,12 @@ class WorkerTooSlow(DoorError):
 
 
 class WorkerError(Exception):
-    """Something went wrong between us and a worker."""
+    """Something went wrong between the router and a worker."""
 
     kind = "error"
     """Metric label."""
     safe = False
-    """Surely not begun there, so another worker may be asked."""
+    """Whether the request certainly did not start there, so that another worker may be asked."""
 
 
 class Refused(WorkerError):
@@ -278,14 +278,14 @@ class Refused(WorkerError):
     def __init__(self, message: str, *, ours: bool = False) -> None:
         super().__init__(message)
         self.ours = ours
-        """For want of descriptors or ports here; the worker may be well."""
+        """The router lacked descriptors or ports; the worker may be fine."""
 
 
 class Stale(WorkerError):
     """A kept-alive connection was closed before any byte of an answer.
 
-    The worker closed it as idle while the request was on its way (RFC 9112 section 9.5); should
-    it have begun after all, the close has made it stop.
+    The worker closed it as idle while the request was on its way (RFC 9112 section 9.5). If it has
+    started the request after all, the close has made it stop.
     """
 
     kind = "stale"
@@ -311,13 +311,13 @@ class Silent(WorkerError):
 
 
 def parted(error: DoorError) -> DoorError:
-    """Return an error that may be kept: without the frames it came through, which may hold it."""
+    """Strip an error's traceback and context, so that keeping it makes no reference cycle."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
 def answer_for(error: WorkerError, worker: str) -> DoorError:
-    """Translate to what the client is told, once."""
+    """Translate a worker's error to the one that the client gets."""
     if isinstance(error, Refused):
         return NoWorker("No worker could be reached; please try again.")
     if isinstance(error, Silent):

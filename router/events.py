@@ -1,10 +1,10 @@
-"""Server-sent events of our own making: errors in a stream's own shape, and comments."""
+"""Server-sent events made by the router: errors in a stream's own format, and comments."""
 
 import msgspec
 
 from router.openai import Endpoint, Prompted
 
-#: An event is over after an empty line, and lines end in three ways (WHATWG HTML section 9.2.5).
+#: An event ends with an empty line, and lines end in three ways (WHATWG HTML section 9.2.5).
 EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n")
 #: A comment, which every client skips (WHATWG HTML section 9.2.5).
 COMMENT = b": waiting\n\n"
@@ -13,10 +13,10 @@ FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-c
 
 
 def error_event(endpoint: Endpoint, message: str, code: str, kind: str) -> bytes:
-    """An error as one event, in place of `[DONE]`; `kind` is its type.
+    """Render an error as one event, in place of `[DONE]`; `kind` is the error's type.
 
-    OpenAI's clients raise on a data object with the key `error`; the event streams of
-    `/v1/responses` and `/v1/messages` name their events.
+    OpenAI's clients raise on a data object with the key `error`; the streams of `/v1/responses` and
+    `/v1/messages` also need an event name.
     """
     body: dict[str, object] = {
         "error": {"message": message, "type": kind, "param": None, "code": code}

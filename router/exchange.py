@@ -1,4 +1,4 @@
-"""One request of a client, and the answer to it: the seam between the socket and the proxy."""
+"""One client request and its answer: the interface between the client connection and the proxy."""
 
 import asyncio
 from http import HTTPStatus
@@ -23,38 +23,41 @@ _STATUS_LINES: Final = {
 
 
 class Source(Protocol):
-    """Where an answer flows from."""
+    """Where an answer comes from."""
 
     def pause(self) -> None:
         """Send nothing for now."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Go on sending."""
 
 
 class Line(Protocol):
-    """The connection an exchange came on, as far as it needs to know it."""
+    """The client connection of an exchange, as far as the exchange uses it."""
 
     stopping: bool
-    """The server wants to close it after this answer."""
+    """The server wants to close the connection after this answer."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until the client takes them."""
+        """Send bytes, or buffer them until the client takes them."""
 
     def finished(self, exchange: "Exchange") -> None:
-        """The answer is complete."""
+        """Take note that the answer is complete."""
 
     def feed_from(self, source: Source | None) -> None:
         """Pause `source` while the client is slow."""
 
     def cut(self, *, framed: bool) -> None:
-        """Close it: what has been sent is all there will be. The client must be able to tell."""
+        """Close the connection in the middle of an answer, so that the client can tell.
+
+        `framed`: the client can tell by the framing, as the end of the body is marked.
+        """
 
 
 class Exchange:
-    """One request, read whole, and its answer.
+    """One request, read completely, and its answer.
 
-    `answer` gives it at once; `start` and then `write` until `last` give it piece by piece.
+    `answer` sends the whole answer; `start` and then `write` until `last` send it in pieces.
     """
 
     __slots__ = (
@@ -99,81 +102,82 @@ class Exchange:
         self.keep = keep
         """The connection may be used again afterwards."""
         self.keyed = False
-        """Its credentials are for the router alone."""
+        """Its credentials are for the router alone and do not pass on to a worker."""
         self.identity = head.identity or new_id()
+        """The request id."""
         self.tenant = ""
-        """Name of the door key that was shown."""
+        """Name of the client key that was shown."""
         self.salts: Salts | None = None
-        """Whose it is among them, by that name."""
+        """The cache salts of all keys, by name; `tenant` selects this request's."""
         self.refusal: DoorError | None = None
-        """The answer, if its head was reason enough to refuse it."""
+        """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
         self.task: asyncio.Task[None] | None = None
         self.served = False
-        """Somebody has begun to work on it."""
+        """The proxy has begun to work on it."""
         self.part: Visit | None = None
-        """Its part in a session, once that is known."""
+        """Its part in a session, once known."""
         self.asked = False
-        """A worker was chosen, and is counted with it."""
+        """A worker was chosen, and the metrics count the request under that worker."""
         self.started = False
         """The answer has begun."""
         self.commented = False
-        """Only comments of our own are in it so far."""
+        """The answer so far consists of our own comments only (`comments.py`)."""
         self.ended = False
-        """The answer is complete, or cut."""
+        """The answer is complete, or was cut."""
         self.left = False
-        """The client closed the connection; nobody is there to be answered."""
+        """The client closed the connection: an answer would reach nobody."""
         self.inner: Exchange | None = None
-        """One whose answer is told in this one's."""
+        """The exchange whose answer this one wraps in another form."""
         self._chunked = False
         self._framed = True
-        """The end of the body is told by more than the end of the connection."""
+        """The end of the body is marked by a length or chunks, not only by the close."""
         self._with_body = head.method != "HEAD"
         self._fields = b""
 
     @property
     def line(self) -> Line:
-        """The connection it came on."""
+        """The connection of the request."""
         return self._line
 
     def leave(self) -> None:
-        """The client closed the connection."""
+        """Note that the client closed the connection."""
         self.left = True
         if self.inner is not None:
             self.inner.leave()
 
     @property
     def told(self) -> bool:
-        """The client has been told how its request was answered."""
+        """Whether the client has received the real status: an answer beyond our own comments."""
         return self.started and not self.commented
 
     def whose(self) -> str:
-        """For a log line: the name of the key that was shown, if one was."""
+        """Return the name of the key that was shown, for a log line; empty if none was."""
         return f" key={self.tenant}" if self.tenant else ""
 
     def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines that pass on to a worker, credentials only if not `keyed`."""
+        """Return the header lines for a worker, without the client's credentials if `keyed`."""
         return self.head.passing(keyed=keyed or self.keyed)
 
     def visit(self, sessions: "Sessions") -> "Visit | None":
-        """Return its part in a session of theirs, if it names one. Raises BadRequest."""
+        """Return the request's part in a session, if it names one. Raises BadRequest."""
         return sessions.asked(self.headers, self.body)
 
     async def undo(self) -> None:
-        """Nobody answers: its session is as it was, unless the client was told otherwise."""
+        """Restore the session after a failure, unless the client already has an answer."""
         if self.part is not None and not self.told:
             await self.part.undo()
 
     def add(self, fields: bytes) -> None:
-        """Put header lines into the answer, whatever it will be."""
+        """Add header lines to the answer, whatever it will be."""
         self._fields += fields
 
     def answer(self, status: int, fields: bytes, body: bytes) -> None:
-        """Give the whole answer."""
+        """Send a whole answer."""
         self.start(status, fields, len(body), body, last=True)
 
     def refuse(self, error: DoorError) -> None:
-        """Give an error of our own, as the path's clients read errors."""
+        """Send a router error, in OpenAI's or AWS's shape as the path demands."""
         if speaks_aws(self.path):
             told = aws.told(error)
             fields = told.fields() + b"x-request-id: %b\r\n" % self.identity + date_line()
@@ -209,7 +213,7 @@ class Exchange:
         if self._line.stopping:
             self.keep = False
         framing = b""
-        if status in {204, 304}:  # without a body, whatever length is told (RFC 9110 section 8.6)
+        if status in {204, 304}:  # no body, whatever the length says (RFC 9110 section 8.6)
             self._with_body = False
         elif length is not None:
             framing = b"content-length: %d\r\n" % length
@@ -223,7 +227,7 @@ class Exchange:
         return framing if self.version == "1.1" else framing + b"connection: keep-alive\r\n"
 
     def write(self, data: bytes, last: bool) -> None:
-        """Go on with the answer."""
+        """Send another piece of the answer."""
         if not self._with_body:
             data = b""
         elif self._chunked:
@@ -234,16 +238,16 @@ class Exchange:
             self._end()
 
     def fail(self, event: bytes, message: str) -> None:
-        """End a stream with an error; `event` says `message` in the stream's own shape."""
+        """End a stream with an error; `event` carries `message` in the stream's own format."""
         del message
         self.write(event, last=True)
 
     def feed_from(self, source: Source | None) -> None:
-        """The answer flows from there: pause it while the client is slow."""
+        """Pause `source` while the client is slow."""
         self._line.feed_from(source)
 
     def cut(self) -> None:
-        """Leave the answer without an end: the client must see that it is not whole."""
+        """End an incomplete answer so that the client can see that it is incomplete."""
         if not self.ended:
             self.ended = True
             self._line.cut(framed=self._framed)
@@ -254,7 +258,7 @@ class Exchange:
 
 
 def _chunk(data: bytes, last: bool) -> bytes:
-    """RFC 9112 section 7.1."""
+    """Frame a piece of a chunked body (RFC 9112 section 7.1)."""
     if not data:
         return b"0\r\n\r\n" if last else b""
     return (b"%x\r\n%b\r\n0\r\n\r\n" if last else b"%x\r\n%b\r\n") % (len(data), data)
@@ -264,7 +268,7 @@ _date = (0, b"")
 
 
 def date_line() -> bytes:
-    """Return the header field `Date` of now (RFC 9110 section 6.6.1), made once a second."""
+    """Return the current `Date` header line (RFC 9110 section 6.6.1), made once a second."""
     global _date  # noqa: PLW0603 - a cache of one
     now = int(time())
     if _date[0] != now:

@@ -1,7 +1,8 @@
-"""Why a request would go where it would go, without sending it: of a file, or of a running router.
+"""Explains where a request would go and why, without sending it.
 
-Offline nobody is asked: every worker is taken to be ready, idle and empty, so it tells how a prompt
-is read, how long it is believed to be, and what it would cost.
+The basis is a running router or only a settings file. Offline, no worker is asked: every one counts
+as ready, idle and empty, so the result shows how a prompt is read, how long it is estimated to be,
+and what it would cost.
 """
 
 from collections.abc import Sequence
@@ -19,33 +20,33 @@ from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Explanation, Waits, explain
 
-#: Where a running router answers it, with `?path=` for the endpoint that the body is for.
+#: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
 
 
 class Decides(Protocol):
-    """A running router, as far as it is asked here."""
+    """The parts of a running router that are used here."""
 
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
     ) -> tuple[Decision, Waits]:
-        """What would be decided, and what the request would wait for first."""
+        """Return what would be decided, and what the request would wait for first."""
 
     def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
-        """Read a request as one that came with the key of that name. Raises BadRequest."""
+        """Treat a request as if it came with the key named `key`. Raises BadRequest."""
 
 
 class CannotExplain(Exception):
-    """Says in a sentence what is in the way."""
+    """There is no explanation; the message is a sentence that says why."""
 
 
 async def explained(
     fleet: Fleet, router: Decides, path: str, body: bytes, *, key: str = "", asker: str = ""
 ) -> Explanation:
-    """Decide on `body`, meant for the endpoint at `path`, and place nothing. Raises DoorError.
+    """Decide on `body`, meant for the endpoint at `path`, and book nothing. Raises DoorError.
 
-    `key` is the name of the one it would come with, where keys have caches of their own; `asker`
-    that of the one who wants to know.
+    `key` names the key that the request would come with, if keys have caches of their own; `asker`
+    names the key of the caller.
     """
     endpoint = _endpoint(path)
     request = parse(endpoint, body, b"application/json")
@@ -58,14 +59,16 @@ async def explained(
         prompt = (await pool.prompts.ask_uncounted(endpoint, request, body, asked)).prompt
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
-    if asked is not None or pool.consult is not None:  # as it is by now
+    if asked is not None or pool.consult is not None:  # the fleet may have changed meanwhile
         pool, _, workers = fleet.route(request.model)
     return explain(prompt, *router.would(pool, prompt, workers), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
-    """The same by settings alone; `name` is where the body is from. Raises CannotExplain,
-    CannotBuild."""
+    """Explain from settings alone; `name` says where the body is from, for errors.
+
+    Raises CannotExplain, CannotBuild.
+    """
     try:
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
@@ -94,5 +97,5 @@ def _endpoint(path: str) -> Endpoint:
 
 def _read(pool: Pool, endpoint: Endpoint, request: Request, body: bytes) -> Prompt:
     prompts = pool.prompts
-    made = prompts.make if prompts.keyed else prompts.made  # the former does not count it
+    made = prompts.make if prompts.keyed else prompts.made  # `make` does not count in metrics
     return made(endpoint, request, body).prompt

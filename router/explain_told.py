@@ -1,4 +1,4 @@
-"""Explanations on the command line: asked of a router that runs, and told to people or machines."""
+"""Explanations on the command line: fetched from a running router, printed as text or JSON."""
 
 import httpx
 import msgspec
@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 def explained_by(
     url: str, path: str, body: bytes, api_key: str | None, key: str = ""
 ) -> Explanation:
-    """Ask the router at `url`, as `explained`. Raises CannotExplain."""
+    """Ask the router at `url`; the arguments are as in `explained`. Raises CannotExplain."""
     fields = {"content-type": "application/json"}
     if api_key:
         fields["authorization"] = f"Bearer {api_key}"
@@ -42,7 +42,7 @@ def explained_by(
 
 
 def _said(answer: httpx.Response) -> str:
-    """Return what an error says, where it is one of a router's."""
+    """Return the message of a router's error, or else the beginning of the body."""
     try:
         return msgspec.json.decode(answer.content, type=_Refusal).error.message
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,12 +60,12 @@ class _Refusal(msgspec.Struct):
 
 
 def to_json(explanation: Explanation) -> str:
-    """For machines."""
+    """Render as JSON."""
     return msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode()
 
 
 def sentence(explanation: Explanation) -> Group:
-    """For people: what was asked, and why the first worker is first."""
+    """Render for people: what was asked, and why the first worker is first."""
     model = explanation.model or "(no model)"
     where = f", pool {explanation.pool}" if explanation.pool else ""
     about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
@@ -73,7 +73,7 @@ def sentence(explanation: Explanation) -> Group:
 
 
 def table(explanation: Explanation) -> Table:
-    """Return the terms, in seconds, the best worker first."""
+    """Return a table of the cost terms, in seconds, the best worker first."""
     found = Table(box=None, pad_edge=False)
     headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
     for heading in headings:

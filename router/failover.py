@@ -1,9 +1,9 @@
-"""A decided request and its workers: one after the other, until one answers.
+"""Sends a decided request to its candidate workers, one after the other, until one answers.
 
     book → send → relay → settle
 
-Each attempt is booked on its worker before a byte is sent and released whatever happens. Only what
-surely did not begin moves on to another worker.
+Each attempt is booked on its worker before a byte is sent, and released whatever happens. Only a
+request that certainly did not start on one worker is sent to another.
 """
 
 import asyncio
@@ -28,39 +28,41 @@ from router.usage import NO_USAGE
 from router.worker import Worker
 from strategies.base import Candidate
 
-#: What is compressed cannot follow a comment.
+#: Dropped from the worker's request if comments may come first: a compressed body cannot follow.
 _CODINGS = b"\naccept-encoding:"
-#: Too many requests, from whomever; and what is asked for, the model say, is not there.
+#: Statuses: too many requests; something asked for, usually the model, does not exist.
 TOO_MANY: Final = 429
 NOT_THERE: Final = 404
-#: The key is wrong: where it is the router's own, all requests there end so.
+#: The worker rejects the key. If the key is the router's own, every request there ends like this.
 _NOT_US: Final = frozenset((401, 403))
 
 
 class Failover:
-    """Has decided requests answered. One for the whole router."""
+    """Gets decided requests answered. One instance for the whole router."""
 
     def __init__(self, admission: Admission, holding: Holding, budget: Budget) -> None:
-        """It tells the first two of every place that is free again."""
+        """`admission` and `holding` are told of every place that is free again."""
         self._admission = admission
         self._holding = holding
         self._budget = budget
         self._resort = Resort(admission, budget)
 
     def change(self, settings: Settings) -> None:
-        """Other settings, for the requests to come."""
+        """Apply new settings to the requests to come."""
         self._attempts = settings.limits.attempts
         self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
         self._comments = settings.timeouts.comment is not None
 
     async def answer(self, job: Job, *, others: bool = False) -> bool:
-        """Take candidates in order until one answers; only what surely did not begin moves on.
+        """Try the candidates in order until one answers, as long as none may have started.
 
-        Refusals are free: nothing was sent. A worker that is full has been asked: no more than so
-        many are, and every one after the first comes out of the retry budget. If all of them are
-        full, one that was left out is asked: that is better than a refusal. False if nobody was
-        asked, and there are `others` who had no room when it was decided.
+        A refused connection costs nothing, as nothing was sent. A full worker counts as asked: at
+        most `limits.attempts` are asked, each after the first out of the retry budget. If all are
+        full, an ejected worker is tried, which is better than a refusal.
+
+        Returns False if no worker was asked and there are `others`, which had no room at the time
+        of the decision. Raises DoorError, CutShort, Elsewhere.
         """
         asked = 0
         vanished = False
@@ -79,7 +81,7 @@ class Failover:
                 worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
                 stays = first and job.decision.stays
                 last = asked + 1 >= self._attempts or stays
-                attempt = Attempt(job, worker, ranked)  # before others could take the place
+                attempt = Attempt(job, worker, ranked)  # books at once, before others can
                 job.exchange.asked = True
                 try:
                     if await self._attempt(attempt, others=bool(left), is_last=last):
@@ -87,12 +89,13 @@ class Failover:
                     asked += 1
                     error = NoWorker("Every worker that was asked is full; please try again.")
                     if not left:
-                        candidates = job.decision.candidates  # there is one more
+                        candidates = job.decision.candidates  # `Resort` has added one
                         left.append(len(candidates) - 1)
                 except WorkerError as failure:
                     error = answer_for(failure, worker.name)
                     stale = isinstance(failure, Stale)
-                    if not failure.safe or (vanished and stale):  # twice: the request kills them
+                    # Two workers that vanish in a row: this request may be what kills them.
+                    if not failure.safe or (vanished and stale):
                         raise error from None
                     vanished = vanished or stale
                     asked += stale
@@ -104,18 +107,21 @@ class Failover:
                 return False
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
-            error = None  # its traceback leads to this frame, and so to itself
+            error = None  # breaks a reference cycle: its traceback holds this frame
             if job.retrying:
                 self._budget.give_back()
 
     async def _turn(self, job: Job) -> bool:
-        """Whether another attempt may be made: as soon as the budget has it."""
+        """Wait for a part of the retry budget; return whether another attempt may be made."""
         if not job.retrying:
             job.retrying = await self._budget.turn(self._admission.in_flight, self._patience)
         return job.retrying
 
     def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
-        """Which of those left is next: the first that did not say meanwhile that it is full."""
+        """Return the index in `left` of the next candidate: the first that is not resting.
+
+        A worker rests after it said that it is full (`rests.py`).
+        """
         rests = self._admission.rests
         if not rests:
             return 0
@@ -126,7 +132,7 @@ class Failover:
     async def _attempt(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it is full and another may be asked."""
         job, worker = attempt.job, attempt.worker
-        exchange, upstream = job.exchange, worker.upstream  # the same to the end
+        exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
         asks = await self._as_shown(attempt)
         usage, relay = NO_USAGE, Relay(job.endpoint, exchange)
         try:
@@ -156,7 +162,7 @@ class Failover:
             attempt.failed(cut.error)
             raise
         except asyncio.CancelledError:
-            if relay.complete:  # it has read all there is to read
+            if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
             elif exchange.left:
                 attempt.status = CLIENT_LEFT
@@ -176,7 +182,7 @@ class Failover:
         return Stripped(shown, _CODINGS) if self._comments and job.prompt.stream else shown
 
     def _feel(self, attempt: Attempt, status: int) -> None:
-        """What an answer's status says of the room there, or of what the worker has."""
+        """Note what a status says about the worker's room, its key or its models."""
         rests, worker = self._admission.rests, attempt.worker
         if status == FULL:
             attempt.refused()
@@ -189,13 +195,13 @@ class Failover:
 
 
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
-    """Whether what was decided still holds: it may be lost, or, failing over, left out by now."""
+    """Whether a candidate may still be asked: it may be down, or on failover ejected, by now."""
     worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
     return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
 
 
 def _body(job: Job, worker: Worker) -> bytes:
-    """Return what the worker is sent: a salt, and token ids where it takes them, go along."""
+    """Return the body for the worker: with a cache salt, and token ids if the worker takes them."""
     body = job.exchange.body
     if job.salt:
         body = with_field(body, job.salt)

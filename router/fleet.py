@@ -1,4 +1,4 @@
-"""All pools, and which of them answers for a model."""
+"""All pools, and which of them serves a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from router.errors import BadRequest, NoWorker, UnknownModel
 from router.pool import Pool, Telling
 from router.worker import Worker
 
-#: Names of models whose pools are remembered; beyond that it begins anew.
+#: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096
 
 
@@ -21,20 +21,20 @@ class Fleet:
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
-        """Take these pools in place of those before."""
+        """Use these pools in place of the current ones."""
         self.pools = tuple(pools)
         self.reads_prompts = any(pool.prompts.keyed for pool in pools)
-        """Somebody looks at what requests say."""
+        """Whether any pool makes keys of prompts, so that their texts must be parsed."""
         self._patterns = pygtrie.CharTrie()
         for pool in pools:
             for pattern in pool.models:
                 self._patterns[_trie_key(pattern)] = pool
-        # Names that were answered for; adapters come and go, so not for ever.
+        # Cache of routed model names; bounded, because adapters come and go.
         self._routes: dict[str, Pool] = {}
         self.share(self._tells)
 
     def share(self, tells: Telling | None) -> None:
-        """Tell other processes what is sent, from now on and from all pools that come."""
+        """Report what is sent to the router's other processes, for current and future pools."""
         self._tells = tells
         for pool in self.pools:
             pool.tells = tells if pool.reads_load else None
@@ -49,7 +49,7 @@ class Fleet:
     ) -> tuple[Pool, str, list[Worker]]:
         """Return the pool, the model's name and the workers that could answer for it.
 
-        Without a name it is the only model there is, as vLLM has it. `in_session` as in
+        Without a name, it is the only model that is served, as in vLLM. `in_session` as in
         `Pool.eligible`. Raises BadRequest, UnknownModel, NoWorker.
         """
         if not model:
@@ -66,14 +66,14 @@ class Fleet:
         return pool, model, workers
 
     def restarted(self, worker: Worker) -> None:
-        """Most likely it was restarted: what it held is gone."""
+        """Forget what a worker held, which most likely was restarted."""
         worker.tells_cached.clear()
         for pool in self.pools:
             if worker in pool.workers:
                 pool.forget(worker)
 
     def models(self) -> dict[str, Mapping[str, Any]]:
-        """Every model that could be asked for, as a worker describes it, by name."""
+        """Return every model that can be requested, by name, as a worker describes it."""
         return {
             name: description
             for pool in self.pools
@@ -87,7 +87,7 @@ class Fleet:
         return self._pool(model) is pool
 
     def _pool(self, model: str) -> Pool | None:
-        """Return the pool of the longest pattern that fits."""
+        """Return the pool with the longest pattern that matches."""
         found = self._patterns.longest_prefix(model + _END)
         return found.value if found else None
 
@@ -102,7 +102,7 @@ class Fleet:
         )
 
 
-#: Follows the name of a model in the trie: so an exact pattern is longer than any wildcard's.
+#: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.
 _END = "\0"
 
 

@@ -1,7 +1,7 @@
-"""Who may do what on one listening socket, judged by the head of a request.
+"""Access rules of one listening socket, checked against the head of a request.
 
-Every path that is served there stands in one table. What does not stand in it is nothing, however
-it is written: it goes to nobody who might read it as something else.
+Every path that is served is in one table. A path that is not in it does not exist, however it is
+spelled: it is never passed on to code that might read it differently.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,38 +21,38 @@ from router.sagemaker.sigv4 import Signed
 from router.salts import Salts
 from router.settings import KeySettings, Settings
 
-#: Served on every listener, to everyone: whoever probes has no key. `*` is that of OPTIONS.
+#: Served on every listener without a key, as probes have none. `*` is the target of `OPTIONS *`.
 OPEN = PROBES | {"*"}
 MODELS = "/v1/models"
-#: Before the name of one of them.
+#: Prefix of the path of a single model.
 MODEL = MODELS + "/"
 SESSIONS = "/sessions"
 SESSION = SESSIONS + "/"
-#: Bytes that a request to any other path may bring.
+#: Size limit in bytes of a body on paths that take no prompt.
 SMALL_BODY = 64 << 10
 
 
 def for_clients(path: str) -> bool:
-    """Whether clients use it, and web pages where `cors` lets them."""
+    """Whether the path is for clients, which includes web pages that `cors` allows."""
     return path in ENDPOINTS or path == MODELS or path.startswith(MODEL)
 
 
 class Who(Protocol):
-    """Tells who may come in."""
+    """Identifies the sender of a request."""
 
     def who(self, headers: Headers) -> str | None:
-        """Return the name of the key that a request brings, or None if it may not come in."""
+        """Return the name of the key in a request, or None if it is not let in."""
 
 
 class Place(NamedTuple):
-    """What is asked of a request to one path."""
+    """The rules for requests to one path."""
 
     keys: Who | None
-    """One of these must be shown; None: everyone may come."""
+    """The keys that open it; None: no key is needed."""
     method: str | None
-    """The only one; None: whoever serves it judges that."""
+    """The only method allowed; None: the code that serves the path checks it."""
     longest: int
-    """Bytes of the longest body."""
+    """Size limit of the body in bytes; below 0: the path does not exist."""
 
 
 class Gate:
@@ -66,14 +66,14 @@ class Gate:
         further: Callable[[str], Place | None] | None = None,
         salts: Salts | None = None,
     ) -> None:
-        """`further` knows paths that no table can hold; `salts` are those of all keys."""
+        """`further` gives the rules of variable paths; `salts` are the cache salts of all keys."""
         self._further = further
         self._salts = salts
         self._places = dict(places)
         self._elsewhere = Place(elsewhere, None, -1)
         self._cors = cors
         self.admit: Callable[[Exchange], int] = self._judge if cors is None else self._for_pages
-        """Judge a request; return the longest body it may have. Raises DoorError."""
+        """Check a request; return the size limit of its body. Raises DoorError."""
 
     def _judge(self, exchange: Exchange) -> int:
         place = self._places.get(exchange.path)
@@ -92,7 +92,10 @@ class Gate:
         return longest
 
     def _judge_page(self, exchange: Exchange) -> None:
-        """Without keys, whatever a browser is told to send would come in. Raises ForeignPage."""
+        """Refuse web pages of other origins where no key is needed. Raises ForeignPage.
+
+        Otherwise any page could make its visitor's browser send requests.
+        """
         origin = exchange.head.origin
         if self._cors is not None and for_clients(exchange.path) and self._cors.lets(origin):
             return
@@ -100,7 +103,7 @@ class Gate:
             raise ForeignPage(origin.decode("latin-1"))
 
     def _place(self, path: str) -> Place:
-        """Return what is asked of a path that the table does not hold."""
+        """Return the rules for a path that is not in the table itself."""
         for list_of, one in ((MODELS, MODEL), (SESSIONS, SESSION)):
             place = self._places.get(list_of)
             if place is not None and path.startswith(one) and len(path) > len(one):
@@ -109,13 +112,13 @@ class Gate:
         return found or self._elsewhere
 
     def _for_pages(self, exchange: Exchange) -> int:
-        """The same, where web pages of other origins may be among the clients."""
+        """Check a request as `_judge`, and add CORS header fields to the answer."""
         path = exchange.path
         if self._cors is not None and for_clients(path):
             if exchange.method == "OPTIONS":
                 method = (self._places.get(path) or self._place(path)).method or ""
                 permission = self._cors.preflight(exchange.headers, method)
-                if permission is not None:  # browsers send no key with this question
+                if permission is not None:  # browsers send no key with a preflight
                     exchange.add(permission)
                     return 0
             exchange.add(self._cors.answer(exchange.headers))
@@ -125,7 +128,7 @@ class Gate:
 def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) -> Gate:
     """Make the rules of the listener for clients.
 
-    The paths for `operators` are served there too, unless they are `apart`, on their own one.
+    The `operators` paths are served there too, unless `apart`: then they have their own listener.
     """
     door, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
     places = {path: Place(door, "POST", settings.limits.body) for path in ENDPOINTS}
@@ -148,7 +151,7 @@ def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
 
 
 def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place | None]:
-    """Return the rules of SageMaker's paths."""
+    """Return a function that gives the rules of SageMaker's paths."""
     told = settings.sagemaker
     who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
     invocation = Place(who, "POST", told.body)
@@ -172,7 +175,10 @@ def _keys(keys: Sequence[KeySettings]) -> Keys | None:
 
 
 def _either(settings: Settings) -> Keys | None:
-    """Return the keys of both kinds: whoever has any may be told what is not there."""
+    """Return the keys of clients and operators: any of them entitles to a 404.
+
+    None if clients need no key.
+    """
     keys = (*settings.door_keys, *settings.admin.keys)
     if not settings.door_keys:
         return None

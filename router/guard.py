@@ -1,7 +1,7 @@
-"""What a request's head must be like before anything else is done with it. Pure.
+"""Checks the head of a request before anything else is done with it. Pure.
 
 llhttp has parsed it and refused what is not HTTP/1.1. These rules are about meaning: a request
-that two readers could understand differently is refused, never repaired.
+that two parsers could read differently is refused, never repaired.
 """
 
 import re
@@ -13,24 +13,27 @@ from ipaddress import IPv6Address
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
 from router.headers import passing_fields
 
-#: RFC 3986 section 3.2.2, without what no host needs: user information, commas, escapes.
+#: RFC 3986 section 3.2.2, but without user information, commas and escapes, which no host needs.
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9._~-]{1,255})(?::([0-9]{0,5}))?")
 _ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?#]*)(.*)")
-#: RFC 3986 section 3.3 and 3.4: what path and query are written with; no fragment, no spaces.
+#: Characters of path and query (RFC 3986 sections 3.3 and 3.4); no fragment, no spaces.
 _ORIGIN = re.compile(rb"/[\x21\x24-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7c\x7e%]*")
-#: A field that frames or authenticates cannot be a matter of one hop (RFC 9110 section 7.6.1).
+#: Fields for framing or authentication can never be hop-by-hop (RFC 9110 section 7.6.1).
 _END_TO_END = frozenset(
     (b"authorization", b"content-length", b"content-type", b"host", b"transfer-encoding")
 )
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
-#: A length of more digits is too large, whatever its value.
+#: A `Content-Length` with more digits than this is too large, whatever its value.
 _LONGEST_NUMBER = 19
 
 
 class Head:
-    """What the head of a request says, its length aside. Never changed; clients repeat it."""
+    """The head of a request, without the length of its body.
+
+    Immutable, because it is reused for requests with an equal head.
+    """
 
     __slots__ = (
         "_passing",
@@ -67,27 +70,27 @@ class Head:
         self.headers = headers or []
         """In order, names in lower case."""
         self.path = path
-        """Percent-decoded; or `*`."""
+        """With unreserved characters percent-decoded; or `*`."""
         self.query = query
         """With its question mark; or empty."""
         self.identity = identity
-        """The client's own id for it, if it is harmless in a log and a header; or empty."""
+        """The client's request id, if it is safe in a log and a header; or empty."""
         self.named = named
-        """Fields that `Connection` names."""
+        """Names of the fields that `Connection` lists; None without any."""
         self.keep = keep
         """The client wants to use the connection again."""
         self.expects = expects
         """The client waits for `100 Continue` before it sends the body."""
         self.chunked = chunked
-        """The body comes in chunks; its length is not known."""
+        """The body is chunked, so its length is not known in advance."""
         self.origin = origin
-        """The web page that a browser asks for; or empty."""
+        """Origin of the web page for which a browser sends the request; or empty."""
         self._passing: dict[bool, bytes] = {}
 
     def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines that pass on to a worker, credentials only if not `keyed`.
+        """Return the header lines for a worker, without the client's credentials if `keyed`.
 
-        Made once for all requests with this head.
+        Built once for all requests with this head.
         """
         lines = self._passing.get(keyed)
         if lines is None:
@@ -95,7 +98,7 @@ class Head:
         return lines
 
 
-#: The fields that are looked at here.
+#: The fields that `check` looks at.
 _JUDGED = frozenset(
     (
         b"host",
@@ -110,11 +113,11 @@ _JUDGED = frozenset(
 
 
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[Head, int]:
-    """Judge the head of a request; return it, and the length of the body. Raises a DoorError."""
+    """Check the head of a request; return it and the length of the body. Raises DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
     for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
-        value = written.rstrip(b" \t")  # not part of it (RFC 9112 section 5.1)
+        value = written.rstrip(b" \t")  # not part of the value (RFC 9112 section 5.1)
         if name == b"host":
             hosts += 1
             _check_host(value)
@@ -130,7 +133,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
             expects = _expects(value)
         else:
             options = options + b"," + value if options else value
-    # RFC 9112 section 3.2: exactly one in HTTP/1.1, at most one before.
+    # RFC 9112 section 3.2: exactly one `Host` in HTTP/1.1, at most one in HTTP/1.0.
     if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
     chunked = _is_chunked(version, lengths, codings)
@@ -156,7 +159,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
 
 
 def body_length(value: bytes) -> int:
-    """Read a `Content-Length`. Raises BadRequest."""
+    """Parse a `Content-Length`; one with too many digits counts as 10**19. Raises BadRequest."""
     digits = value.rstrip(b" \t")
     if not digits.isdigit():
         raise BadRequest("The header field `Content-Length` must be a number of bytes.")
@@ -164,7 +167,7 @@ def body_length(value: bytes) -> int:
 
 
 def _expects(value: bytes) -> bool:
-    """RFC 9110 section 10.1.1."""
+    """Check an `Expect` field (RFC 9110 section 10.1.1). Raises Unmet."""
     if value.lower() != b"100-continue":
         raise Unmet("The only expectation that is met here is 100-continue.")
     return True
@@ -172,10 +175,10 @@ def _expects(value: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _options(value: bytes, version: str) -> tuple[frozenset[bytes], bool]:
-    """Return the fields that `Connection` names, and whether it is to be kept.
+    """Return the fields that `Connection` lists, and whether the connection is to be kept.
 
-    RFC 9112 section 9.3: `close` wins; HTTP/1.0 has to ask for keeping. Raises BadRequest for
-    fields that cannot be a matter of one hop.
+    RFC 9112 section 9.3: `close` wins; HTTP/1.0 has to ask for `keep-alive`. Raises BadRequest for
+    fields that can never be hop-by-hop.
     """
     named = frozenset(option.strip(b" \t").lower() for option in value.split(b","))
     wrong = sorted(_END_TO_END & named)
@@ -184,7 +187,7 @@ def _options(value: bytes, version: str) -> tuple[frozenset[bytes], bool]:
     return named, b"close" not in named and (version == "1.1" or b"keep-alive" in named)
 
 
-@lru_cache(maxsize=256)  # clients say the same again and again
+@lru_cache(maxsize=256)  # clients repeat the same value
 def _check_host(value: bytes) -> None:
     found = _HOST.fullmatch(value)
     if found is None or int(found[2] or 0) > 65535 or not _is_address(found[1]):
@@ -192,7 +195,7 @@ def _check_host(value: bytes) -> None:
 
 
 def _is_address(literal: bytes | None) -> bool:
-    """What stands in brackets is an IPv6 address (RFC 3986 section 3.2.2)."""
+    """Whether the text in brackets, if any, is an IPv6 address (RFC 3986 section 3.2.2)."""
     try:
         return literal is None or bool(IPv6Address(literal.decode()))
     except ValueError:
@@ -200,7 +203,7 @@ def _is_address(literal: bytes | None) -> bool:
 
 
 def _is_chunked(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]) -> bool:
-    """RFC 9112 section 6.3, every ambiguity refused."""
+    """Whether the body is chunked; any ambiguity is refused (RFC 9112 section 6.3)."""
     if len(lengths) + len(codings) > 1 or (codings and version != "1.1"):
         raise BadRequest("The request's framing is ambiguous: give one length, once.")
     if codings and codings[0].lower() != b"chunked":
@@ -210,7 +213,10 @@ def _is_chunked(version: str, lengths: Sequence[bytes], codings: Sequence[bytes]
 
 @lru_cache(maxsize=256)
 def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
-    """RFC 9112 section 3.2: origin form, absolute form, or `*` of OPTIONS."""
+    """Return path and query of a target: origin form, absolute form, or `*` with OPTIONS.
+
+    RFC 9112 section 3.2. Raises BadRequest, WrongMethod.
+    """
     if method in {b"CONNECT", b"TRACE"}:
         raise WrongMethod(method.decode(), "GET, HEAD, OPTIONS, POST")
     if target == b"*" and method == b"OPTIONS":
@@ -226,6 +232,6 @@ def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 
 def _plain(escaped: re.Match[str]) -> str:
-    """RFC 3986 section 6.2.2.2: an escaped unreserved character is the same as a plain one."""
+    """Decode an escaped unreserved character, which means the same (RFC 3986 section 6.2.2.2)."""
     character = chr(int(escaped[1], 16))
     return character if character in _UNRESERVED else escaped[0]

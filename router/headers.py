@@ -1,6 +1,6 @@
-"""Header fields on their way through: which pass, which end here, which are written anew.
+"""Which header fields pass through the router, which are dropped, and which are rewritten.
 
-Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` names.
+Hop-by-hop fields are those of RFC 9110 section 7.6.1, and every field that `Connection` lists.
 """
 
 from random import getrandbits
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from router.errors import Headers
 
-#: RFC 9110 section 7.6.1; Proxy-* belong to this hop as well (section 11.7).
+#: RFC 9110 section 7.6.1; `Proxy-*` fields are hop-by-hop as well (section 11.7).
 HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -23,8 +23,8 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-#: What SageMaker's clients say to SageMaker: never for a worker that keeps no sessions. vLLM
-#: answers 400 to a session id when it keeps none (model-hosting-container-standards, `sessions/`).
+#: What clients of SageMaker send to SageMaker itself. Passed on only to workers that keep sessions:
+#: any other vLLM answers 400 to a session id (model-hosting-container-standards, `sessions/`).
 FOR_SAGEMAKER = frozenset(
     b"x-amzn-sagemaker-" + name
     for name in (
@@ -46,7 +46,7 @@ FOR_SAGEMAKER = frozenset(
     b"x-amz-date",
     b"x-amz-security-token",
 }
-#: Written anew towards the worker.
+#: Dropped or rewritten on the way to the worker.
 _REWRITTEN = (
     HOP_BY_HOP
     | FOR_SAGEMAKER
@@ -58,10 +58,10 @@ _REWRITTEN = (
         b"http2-settings",
     }
 )
-#: Where clients put keys: OpenAI's, Anthropic's and Azure's.
+#: Where clients of OpenAI, Anthropic and Azure put their keys.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
-#: Which web pages may read an answer is for the door to say: vLLM lets all of them.
+#: Which web pages may read an answer is decided by the router's `cors`; vLLM allows all of them.
 _FOR_PAGES = frozenset(
     (
         b"access-control-allow-origin",
@@ -69,7 +69,7 @@ _FOR_PAGES = frozenset(
         b"access-control-expose-headers",
     )
 )
-#: Written anew towards the client, or not at all.
+#: Dropped or rewritten on the way to the client.
 _OURS = (
     HOP_BY_HOP
     | _FOR_PAGES
@@ -79,7 +79,7 @@ _OURS = (
         b"x-warmroute-worker",
         b"x-warmroute-decision",
         b"x-warmroute-session",
-        # A worker tells the router of its sessions, and the router tells the client.
+        # Workers report their sessions to the router, which reports them to the client.
         b"x-amzn-sagemaker-session-id",
         b"x-amzn-sagemaker-new-session-id",
         b"x-amzn-sagemaker-closed-session-id",
@@ -93,7 +93,7 @@ def new_id() -> bytes:
 
 
 def header(headers: Headers, wanted: bytes) -> bytes:
-    """Return the first value of a field, names being in lower case already; or nothing."""
+    """Return the first value of a field, or nothing; all names must be in lower case already."""
     for name, value in headers:
         if name == wanted:
             return value
@@ -103,7 +103,7 @@ def header(headers: Headers, wanted: bytes) -> bytes:
 def passing_fields(headers: Headers, named: frozenset[bytes] | None, *, keyed: bool) -> bytes:
     """Return a client's header fields as a worker may see them, one line each.
 
-    `named` are those that `Connection` names; with `keyed` credentials are kept back too.
+    `named` are the fields that `Connection` lists; with `keyed`, credentials are dropped too.
     """
     dropped = _REWRITTEN_KEYED if keyed else _REWRITTEN
     if named:
@@ -112,13 +112,13 @@ def passing_fields(headers: Headers, named: frozenset[bytes] | None, *, keyed: b
 
 
 class Incoming(Protocol):
-    """A request as far as its head is concerned."""
+    """The parts of a request that the head sent to a worker is made of."""
 
     query: bytes
     identity: bytes
 
     def passing(self, *, keyed: bool) -> bytes:
-        """Header lines that pass on to a worker."""
+        """Return the header lines for a worker, without the client's credentials if `keyed`."""
 
 
 def upstream_head(
@@ -126,12 +126,12 @@ def upstream_head(
 ) -> bytes:
     """Write the request line and header fields for a worker, with a body of `length` bytes.
 
-    `key` is the worker's own; an empty one stands for none, and the client's is kept back too.
-    With None the client's credentials pass.
+    `key` is the worker's own API key. With an empty one no key is sent, not even the client's; with
+    None, the client's credentials pass.
     """
     return (
         b"POST %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
-        b"%b%bvia: 1.1 warmroute\r\n\r\n"  # after those of proxies before us
+        b"%b%bvia: 1.1 warmroute\r\n\r\n"  # after the `Via` fields of earlier proxies
     ) % (
         path,
         request.query,
@@ -153,7 +153,7 @@ def answer_fields(headers: Headers) -> bytes:
 
 
 def connection_named(headers: Headers) -> frozenset[bytes] | None:
-    """Return the fields that `Connection` names, in lower case; None if it names none."""
+    """Return the fields that `Connection` lists, in lower case; None if it lists none."""
     named: frozenset[bytes] | None = None
     for name, value in headers:
         if name == b"connection" and value.lower() not in {b"keep-alive", b"close"}:

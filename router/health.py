@@ -1,7 +1,7 @@
-"""Watches every worker: is it there, which models does it serve, how large is its KV cache.
+"""Watches every worker: whether it is up, which models it serves, how large its KV cache is.
 
-Off the request path, one task a worker. A worker is sent requests only after its first probe has
-succeeded and its models are known.
+Runs off the request path, one task per worker. A worker gets requests only after its first probe
+has succeeded and its models are known.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from router.worker import State, Worker
 
 log = logging.getLogger("warmroute.health")
 
-#: Seconds between two looks at a ready worker's models: adapters are loaded while it runs.
+#: Seconds after which a ready worker is asked for its models again, as adapters come and go.
 REDISCOVER_S = 30.0
 
 
-#: Tokens that no KV cache holds.
+#: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
 
-#: Told of a ready worker whose models were just asked for; and whether it was not ready before.
+#: Called with a ready worker whose models were just read, and whether it was not ready before.
 Notice = Callable[[Worker, bool], None]
 
 
@@ -50,11 +50,11 @@ class Health:
         self._watches: dict[Worker, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Probe everyone once, each for at most three timeouts, and go on in the background."""
+        """Probe all workers once, each for at most three timeouts, then go on in the background."""
         await self.meet(self._fleet.workers)
 
     async def meet(self, workers: Iterable[Worker]) -> None:
-        """Probe these once, and go on in the background: they are in the fleet, or will be."""
+        """Probe workers that are, or will be, in the fleet once, then go on in the background."""
         first: list[asyncio.Event] = []
         for worker in workers:
             probed = asyncio.Event()
@@ -63,7 +63,7 @@ class Health:
         await asyncio.gather(*(probed.wait() for probed in first))
 
     async def part(self) -> None:
-        """Watch nobody who is not in the fleet any more."""
+        """Stop watching workers that are not in the fleet any more."""
         gone = set(self._watches).difference(self._fleet.workers)
         tasks = [self._watches.pop(worker) for worker in gone]
         for task in tasks:
@@ -71,9 +71,9 @@ class Health:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def change(self, settings: HealthSettings) -> None:
-        """Other settings, from the next probe of each worker on."""
+        """Apply new settings from the next probe of each worker on."""
         before, self._settings = self._settings, settings
-        if settings.interval != before.interval:  # nobody sleeps for as long as it used to be
+        if settings.interval != before.interval:  # restart tasks that sleep for the old interval
             for worker, task in list(self._watches.items()):
                 task.cancel()
                 self._watches[worker] = asyncio.create_task(self._watch(worker, asyncio.Event()))
@@ -89,7 +89,7 @@ class Health:
         try:
             await self._probe(worker, probed)
         finally:
-            probed.set()  # nobody waits for a probe that never comes
+            probed.set()  # so that `meet` never waits for a probe that will not come
 
     async def _probe(self, worker: Worker, probed: asyncio.Event) -> None:
         good, bad, lacked = 0, 0, ""
@@ -98,7 +98,7 @@ class Health:
             was_ready, before = worker.ready, worker.discovered_at
             try:
                 problem = await self._look(worker)
-            except NotAsked as lacking:  # it stays what it was
+            except NotAsked as lacking:  # the router's own lack: the worker's state stays
                 if lacked != str(lacking):
                     lacked = str(lacking)
                     log.error("worker %s cannot be probed: %s", worker.name, lacked)
@@ -112,11 +112,11 @@ class Health:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval):
                     await worker.attention.wait()
-                    # A request has failed there: one failed probe more is enough.
+                    # A request has failed there: one more failed probe takes it out.
                     good, bad = 0, self._settings.fall
 
     async def _look(self, worker: Worker) -> str | None:
-        """Ask it how it is; return what is wrong, if anything is. Raises NotAsked."""
+        """Probe a worker once; return what is wrong, if anything is. Raises NotAsked."""
         now = asyncio.get_running_loop().time
         try:
             await self._get(worker, "/health")
@@ -130,7 +130,7 @@ class Health:
         return None
 
     def _judge(self, worker: Worker, good: int, bad: int, problem: str | None) -> None:
-        """Change the worker's state if the last probes say so."""
+        """Change the worker's state if the last probes demand it."""
         if problem is None:
             if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
                 worker.become(State.READY, "ready")
@@ -141,22 +141,22 @@ class Health:
             worker.become(State.DOWN, problem)
 
     async def _discover(self, worker: Worker) -> None:
-        """Learn its models and the size of its cache. Raises NoAnswer."""
+        """Read the worker's models, its cache size and its start time. Raises NoAnswer."""
         if not worker.fixed_models:
             worker.models = _models(await self._get(worker, "/v1/models"))
         told = _NOTHING
-        with suppress(NoAnswer):  # routing does without
+        with suppress(NoAnswer):  # routing works without metrics
             told = _told(await self._get(worker, "/metrics"))
             worker.gpu_tokens = told.gpu_tokens
         known = told.started is not None and told.started == worker.started
         if worker.state is State.DOWN and not known:
-            # It was gone, and most likely restarted: its cache is empty, and its faults are others.
+            # It was down and most likely restarted: its cache is empty, earlier failures are void.
             self._fleet.restarted(worker)
             worker.breaker.restarted(monotonic())
         worker.started = told.started
 
     async def _get(self, worker: Worker, path: str) -> bytes:
-        """Fetch a small document, all of it within the probe's timeout. Raises NoAnswer."""
+        """Fetch a small document completely within the probe's timeout. Raises NoAnswer."""
         answer = await self._inquiries.ask(worker, path, patience=self._settings.timeout)
         if not answer.good:
             raise NoAnswer(f"{path} answered {answer.status}")
@@ -164,7 +164,7 @@ class Health:
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
-    """Read a list of models, by name. Raises NoAnswer."""
+    """Parse the answer of `/v1/models`; return the models by name. Raises NoAnswer."""
     try:
         models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
         msgspec.convert(list(models), list[str])
@@ -177,24 +177,24 @@ class _Told(NamedTuple):
     """What a worker's metrics say."""
 
     gpu_tokens: int | None = None
-    """Tokens that its GPU's KV cache holds."""
+    """Capacity in tokens of the KV cache on its GPU."""
     started: float | None = None
-    """When its process was started, in seconds since 1970."""
+    """Start time of its process, in seconds since 1970."""
 
 
 _NOTHING = _Told()
 _CACHE, _STARTED = b"vllm:cache_config_info", b"process_start_time_seconds"
-#: Lines that are read of these: one for each rank.
+#: Most of these lines that are parsed; there is one per data-parallel rank.
 _MOST_LINES = 1024
 
 
 def _told(metrics: bytes) -> _Told:
-    """Read vLLM's `vllm:cache_config_info`, and what prometheus_client says of every process."""
-    # A line takes the parser 25 µs, on the loop: an engine of many ranks tells ten thousand.
+    """Parse `vllm:cache_config_info` and the process start time that prometheus_client exports."""
+    # The parser takes 25 µs a line, on the loop; an engine of many ranks has ten thousand lines.
     lines = [line for line in metrics.splitlines() if line.startswith((_CACHE, _STARTED))]
     text = b"\n".join(lines[:_MOST_LINES]).decode(errors="replace")
     gpu_tokens, started = None, None
-    with suppress(Exception):  # the parser raises whatever odd text makes it stumble over
+    with suppress(Exception):  # the parser may raise anything on malformed text
         for family in text_string_to_metric_families(text):
             if family.name == _CACHE.decode():
                 gpu_tokens = gpu_tokens or next(filter(None, map(_size, family.samples)), None)

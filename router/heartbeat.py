@@ -1,7 +1,7 @@
-"""Whether another process still answers: it is asked at every beat, and what it misses is counted.
+"""Watches whether another process still answers: asks at every beat and counts the missed ones.
 
-Beats count, not seconds: where the machine was suspended, or whoever asks had no turn, one beat is
-missed at most, however long that was.
+Beats are counted, not seconds: if the machine was suspended, or the asking process got no CPU, at
+most one beat is missed, however long that took.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from router.channel import Channel, Lost, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What a process may miss."""
+    """How many beats a process may miss."""
 
     beat_s: float = 1.0
     """Seconds between two beats."""
     silent: int = 3
-    """Beats missed in a row after which it is given nothing new."""
+    """Beats missed in a row after which it gets nothing new."""
     dead: int = 10
-    """Beats missed in a row after which it is not waited for."""
+    """Beats missed in a row after which it is given up."""
 
     @property
     def silent_s(self) -> float:
-        """How long it has not answered then, at least."""
+        """Seconds without an answer, at least, until it counts as silent."""
         return self.silent * self.beat_s
 
     @property
     def dead_s(self) -> float:
-        """How long it has not answered then, at least."""
+        """Seconds without an answer, at least, until it counts as dead."""
         return self.dead * self.beat_s
 
 
@@ -42,19 +42,19 @@ class Sign(Enum):
 
     SILENT = "silent"
     BACK = "back"
-    """It answers, having been silent."""
+    """It answers again after it was silent."""
     DEAD = "dead"
 
 
 class Beats:
-    """Those of one process. Pure."""
+    """Counts the missed beats of one process. Pure."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._missed = 0
 
     def count(self, *, answered: bool) -> Sign | None:
-        """One more has passed; return what has changed, if anything."""
+        """Count one more beat; return what has changed, if anything."""
         before, self._missed = self._missed, 0 if answered else self._missed + 1
         if answered:
             return Sign.BACK if before >= self._patience.silent else None
@@ -64,9 +64,9 @@ class Beats:
 
 
 async def watch(channel: Channel, patience: Patience, changed: Callable[[Sign], None]) -> None:
-    """Call `changed` whenever something has, until cancelled."""
+    """Watch a process until cancelled; call `changed` at every change."""
     beats = Beats(patience)
-    # The same question until it is answered: one who is slow, and answers late, does not hang.
+    # One question stays open until it is answered: a process that answers late does not hang.
     question = asyncio.create_task(_answers(channel))
     try:
         while True:
@@ -82,11 +82,11 @@ async def watch(channel: Channel, patience: Patience, changed: Callable[[Sign], 
 
 
 async def _answers(channel: Channel) -> bool:
-    """Wait until it does; False if its end of the channel is gone, though it may still be there."""
+    """Wait for its answer; False if its end of the channel is gone, even if it still runs."""
     try:
         await channel.ask("alive")
     except Lost:
         return False
-    except Refusal:  # an answer like any other
+    except Refusal:  # a refusal is an answer, too
         pass
     return True

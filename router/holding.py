@@ -1,9 +1,10 @@
-"""Where requests are held until a worker is about to be free: `strategies/latebinding.py`, awaited.
+"""Holds requests until a worker is about to be free: asyncio around `strategies/latebinding.py`.
 
-One is let go at a time: it decides anew and is booked before the next is looked at, so each sees
-those before it. Looked at are those held whenever a prefill or an answer has ended somewhere, and
-every `TICK_S`, for time alone lets predicted work pass, and workers join. Nobody is let go while
-no worker has room for it: whoever is held keeps the place it came with (`admission.py`).
+One request is released at a time: it is decided again and booked before the next is considered, so
+that each sees the bookings before it. Held requests are checked whenever a prefill or an answer has
+ended somewhere, and every `TICK_S`, because predicted work also passes with time, and workers join.
+None is released while no worker has room for it: a held request keeps the place it came with
+(`admission.py`).
 """
 
 import asyncio
@@ -21,49 +22,49 @@ from strategies.latebinding import Held, LateBinding
 
 log = logging.getLogger("warmroute.fleet")
 
-#: Seconds between two looks at those held.
+#: Seconds between two checks of the held requests.
 TICK_S = 0.05
-#: Seconds until a look at them when another process of the router has told of an end: it looks at
-#: those that it holds itself at once, and tells of many ends a second.
+#: Seconds until a check after another process of the router has reported an end. That process
+#: checks its own held requests at once, and it may report many ends a second.
 SOON_S = 0.005
 
 Waiter = asyncio.Future[None]
-#: Ranks those of a pool's workers that have room for a prompt, as they are now; None without any.
+#: Ranks the workers of a pool that have room for a prompt now; None if none has.
 Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
 
 
 class Holding:
-    """Who is held, pool by pool; bounded in number by the caller and in time by the settings."""
+    """Held requests, by pool; bounded in number by `limit` and in time by each one's deadline."""
 
     def __init__(self, rank: Rank) -> None:
         self.held = 0
-        """Requests that were held so far."""
+        """Number of requests held so far."""
         self.limit = 0
-        """How many may be held at once; more are sent on."""
+        """How many may be held at once; further requests are sent without being held."""
         self._rank = rank
         self._pools: dict[Pool, LateBinding[Waiter]] = {}
         self._models: Counter[tuple[Pool, str]] = Counter()
         self._looking: asyncio.TimerHandle | asyncio.Handle | None = None
         self._soon = False
-        """The next look is as near as it can be."""
+        """The next check is already due as soon as possible."""
 
     def __len__(self) -> int:
         return sum(len(binding) for binding in self._pools.values())
 
     def count(self, pool: Pool, model: str) -> int:
-        """How many are held there that ask for that model."""
+        """Return how many requests for that model are held in that pool."""
         return self._models[pool, model] if self._models else 0
 
     def takes(self, decision: Decision) -> bool:
-        """Whether the request should wait here: it would only wait elsewhere, and there is room."""
+        """Whether to hold a request: it would only queue at its worker, and `limit` allows it."""
         return LateBinding.must_hold(decision) and len(self) < self.limit
 
     async def turn(
         self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, until: float
     ) -> None:
-        """Wait until it should be decided anew, at the latest `until`, by the loop's clock.
+        """Wait until a request should be decided again, at the latest `until` (loop clock).
 
-        Whoever waits may be cancelled at any time.
+        May be cancelled at any time.
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
@@ -86,10 +87,10 @@ class Holding:
                 del self._models[pool, prompt.model]
             if not len(binding) and self._pools.get(pool) is binding:
                 del self._pools[pool]
-            self.freed()  # the next look comes once this one is booked, or has gone
+            self.freed()  # the next check runs once this request is booked, or has gone
 
     def freed(self) -> None:
-        """A prefill or an answer has ended, or one that was let go is about to be booked."""
+        """Check soon: a prefill or an answer has ended, or a released request is to be booked."""
         if self._pools:
             if self._looking is not None:
                 self._looking.cancel()
@@ -97,7 +98,7 @@ class Holding:
             self._soon = True
 
     def freed_elsewhere(self) -> None:
-        """A prefill or an answer has ended that another process had sent."""
+        """Check soon: a prefill or an answer sent by another process has ended."""
         if self._pools and not self._soon:
             if self._looking is not None:
                 self._looking.cancel()
@@ -105,7 +106,7 @@ class Holding:
             self._soon = True
 
     def let_go(self) -> None:
-        """Everybody looks anew: the fleet is another one."""
+        """Release all requests to be decided again: the fleet has changed."""
         for binding in self._pools.values():
             _wake_all(binding)
 
@@ -125,13 +126,13 @@ class Holding:
                 able = {model for worker in pool.taking if worker.ready for model in worker.models}
                 for held in binding:
                     if not able or (held.prompt.model and held.prompt.model not in able):
-                        _wake(held)  # it is told that nobody is left
+                        _wake(held)  # no worker is left for it; the caller reports that
         self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
 
     def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:
         try:
             workers: Sequence[Worker] = pool.eligible(prompt.model)
-        except DoorError:  # nobody is there: it is told so
+        except DoorError:  # no worker is left; `_look` wakes the request
             return None
         return self._rank(pool, prompt, workers)
 

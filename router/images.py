@@ -1,4 +1,4 @@
-"""Counts what is no text among the parts of messages: images, sounds and the like."""
+"""Counts the parts of messages that are not text: images, sounds and the like."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,8 +10,8 @@ from router.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
 
 T = TypeVar("T")
 
-#: The types of a message's parts that are no image, sound or the like, in the APIs of OpenAI and
-#: Anthropic. Whatever else there will be counts as an image.
+#: The types of message parts that hold text, reasoning or tool calls, in the APIs of OpenAI and
+#: Anthropic. Any other type counts as an image.
 _WORDS = frozenset(
     (
         "text",
@@ -35,18 +35,18 @@ _TOO_MANY = "A message has too many parts, or one that is not an object."
 class _Part(msgspec.Struct):
     type: Any = None
     uuid: Any = None
-    """vLLM looks for an image where this is given, whatever the type (entrypoints/chat_utils)."""
+    """If given, vLLM looks for an image whatever the type (entrypoints/chat_utils)."""
     content: msgspec.Raw = msgspec.Raw()
-    """What a tool returned, in `/v1/messages`."""
+    """The result of a tool, in `/v1/messages`."""
 
 
 _part = msgspec.json.Decoder(_Part).decode
 
 
 def others(parts: Sequence[msgspec.Raw], *, outermost: bool = True) -> int:
-    """Count those of a message's parts that are not text.
+    """Count the parts of a message that are not text.
 
-    Raises BadRequest: a list that is too much to look at might hold nothing else.
+    Raises BadRequest if there are too many parts to look at, as all might be images.
     """
     if len(parts) > MOST_ENTRIES:
         raise BadRequest(_TOO_MANY)
@@ -63,7 +63,7 @@ def others(parts: Sequence[msgspec.Raw], *, outermost: bool = True) -> int:
 
 
 def listed(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """The same of what may be a list of parts: anything else, a text say, has none."""
+    """Count likewise in a value that may be a list of parts; anything else counts 0."""
     if not is_list(raw):
         return 0
     found = entries(raw)

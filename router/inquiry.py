@@ -1,6 +1,6 @@
-"""Asking workers small things, off the request path: probes, their models, their tokenizers.
+"""Small questions to workers off the request path: probes, their models, their tokenizers.
 
-They go over connections of their own, made and ended as those of requests are.
+They use connections of their own, which are opened and closed like those of requests.
 """
 
 import asyncio
@@ -9,38 +9,40 @@ from typing import NamedTuple
 from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.worker import Worker
 
-#: Bytes of a document that a worker is asked for; vLLM's metrics are some 100 KiB.
+#: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
 LARGEST = 8 << 20
 
 
 class NoAnswer(Exception):
-    """What kept a worker from answering, in words."""
+    """A worker gave no usable answer; the message says why."""
 
 
 class NotAsked(NoAnswer):
-    """We could not ask, for want of descriptors, memory or ports: it says nothing of the worker."""
+    """The router lacked descriptors, memory or ports to ask: this says nothing of the worker."""
 
 
 class Answer(NamedTuple):
-    """What a worker said, whole."""
+    """A worker's complete answer."""
 
     status: int
     body: bytes
 
     @property
     def good(self) -> bool:
-        """It is what was asked for."""
+        """Whether the status is one of success."""
         return 200 <= self.status < 300
 
 
 class Inquiries:
-    """Asks."""
+    """Asks workers."""
 
     async def ask(
         self, worker: Worker, path: str, *, patience: float, body: bytes | None = None
     ) -> Answer:
-        """Fetch a small document, all of it within `patience` seconds; with `body`, a JSON text,
-        send it there. Raises NoAnswer."""
+        """Fetch a small document completely within `patience` seconds.
+
+        With `body`, a JSON text, POST it to the path. Raises NoAnswer.
+        """
         try:
             async with asyncio.timeout(patience):
                 return await _ask(worker, path, body)
@@ -53,7 +55,7 @@ class Inquiries:
 
 
 async def _ask(worker: Worker, path: str, body: bytes | None) -> Answer:
-    upstream = worker.upstream.aside()  # a reload may give it another one
+    upstream = worker.upstream.aside()  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
     said = bytearray()
     try:
@@ -67,10 +69,10 @@ async def _ask(worker: Worker, path: str, body: bytes | None) -> Answer:
 
 
 def _hint(worker: Worker, error: WorkerError) -> str:
-    """Say what else may be behind an error.
+    """Return another possible cause of an error, or nothing.
 
-    In TLS 1.3 we have shaken hands before a worker looks at what we show, and many close without
-    saying what they missed.
+    In TLS 1.3 the handshake is done on our side before a worker checks our certificate, and many
+    workers then close without an alert that says what was missing.
     """
     if worker.upstream.tls is not None and isinstance(error, Gone | Stale):
         return " (it may ask for a certificate that it does not get)"

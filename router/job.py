@@ -1,4 +1,4 @@
-"""A request on its way: read and understood, then decided."""
+"""A request on its way: parsed (`Plea`), then decided (`Job`)."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from strategies.base import Decision, Prompt
 
 
 class Plea:
-    """A request that has been read and understood."""
+    """A request that has been parsed, with its pool and its prompt."""
 
     __slots__ = (
         "along",
@@ -45,18 +45,18 @@ class Plea:
         self.pool = pool
         self.prompt = prompt
         self.along = along
-        """Token ids to be sent along."""
+        """Token ids to send along with the body, if any."""
         self.workers = workers
-        """Those that could answer when it came."""
+        """The workers that could answer when it was parsed."""
         self.started = started
         self.visit = visit
-        """Its part in a session."""
+        """Its part in a session, if it has one."""
         self.salt = salt
-        """A field to be added to its body, if any."""
+        """The `cache_salt` field to add to its body; may be empty."""
 
 
 class Job:
-    """A request that has been read, understood and decided."""
+    """A request that has been parsed and decided."""
 
     __slots__ = (
         "along",
@@ -80,19 +80,19 @@ class Job:
         self.pool = plea.pool
         self.prompt = prompt
         self.along = plea.along
-        """Token ids to be sent along."""
+        """Token ids to send along with the body, if any."""
         self.decision = decision
         self.salt = plea.salt
-        """A field to be added to its body, if any."""
+        """The `cache_salt` field to add to its body; may be empty."""
         self.retrying = False
-        """A part of the retry budget was taken for it."""
+        """It has taken a part of the retry budget."""
         self.started = plea.started
         self.metrics = metrics
         self.visit = plea.visit
-        """Its part in a session."""
+        """Its part in a session, if it has one."""
 
     @property
     def reason(self) -> str:
-        """Why it is where it is: its session may have moved since that was decided."""
+        """Why it went where it went; its session may have moved since the decision."""
         reason = self.decision.reason
         return reason if self.visit is None else self.visit.reason(reason)

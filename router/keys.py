@@ -1,7 +1,7 @@
-"""Who a request comes from, by the key it brings. Pure: headers in, a name or nothing out.
+"""Identifies the sender of a request by its key. Pure: headers in, a name or None out.
 
-Keys are compared as SHA-256 digests, each in constant time and also after one fitted, so that the
-time of an answer tells nothing of a key.
+Keys are compared as SHA-256 digests, each in constant time, and all of them even after a match, so
+that the response time reveals nothing about a key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ class Keys:
     __slots__ = ("_digests",)
 
     def __init__(self, named: Mapping[str, str]) -> None:
-        """Take each key by the name it has in metrics and logs; the keys themselves are let go."""
+        """Take keys by the names they have in metrics and logs; only their digests are kept."""
         self._digests = [(name, _digest(key.encode())) for name, key in named.items()]
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """Return the name of the key that a request brings, or None if it may not come in.
+        """Return the name of the key in a request, or None if it is not let in.
 
-        A request may bring its key in several headers, but only one key, and each header once:
-        what else reads the request might look at the other one.
+        A request may carry its key in several headers, but only one key, and each header once:
+        other software that reads the request might look at the other one.
         """
         brought = _credentials(headers)
         if brought is None:
