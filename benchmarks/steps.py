@@ -150,7 +150,9 @@ def steps(strategy: str, size: int) -> dict[str, float]:
     answer = _cpu(reply)
     found = {
         "read a request like the one before it": _cpu(lambda: again.feed(request)),
-        "parse what routing needs": _cpu(lambda: limits.check(CHAT, parse(CHAT, body, b""))),
+        "parse what routing needs": _cpu(
+            lambda: limits.check(CHAT, parse(CHAT, body, b"", texts=prompts.keyed))
+        ),
         "prompt: length and keys": _cpu(lambda: prompts.prompt(CHAT, read)),
         "rank two workers": _cpu(lambda: pool.strategy.rank(prompt, pool.workers, 1.0)),
         "book, place and settle": _cpu(book),
