@@ -1,4 +1,4 @@
-"""What a request says of its prompt, as far as every way to make tokens reads it alike."""
+"""The parts of a request's prompt that are read the same way for every kind of tokenizer."""
 
 from array import array
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from router.identity.unlike import Unlike
 
 Body = Mapping[str, Any]
 
-#: Bytes that a packed id takes.
+#: Bytes of a packed id.
 ID_BYTES = 4
 
 _decode = msgspec.json.Decoder().decode
