@@ -42,7 +42,7 @@ def decoded(body: bytes) -> Body:
 
 
 def plain(asked: Body, field: str) -> Text | bytes:
-    """Return the prompt of a request without messages: its text, or its ids as `packed` does.
+    """Return the text or the packed ids of a request without messages.
 
     Of several prompts it is the first. Raises Unlike.
     """
