@@ -101,7 +101,7 @@ class Keeper:
             case.taking.discard(worker.name)
             if worker.name in case.asked:
                 case.doubt([worker.name])
-                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another one
+                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another
                     self._finding.again(case.wanted)
 
     def change(self, settings: Settings) -> None:
@@ -196,7 +196,7 @@ class Keeper:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
         reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
-        async with nullcontext() if case.volume else self._turns:  # it asks one of them
+        async with nullcontext() if case.volume else self._turns:  # else this asks a worker
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
