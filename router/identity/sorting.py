@@ -25,9 +25,9 @@ class Sorting:
         self._finding = finding
 
     def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
-        """Return the cases there are now, by the settings of each pool; those of `before` stay.
+        """Return the current cases by the pools' settings; those in `before` are kept.
 
-        Begins to look for what is new, and forgets what nobody wants any more.
+        Starts searches for new sources, and forgets those no longer needed.
         """
         cases: Cases = {}
         for pool in self._fleet.pools:
