@@ -47,8 +47,10 @@ class Written:
         """Failed looks in a row, by model."""
 
     def computed(self, prompt: Prompt, cached: int, asked: float, now: float) -> None:
-        """A worker has computed all but the first `cached` tokens, and its answer has ended.
-        `asked` is when nothing of the prompt lay there."""
+        """Note that a worker has answered, having computed all but the first `cached` tokens.
+
+        `asked` is when nothing of the prompt was stored.
+        """
         chunk = self._lookup.chunk
         end = (-(-cached // chunk) + 1) * chunk
         if (
