@@ -28,8 +28,10 @@ class Lookup(Protocol):
         """
 
     def compare(self, model: str) -> str:
-        """Say by which names chunks are looked for and where, and what to compare them with: the
-        end of a sentence. `model` is the name that was asked for."""
+        """Return the end of a sentence: which names are looked up where, and how to check them.
+
+        `model` is the name in the request.
+        """
 
     async def check(self) -> str:
         """Return what is wrong with the store's content, as a sentence; empty if nothing is.
