@@ -122,11 +122,11 @@ def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | 
 
 
 def _tokenizer(path: Path | None) -> "Tokenizer | None":
-    from tokenizers import Tokenizer  # noqa: PLC0415 - takes 5 MB: who gets here has it already
+    from tokenizers import Tokenizer  # noqa: PLC0415 - takes 5 MB; loaded by now
 
     try:
         return Tokenizer.from_file(str(path / TOKENIZER)) if path else None
-    except Exception:  # noqa: BLE001 - that library raises plain Exceptions; there is no text then
+    except Exception:  # noqa: BLE001 - it raises plain Exceptions; no text then
         return None
 
 

@@ -31,7 +31,7 @@ async def aside(work: Callable[[], T], patience: float) -> T:
         result, error = None, None
         try:
             result = work()
-        except BaseException as raised:  # noqa: BLE001 - it is for who waits
+        except BaseException as raised:  # noqa: BLE001 - the waiter gets it
             error = raised
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)

@@ -59,7 +59,7 @@ def plain(asked: Body, field: str) -> Text | bytes:
 
 
 def packed(ids: Json) -> bytes:
-    """Return a list of ids as 32-bit integers, lowest byte first. Raises Unlike."""
+    """Pack a list of ids as 32-bit integers, little-endian. Raises Unlike."""
     if not ids:
         raise Unlike("no prompt")
     if not isinstance(ids, list) or bool in set(map(type, ids)):

@@ -39,7 +39,7 @@ _Test: TypeAlias = Callable[..., Any]
 
 #: Longest template in characters: about five times the longest in use.
 LONGEST = 128 << 10
-#: Names that are methods of dicts, such as `message.items`, even if the dict has such a key.
+#: Attributes of dicts: for these names, as in `message.items`, Jinja's own lookup applies.
 _OF_DICTS = frozenset(dir(dict))
 #: Filters and methods whose result may be much longer than their input, because an argument gives
 #: its width.
@@ -91,7 +91,7 @@ class Bounded(ImmutableSandboxedEnvironment):
             raise SecurityError("a value would be too large")
         return "".join(said)
 
-    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as Jinja has it
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - Jinja's signature
         """Look up an attribute or an item.
 
         Most lookups in templates are of a dict's items; these are found directly, without Jinja's
@@ -101,7 +101,7 @@ class Bounded(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Jinja has it
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Jinja's signature
         """Call a macro, a method or a function. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
@@ -122,7 +122,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         watch.keep(made)
         return made
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as Jinja has it
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - Jinja's signature
         """Apply the operator. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         if isinstance(left, int) and isinstance(right, int):

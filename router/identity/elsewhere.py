@@ -44,7 +44,7 @@ class Elsewhere:
         self._again = 0.0
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
-        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
+        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike."""
         asked = _question(endpoint, chosen(decoded(body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked

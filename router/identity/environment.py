@@ -24,7 +24,7 @@ _INDENT, _PIECES = 64, 256
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text; it does not change the output."""
 
-    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Parse up to `{% endgeneration %}`."""
@@ -48,7 +48,7 @@ def make_environment() -> Bounded:
 
 
 @pass_context
-def _to_json(  # noqa: PLR0917 - as Transformers has it
+def _to_json(  # noqa: PLR0917 - Transformers' signature
     context: Context,
     value: object,
     ensure_ascii: bool = False,
@@ -77,4 +77,4 @@ def _refuse(message: str) -> None:
 
 
 def _now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as the engine takes it
+    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as in the engine

@@ -39,8 +39,8 @@ def sum_(
     context: Context,
     values: Iterable[Any],
     attribute: str | int | None = None,
-    start: Any = 0,  # noqa: ANN401 - as Jinja has it
-) -> Any:  # noqa: ANN401 - as Jinja has it
+    start: Any = 0,  # noqa: ANN401 - Jinja's signature
+) -> Any:  # noqa: ANN401 - Jinja's signature
     """Jinja's `sum`; lists are charged one by one, as adding one copies all before it.
 
     Raises Unlike, SecurityError.
@@ -129,7 +129,8 @@ def compare(context: Context, value: object) -> object:
 
 @pass_context
 def within(context: Context, value: object) -> object:
-    """Charge for a value that is searched; a dict costs nothing. Raises Unlike, SecurityError."""
+    """Charge for a value that is searched; a dict counts as one item. Raises Unlike,
+    SecurityError."""
     watch: Watch = context.parent[WATCH]
     watch.charge(1 if isinstance(value, dict) else watch.weigh(value))
     return value

@@ -159,10 +159,7 @@ def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
 
 
 def _is_of_mistrals_format(path: Path) -> bool:
-    """Whether its tokenizer and weights are in Mistral's format (vLLM tokenizers/registry.py).
-
-    If the folder has no weights, the format's model description (`params.json`) decides.
-    """
+    """If the folder has no weights, `params.json`, the format's description of a model, decides."""
     if not any(any(path.glob(pattern)) for pattern in MISTRAL):
         return False
     if any(path.glob("*.safetensors")):

@@ -81,7 +81,7 @@ def _fetched(name: str) -> Path:
 
 
 def _check_sizes(name: str) -> None:
-    """Raise NotFetched if a file would fill the disk; errors of the hub pass through."""
+    """Raise NotFetched if a file is too large to download; errors of the hub pass through."""
     from huggingface_hub import model_info  # noqa: PLC0415
 
     for file in model_info(name, files_metadata=True).siblings or ():

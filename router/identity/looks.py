@@ -10,8 +10,8 @@ from typing import TypeVar, cast
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-#: The inserted filters: they check the clock; measure a new value; charge for a part of one; for
-#: what is written into a block; for what is compared; for what is searched.
+#: The inserted filters. In this order, they check the clock, measure a new value, and charge for: a
+#: part of a value; output inside a block; a compared value; a searched value.
 TURN, KEEP, CUT, SAY = "_turn", "_keep", "_cut", "_say"
 COMPARE, WITHIN = "_compare", "_within"
 #: Most values added or joined before the total is measured.

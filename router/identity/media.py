@@ -1,8 +1,8 @@
 """Chats with images and the like: where the first of them is in the prompt. Pure.
 
 Only engines know what they make of an image, but up to the first one a prompt is text. To find
-where that text ends, the chat is rendered twice: with the image, and with a word in its place. Both
-are the same up to there.
+where that text ends, two renderings of the chat are compared: with the image, and with a word in
+its place. Both are the same up to there.
 """
 
 import re

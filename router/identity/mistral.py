@@ -67,7 +67,7 @@ class Mistral:
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
             raise Unlike("refused by Mistral's library") from None
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - as all have it
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - the protocol's
         """Always raises Unlike: nothing is known of chats with images."""
         raise Unlike(NOT_TEXT)
 

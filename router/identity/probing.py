@@ -31,7 +31,7 @@ def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> boo
         environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         keywords = {"messages": said, "add_generation_prompt": False}
         run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
-    except Exception:  # noqa: BLE001 - of others than Jinja's an engine would not even start
+    except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
         return True
     return False
 

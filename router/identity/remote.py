@@ -19,7 +19,7 @@ PATH = "/tokenize"
 PATIENCE_S = 5.0
 #: Status codes if there is no such path, or access to it is denied.
 _NOT_SERVED = frozenset((401, 403, 404, 405, 501))
-#: Status codes of a request that the worker would refuse on any path.
+#: Status codes of a prompt that the worker would refuse as a real request too.
 _REFUSED = frozenset((400, 422))
 
 

@@ -10,7 +10,7 @@ Described = Mapping[str, Mapping[str, Any]]
 """A worker's models by name, each as described by its `/v1/models`."""
 
 Fingerprint = Mapping[str, tuple[str | None, str | None]]
-"""The part of that which matters here: what each model was loaded from, and its base model."""
+"""The part of `Described` that matters here: what each model was loaded from, and its base."""
 
 _SAID = "the settings say so"
 

@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
 
 
 class Reference:
-    """Hugging Face's tokenizers."""
+    """Hugging Face's `tokenizers`."""
 
     name = "tokenizers"
     short = 1 << 10
@@ -96,7 +96,7 @@ def load(path: Path, memory: int = SEGMENTS, *, text: str | None = None) -> tupl
             other = fastokens.Tokenizer.from_file(str(file))
         fast = Fast(other, memory)
         sample = _first_difference(fast, reference, _samples(tokenizer))
-    except Exception as error:  # noqa: BLE001 - so does this one
+    except Exception as error:  # noqa: BLE001 - so does fastokens
         return reference, f"fastokens does not take it ({error})"
     if sample is not None:
         return reference, f"fastokens gives other ids, first for {sample[:40]!r}"

@@ -1,9 +1,9 @@
 """Tests a large tokenizer in a separate process.
 
 Reading a large `tokenizer.json` with `tokenizers` holds the GIL for a third of a second, and every
-stream would wait. `fastokens` releases it. So the reference is read and compared in the other
-process, and only a tokenizer that passed is read here. A tokenizer in another format is converted
-to a `tokenizer.json` there too.
+stream would wait; `fastokens` releases it. So the reference is read and compared with fastokens in
+the other process, and if both agree, only fastokens is loaded here. A tokenizer in another format
+is converted to a `tokenizer.json` there too.
 """
 
 import json

@@ -70,7 +70,7 @@ class _Fields(msgspec.Struct):
     sampling_params: msgspec.Raw = msgspec.Raw()
     stream: msgspec.Raw = msgspec.Raw()
     model: msgspec.Raw = msgspec.Raw()
-    requestType: msgspec.Raw = msgspec.Raw()  # noqa: N815 - theirs
+    requestType: msgspec.Raw = msgspec.Raw()  # noqa: N815 - AWS's names
     extSessionID: msgspec.Raw = msgspec.Raw()  # noqa: N815
 
 

@@ -92,7 +92,7 @@ def _signature(
     exchange: Exchange, key: tuple[str, str], scope: list[str], when: str, parts: dict[str, str]
 ) -> str:
     """Return the expected signature."""
-    from botocore.auth import SigV4Auth  # noqa: PLC0415 - only for those who want it
+    from botocore.auth import SigV4Auth  # noqa: PLC0415 - an extra
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415
     from botocore.credentials import Credentials  # noqa: PLC0415
 

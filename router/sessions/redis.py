@@ -86,7 +86,7 @@ class RedisStore:
         return told[1:]
 
     def _down(self, error: Exception) -> str:
-        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - imports redis, an extra
 
         return sentence(self._url, error, "session.redis.password", password=self._has_password)
 

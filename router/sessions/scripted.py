@@ -28,7 +28,7 @@ class Scripted:
 
     def __init__(self, settings: "RedisSettings") -> None:
         """Set up the connections; the first is opened by the first call."""
-        from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
+        from redis import asyncio as client  # noqa: PLC0415 - an extra
         from redis import exceptions  # noqa: PLC0415
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415

@@ -37,7 +37,7 @@ class Sessions:
         self.down = False
         """The store cannot be reached; sessions are routed by the hash of their id."""
         self.away = Away(0)
-        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests change it
+        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests replace it
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
         """Settings of the remote store, if sessions are not in memory."""

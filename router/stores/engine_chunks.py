@@ -92,7 +92,7 @@ def first(function: Hash, seed: str | None) -> int:
         return _short(cbor.text(root) if function == "sha256_cbor" else _pickled(root))
     if seed is None:
         raise ValueError("the seed is not known")
-    done = subprocess.run(  # noqa: S603 - ourselves, and a number from the settings
+    done = subprocess.run(  # noqa: S603 - this Python, a number from the settings
         [sys.executable, "-c", "import sys; print(hash(sys.argv[1]))", seed],
         capture_output=True,
         check=True,

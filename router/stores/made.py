@@ -60,7 +60,7 @@ async def refuse_lost_stores(settings: Settings) -> None:
         log.warning("%s: no pool has a strategy that asks it, as kvaware does", field)
         return
     lookup = lookup_of(settings.tiers)
-    assert lookup is not None  # noqa: S101 - it is told
+    assert lookup is not None  # noqa: S101 - checked above
     store = SharedStore(lookup, 0.0)
     try:
         await store.look()

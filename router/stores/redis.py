@@ -45,7 +45,7 @@ class RedisChunks:
 
         `bytes_per_token` only if the operator set it.
         """
-        from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
+        from redis import asyncio as client  # noqa: PLC0415 - an extra
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415
         from redis.exceptions import RedisError  # noqa: PLC0415
@@ -171,7 +171,7 @@ class RedisChunks:
         )
 
     def _down(self, error: Exception) -> str:
-        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - imports redis, an extra
 
         setting = "tiers.l2.lmcache.password"
         return sentence(self._url, error, setting, password=self._password is not None)
