@@ -85,8 +85,7 @@ def _stateful(reading: Reading, path: KeyPath, wanted: bool) -> None:
 
 
 def _key(reading: Reading, path: KeyPath) -> None:
-    """Set the workers' API key if the router's environment has it; it is never put into
-    settings."""
+    """Set the workers' API key, as a reference to the router's own variable, if that is set."""
     said = "VLLM_API_KEY=***"
     if "VLLM_API_KEY" in reading.able.environment:
         reading.set_each("api_key", "${VLLM_API_KEY}", path)

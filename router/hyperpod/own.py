@@ -13,7 +13,7 @@ from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _WORKERS = frozenset(("workers", "pools"))
-#: Settings replaced as a whole, because their options depend on their other values.
+#: Settings replaced as a whole, because a different choice has different options.
 _WHOLE: tuple[KeyPath, ...] = (("strategy",), LMCACHE)
 
 

@@ -1,8 +1,8 @@
 """What a shared store holds of prompts about to be decided, asked within a deadline.
 
-The answer is kept until the decision. A store that is slow or down costs one deadline, and then is
-not asked for a second. If nothing is found, the store's content is checked, as is whether what
-workers computed gets stored there; any problem is reported.
+The answer is kept until the decision. A store that is slow or down costs one deadline, and then one
+second passes before it is asked again. If nothing is found, the store's content is checked, as is
+whether what workers computed gets stored there; any problem is reported.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger("warmroute.tiers")
 #: Most prompts whose answers are kept, and bytes of their ids; most questions in flight: further
 #: ones are not asked.
 KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
-#: Seconds for which a failed store is not asked.
+#: Seconds before a failed store is asked again.
 PAUSE_S = 1.0
 #: Questions in a row without a find, after which the store's content is checked.
 SUSPECT = 50
