@@ -1,1 +1,1 @@
-"""HyperPod's InferenceEndpointConfig in place of a settings file."""
+"""Reads HyperPod's InferenceEndpointConfig instead of a settings file."""

@@ -1,4 +1,4 @@
-"""`kvCacheSpec`: what engines keep beyond the GPU. Mistakes in it are told at the start."""
+"""`kvCacheSpec`: cache tiers beyond the GPU. Mistakes in it are reported at startup."""
 
 import re
 
@@ -24,11 +24,11 @@ _UNTOLD = "the engine's to do; tiers.l2.lmcache in the annotation says how LMCac
 
 
 def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
-    """Check what is said of tiers, and tell that engines have to be told themselves.
+    """Check the tiers, and note that engines have to be configured separately.
 
-    LMCache puts what lies in the host's memory among its engine's events, and nothing of a store:
-    a Redis is asked, where the manifest says how chunks in it are named. `ours`: where settings of
-    our own say it instead.
+    LMCache includes the host's memory in its engine's KV events, but no store. So a Redis is asked,
+    if the manifest says how its chunks are named. `ours`: the place in our own settings that says
+    so instead.
     """
     reading.mapping(_CACHE)
     if reading.text(_FILE):
@@ -65,9 +65,9 @@ def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
 
 
 def _ask(reading: Reading, url: str, *, keeps: bool) -> None:
-    """Have the router ask that Redis, where it is known how its keys are made.
+    """Have the router ask that Redis, if it is known how its keys are made.
 
-    `keeps`: there is an L1, on which LMCache in the engine keeps what it loads from there.
+    `keeps`: there is an L1, in which LMCache in the engine keeps what it loads from L2.
     """
     naming, shown_url = Naming(reading), _hidden(url)
     if not re.fullmatch(REDIS_PATTERN, url):
@@ -86,7 +86,7 @@ def _ask(reading: Reading, url: str, *, keeps: bool) -> None:
 
 
 def _hidden(url: str | None) -> str | None:
-    """Show a URL without what may be a password."""
+    """Return a URL for display, without a password."""
     return shown(re.sub(r"//[^@]*@", "//***@", url)) if url else None
 
 
@@ -99,12 +99,12 @@ def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:
 
 
 def _check_store(reading: Reading) -> str | None:
-    """Refuse what is wrong with it; return the URL of a Redis."""
+    """Check `l2CacheSpec`, report mistakes, and return the URL if it is a Redis."""
     backend, url = reading.text(_BACKEND), reading.text(_URL)
     if backend is None:
         reading.refuse(_BACKEND, f"is needed: {' or '.join(BACKENDS)}")
         return None
-    word = backend.lower()  # HyperPod takes any case
+    word = backend.lower()  # HyperPod ignores case
     if word not in BACKENDS:
         message = f"{shown(backend)} is not one of {', '.join(BACKENDS)}"
         reading.refuse(_BACKEND, message, nearest(word, BACKENDS))

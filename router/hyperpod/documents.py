@@ -1,4 +1,4 @@
-"""Which of the documents in a Kubernetes file describes the endpoint."""
+"""Finds the document in a Kubernetes file that describes the endpoint."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,34 +13,36 @@ from router.units import shown
 KIND = "InferenceEndpointConfig"
 GROUP = "inference.sagemaker.aws.amazon.com"
 VERSIONS = ("v1", "v1alpha1")
-#: No key of ours is called so: one look tells a manifest from settings.
+#: Our settings have no such key, so this distinguishes a manifest from settings.
 _MARK = re.compile(r"(?:^[ \t-]*|[{,]\s*)[\"']?apiVersion[\"']?\s*:", re.MULTILINE)
 
 
 class Manifest(NamedTuple):
-    """The endpoint, and where it stands in its file."""
+    """The endpoint, and its place in the file."""
 
     document: Document
     root: KeyPath
-    """Where it begins in the document: ("items", 0) in a list of Kubernetes'."""
+    """The endpoint's path in the document: ("items", 0), for example, in a Kubernetes list."""
     data: Mapping[str, object]
 
     def problem(self, path: KeyPath, message: str, suggestion: str | None = None) -> Problem:
-        """Place a mistake; `path` begins at the endpoint, and need not be there."""
+        """Return a mistake with its place; `path` starts at the endpoint, and may be missing
+        there."""
         whole = (*self.root, *path)
         found = self.document.problem(whole, message, suggestion)
         return replace(found, field=dotted(whole))
 
 
 def is_manifest(text: str) -> bool:
-    """Tell a file of Kubernetes' from one of settings."""
+    """Whether a text is a Kubernetes file rather than settings."""
     return _MARK.search(text) is not None
 
 
 def find(text: str, file: str) -> tuple[Manifest, list[str]]:
-    """Return the endpoint, and the kinds of whatever else is in the file.
+    """Return the endpoint, and the kinds of all other resources in the file.
 
-    Raises SettingsError: no YAML, no endpoint, several of them, or mistakes of YAML in it.
+    Raises SettingsError if the file is not YAML, has no endpoint or several, or has YAML mistakes
+    in it.
     """
     found: list[Manifest] = []
     others: list[str] = []
@@ -62,7 +64,7 @@ def find(text: str, file: str) -> tuple[Manifest, list[str]]:
 
 
 def _resources(document: Document, path: KeyPath, data: object) -> Iterator[Manifest]:
-    """Yield what a document holds: itself, or the items of a list (`kubectl get -o yaml`)."""
+    """Yield a document's resources: itself, or the items of a list (`kubectl get -o yaml`)."""
     if not isinstance(data, Mapping):
         return
     one = cast("Mapping[str, object]", data)
@@ -75,7 +77,7 @@ def _resources(document: Document, path: KeyPath, data: object) -> Iterator[Mani
 
 
 def _check(manifest: Manifest) -> None:
-    """Refuse what YAML itself finds wrong in it, and versions nobody here knows."""
+    """Raise SettingsError for YAML mistakes in the endpoint, and for unknown versions."""
     depth = len(manifest.root)
     within = [
         place for place, at in manifest.document.places.items() if place[:depth] == manifest.root

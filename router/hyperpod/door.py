@@ -1,4 +1,4 @@
-"""The ways in and what is told of them: paths, the load balancer, metrics, the endpoint's name."""
+"""The ways in: paths, load balancer, metrics, the endpoint's name."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,7 @@ _MODEL: KeyPath = (*_METRICS, "modelMetrics")
 
 
 def open_door(reading: Reading, paths: Collection[str], probed: Collection[str]) -> None:
-    """Set what there is to set. `paths` take requests, `probed` tell how the router is."""
+    """Set all settings about these. `paths` take requests, `probed` are health checks."""
     _balance(reading, probed)
     path = reading.text(_PATH)
     if path is not None:
@@ -48,7 +48,8 @@ def _balance(reading: Reading, probed: Collection[str]) -> None:
 
 
 def _tell_metrics(reading: Reading) -> None:
-    """HyperPod's invocation metrics come from the router here; the rest is Prometheus' to set."""
+    """Set the metrics: HyperPod's invocation metrics come from the router, the rest is for
+    Prometheus."""
     reading.mapping(_METRICS)
     given = reading.get(_ENABLED) is not None
     if reading.truth(_ENABLED, default=True):

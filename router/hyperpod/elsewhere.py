@@ -1,6 +1,6 @@
-"""Fields that become no setting, and why; and those that nobody knows.
+"""Fields that become no setting, with the reason; and unknown fields.
 
-Names: the InferenceEndpointConfig of HyperPod's inference operator, v1 and v1alpha1.
+Names are those of the InferenceEndpointConfig of HyperPod's inference operator, v1 and v1alpha1.
 """
 
 from router.hyperpod.reading import SPEC, Reading
@@ -36,7 +36,7 @@ _LOST = {
     "tlsConfig": "certificates are files here: give `tls`",
     "dataCapture": "requests are not kept",
 }
-#: Fields that other files of this folder read.
+#: Fields read by other files of this folder.
 _READ = (
     "endpointName",
     "invocationEndpoint",

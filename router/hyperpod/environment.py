@@ -1,4 +1,4 @@
-"""What the workers' environment and arguments say of things that the router must know too."""
+"""The workers' environment and arguments, where they matter to the router too."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -12,23 +12,23 @@ _WORKER: KeyPath = (*SPEC, "worker")
 _ENVIRONMENT: KeyPath = (*_WORKER, "environmentVariables")
 _ARGS: KeyPath = (*_WORKER, "args")
 _ENGINE = "for the engine alone"
-#: How long a session lasts, by the containers of AWS, and the unit.
+#: Variables with a session's lifetime, in AWS's containers, and their unit.
 _LASTING = {"SAGEMAKER_SESSIONS_EXPIRATION": "s", "SES_TTL_MIN": "m"}
-#: Flags of vLLM that change which tokens a prompt becomes.
+#: Flags of vLLM that change a prompt's tokens.
 _TOKENS = (
     "--tokenizer",
     "--tokenizer-mode",
     "--chat-template",
     "--default-chat-template-kwargs",
 )
-#: The flag of vLLM without which nobody learns what it holds.
+#: The flag of vLLM without which workers send no KV events.
 _EVENTS = "--kv-events-config"
-#: Set in containers that keep sessions themselves.
+#: Variable set in containers that keep sessions themselves.
 _STATEFUL = "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"
 
 
 def read_environment(reading: Reading, strategy: str) -> None:
-    """Look at every variable, and at the arguments."""
+    """Read every variable, and the arguments."""
     stateful = _keeps_sessions(reading)
     for number, item in enumerate(reading.items(_ENVIRONMENT)):
         path = (*_ENVIRONMENT, number)
@@ -63,7 +63,8 @@ def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> No
 
 
 def _keeps_sessions(reading: Reading) -> bool:
-    """Whether the workers do so themselves: the last one of a name counts, as in a container."""
+    """Whether the workers keep sessions; of duplicate variables the last counts, as in a
+    container."""
     said = [
         one.get("value")
         for one in reading.items(_ENVIRONMENT)
@@ -84,7 +85,7 @@ def _stateful(reading: Reading, path: KeyPath, wanted: bool) -> None:
 
 
 def _key(reading: Reading, path: KeyPath) -> None:
-    """Give the workers their key where the router has it too; it never stands in settings."""
+    """Set the workers' API key, as a reference to the router's own variable, if that is set."""
     said = "VLLM_API_KEY=***"
     if "VLLM_API_KEY" in reading.able.environment:
         reading.set_each("api_key", "${VLLM_API_KEY}", path)
@@ -94,7 +95,7 @@ def _key(reading: Reading, path: KeyPath) -> None:
 
 
 def _read_args(reading: Reading, strategy: str) -> None:
-    """Arguments are the engine's; some have to be said here as well. None is ever shown."""
+    """Note the engine's arguments that have to be repeated here. None is ever shown."""
     flags = {str(one).partition("=")[0] for one in reading.items(_ARGS)}
     said = []
     if known := flags.intersection(_TOKENS):

@@ -1,9 +1,10 @@
-"""`worker.requestLimits`, which HyperPod's proxy beside each model holds; here the router does."""
+"""`worker.requestLimits`: enforced by HyperPod's proxy beside each model, and here by the
+router."""
 
 from router.hyperpod.reading import SPEC, Reading
 from router.settings_errors import KeyPath
 
-#: How long a request waits in that proxy at most (HyperPod's page on request limits).
+#: Longest wait of a request in that proxy (HyperPod's page on request limits).
 PATIENCE = "60s"
 _LIMITS: KeyPath = (*SPEC, "worker", "requestLimits")
 _CONCURRENT: KeyPath = (*_LIMITS, "maxConcurrentRequests")
@@ -13,7 +14,8 @@ _MOST = (1 << 31) - 1
 
 
 def limit(reading: Reading, workers: int) -> None:
-    """Set `limits`. A proxy has a queue of its own; the router's is as long as all of them."""
+    """Set `limits`. Each proxy has its own queue; the router's is as long as all of them
+    together."""
     reading.mapping(_LIMITS)
     most = reading.whole(_CONCURRENT, 0, _MOST, None)
     queue = reading.whole(_QUEUE, 0, _MOST, 0) or 0

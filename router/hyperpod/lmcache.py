@@ -1,6 +1,7 @@
-"""How LMCache in the workers' engines names what it keeps in Redis, as far as a manifest says.
+"""How LMCache in the workers' engines names its chunks in Redis, as far as a manifest says.
 
-Its variables: `lmcache/v1/config.py`; what the names are made of: `router/stores/engine_chunks.py`.
+Its variables are in `lmcache/v1/config.py`; for what names are made of see
+`router/stores/engine_chunks.py`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from router.hyperpod.reading import SPEC, Reading, decimal
 from router.settings_errors import KeyPath
 from router.stores.engine_chunks import LARGEST_SEED, Hash
 
-#: The settings that it becomes.
+#: The settings set from this.
 LMCACHE: KeyPath = ("tiers", "l2", "lmcache")
 _ENVIRONMENT: KeyPath = (*SPEC, "worker", "environmentVariables")
 _ARGS: KeyPath = (*SPEC, "worker", "args")
@@ -22,7 +23,7 @@ _CHUNK = "LMCACHE_CHUNK_SIZE"
 _HASH = "LMCACHE_PRE_CACHING_HASH_ALGORITHM"
 _FILE = "LMCACHE_CONFIG_FILE"
 _SIZES = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
-#: What vLLM's flags say, and what LMCache calls it (`lmcache/utils.py`).
+#: Values of vLLM's flags, with LMCache's names for them (`lmcache/utils.py`).
 _TYPES = {
     "bfloat16": "bfloat16",
     "half": "half",
@@ -31,21 +32,21 @@ _TYPES = {
     "float32": "float",
 }
 _AUTO = "auto"
-#: Flags of a shell's and of Python's: what stands before them is no model.
+#: Flags of a shell or of Python: the word before them is not a model.
 _PROGRAMS = frozenset(("-c", "-lc", "-m"))
 
 
 class Naming:
-    """What there is to know of names, and what is not said."""
+    """What is known of the names, and what is missing."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._variables = _variables(reading)
         self._flags = _flags(reading)
         self.settings: dict[str, object] = {"names": "engine"}
-        """Of `tiers.l2.lmcache`."""
+        """Settings below `tiers.l2.lmcache`."""
         self.lacking: list[str] = []
-        """What would have to be said; empty if all of it is."""
+        """What the manifest would have to say as well; empty if nothing is missing."""
         self._used: dict[str, KeyPath] = {}
         if _FILE in self._variables:
             self.lacking.append(f"what stands in the file {_FILE}")
@@ -56,7 +57,7 @@ class Naming:
         self._dtype()
 
     def note(self) -> None:
-        """Note the variables that it was taken from; values are not shown."""
+        """Note the variables that were used; values are not shown."""
         for setting, path in self._used.items():
             name = next(name for name, (place, _) in self._variables.items() if place == path)
             self._reading.sources.append((LMCACHE, path))
@@ -113,7 +114,8 @@ class Naming:
 
 
 def _variables(reading: Reading) -> dict[str, tuple[KeyPath, str | None]]:
-    """Where each stands, and its value if that is written there; of several the last counts."""
+    """Return each variable's place, and its value if given literally; of duplicates the last
+    counts."""
     found: dict[str, tuple[KeyPath, str | None]] = {}
     for number, one in enumerate(reading.items(_ENVIRONMENT)):
         if isinstance(one, Mapping):
@@ -124,8 +126,10 @@ def _variables(reading: Reading) -> dict[str, tuple[KeyPath, str | None]]:
 
 
 def _flags(reading: Reading) -> dict[str, str]:
-    """What each says, the last of several; under an empty name the first word, if the worker's
-    command is vLLM's own."""
+    """Return the value of each flag, the last of duplicates.
+
+    Under an empty name is the first word, if the command is vLLM's own or none is given.
+    """
     command = [str(one) for one in reading.items(_COMMAND)]
     words = [*command, *map(str, reading.items(_ARGS))]
     own = [PurePath(one).name for one in words[:1]] == ["vllm"]

@@ -1,4 +1,4 @@
-"""From a manifest to settings as a file of ours would hold them, and a note on every field."""
+"""Turns a manifest into settings as in a settings file, with a note on every field."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,28 +19,29 @@ from router.settings_yaml import Document
 
 
 class Mapped(NamedTuple):
-    """What a manifest became."""
+    """The result of translating a manifest."""
 
     data: Mapping[str, object]
     """The settings."""
     document: Document
-    """The same, each at the line of the field it comes from."""
+    """The settings as a document, each at the line of the field it comes from."""
     problems: list[Problem]
-    """All that is wrong with the manifest itself."""
+    """All mistakes in the manifest itself."""
     notes: list[Note]
 
 
 class Paths(NamedTuple):
-    """What the router serves."""
+    """The paths that the router serves."""
 
     requests: frozenset[str]
     probes: frozenset[str]
 
 
 def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) -> Mapped:
-    """Map the one endpoint in a file. `told`: where its workers are, instead of its annotation.
+    """Translate the one endpoint in a file.
 
-    Raises SettingsError where there is no endpoint to map.
+    `told`: where its workers are, instead of its annotation. Raises SettingsError if there is no
+    endpoint to translate.
     """
     manifest, others = find(text, file)
     reading = Reading(manifest, able)
@@ -48,7 +49,7 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     workers = place_workers(reading, told, own.count_workers(reading, ours))
     chosen = choose_strategy(reading)
     strategy = own.name_strategy(ours) or chosen
-    check_cache(reading, strategy, own.asks(ours))  # what it needs of variables, it notes
+    check_cache(reading, strategy, own.asks(ours))  # notes the variables that it uses
     read_environment(reading, strategy)
     limit(reading, workers)
     open_door(reading, paths.requests, paths.probes)

@@ -1,4 +1,4 @@
-"""What became of each field of a manifest."""
+"""Notes on what became of each field of a manifest."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -8,22 +8,22 @@ class Fate(Enum):
     """What became of a field."""
 
     MAPPED = "mapped"
-    """It is a setting of ours, or needs none."""
+    """It became a setting of ours, or needs none."""
     ELSEWHERE = "elsewhere"
-    """It tells others what to do: the engine, Kubernetes, AWS. The router has no part in it."""
+    """It is for others: the engine, Kubernetes, AWS. The router has no part in it."""
     LOST = "lost"
-    """It is about routing, and nothing here does it."""
+    """It is about routing, but not supported here."""
 
 
 class Note(NamedTuple):
     """One field, or a part of the manifest that shares its fate."""
 
     field: str
-    """As in `spec.worker.requestLimits.maxQueueSize`."""
+    """The field's path, such as `spec.worker.requestLimits.maxQueueSize`."""
     value: str
-    """As the manifest has it; what may be secret is `***`, what is long is counted."""
+    """The value in the manifest; `***` if it may be secret, a count if it is long."""
     became: str
-    """The setting it is, or why it is none."""
+    """The setting that it became, or why there is none."""
     fate: Fate
 
     def __str__(self) -> str:

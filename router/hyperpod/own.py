@@ -1,4 +1,4 @@
-"""Settings of our own within a manifest: what it has no field for, such as who may come in."""
+"""Settings of our own within a manifest, for what it has no field for, such as access keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import cast
@@ -13,12 +13,12 @@ from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _WORKERS = frozenset(("workers", "pools"))
-#: Settings that are replaced as a whole: another one has other options.
+#: Settings replaced as a whole, because a different choice has different options.
 _WHOLE: tuple[KeyPath, ...] = (("strategy",), LMCACHE)
 
 
 def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | None:
-    """Read the annotation, YAML as in a file of ours; None if there is none of use."""
+    """Parse the annotation, YAML as in a settings file; None if there is none or it is invalid."""
     text = reading.text(_AT)
     if text is None:
         return None
@@ -33,7 +33,10 @@ def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | 
 
 
 def count_workers(reading: Reading, own: settings_yaml.Document | None) -> int | None:
-    """Count those that are given there, 0 where they cannot be read; None where none are."""
+    """Return how many workers our own settings give.
+
+    None if they give none; 0 if the annotation cannot be read.
+    """
     if own is None:
         return None if reading.get(_AT) is None else 0
     data = cast("dict[str, object]", own.data)
@@ -43,7 +46,7 @@ def count_workers(reading: Reading, own: settings_yaml.Document | None) -> int |
 
 
 def name_strategy(own: settings_yaml.Document | None) -> str | None:
-    """Return the strategy that is given there; of `session`, the one that it stands over."""
+    """Return the strategy in our own settings; for `session`, the strategy below it."""
     said = cast("dict[str, object]", own.data).get("strategy") if own else None
     while isinstance(said, Mapping):
         said = said.get("over", said.get("name"))
@@ -51,20 +54,20 @@ def name_strategy(own: settings_yaml.Document | None) -> str | None:
 
 
 def asks(own: settings_yaml.Document | None) -> str | None:
-    """Say where it is given what a store is asked for; None if it is not."""
+    """Return where our own settings say what a store is asked for; None if they do not."""
     return f"{dotted(LMCACHE)} in {ANNOTATION}" if own and _has(own.data, LMCACHE) else None
 
 
 def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> None:
-    """Put them over what the manifest's fields became: they are closer to what is meant.
+    """Put our own settings over those from the manifest's fields: they are more specific.
 
-    But for workers, where the operator `told` who they are.
+    Workers are left out if the operator `told` where they are.
     """
     data = dict(cast("dict[str, object]", own.data))
     for key in _WORKERS if told else ():
         data.pop(key, None)
     _tell(reading, data)
-    if "pools" in data:  # of workers, which may be given either way
+    if "pools" in data:  # workers may be given either way
         reading.data.pop("workers", None)
     for whole in _WHOLE:
         if _has(data, whole):
@@ -78,7 +81,7 @@ def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> 
 
 
 def spread(reading: Reading) -> None:
-    """Give every worker what the manifest says of all of them, unless it says so itself."""
+    """Give every worker the settings for all workers, unless it has its own."""
     if reading.each:
         for owner in _owners(reading.data):
             workers = cast("list[object]", owner["workers"])
@@ -92,7 +95,7 @@ def _with(worker: object, each: Mapping[str, object]) -> object:
 
 
 def _owners(data: dict[str, object]) -> Iterator[dict[str, object]]:
-    """Yield what holds a list of workers: the settings, or pools."""
+    """Yield all mappings with a list of workers: the settings, and pools."""
     pools = data.get("pools")
     for one in [data, *(pools if isinstance(pools, list) else ())]:
         if isinstance(one, dict) and isinstance(one.get("workers"), list):
@@ -100,7 +103,7 @@ def _owners(data: dict[str, object]) -> Iterator[dict[str, object]]:
 
 
 def _tell(reading: Reading, data: dict[str, object]) -> None:
-    """Say of the fields whose settings are given there that these take their place."""
+    """Change the notes of fields whose settings the annotation replaces."""
     settings: dict[str, list[KeyPath]] = {}
     for setting, source in reading.sources:
         settings.setdefault(dotted(source), []).append(setting)
@@ -126,7 +129,7 @@ def _replaces(data: dict[str, object], setting: KeyPath) -> bool:
 
 
 def _has(data: object, setting: KeyPath) -> bool:
-    """Whether a setting is given, or something else where a mapping with it would be."""
+    """Whether a setting is given, or a value that is not a mapping stands in its path."""
     for part in setting:
         if not isinstance(data, Mapping):
             return True
@@ -146,7 +149,8 @@ def _drop(data: dict[str, object], setting: KeyPath) -> None:
 
 
 def _moved(problem: Problem, reading: Reading) -> Problem:
-    """Count lines as the manifest does: a block of text begins on the line below its key."""
+    """Return a problem with its line in the manifest: a block of text begins on the line below its
+    key."""
     line, column = reading.place(_AT)
     return Problem(
         problem.file,

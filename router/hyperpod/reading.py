@@ -1,4 +1,4 @@
-"""A manifest while it is read: each field is checked, and noted with what it became."""
+"""Reading a manifest: each field is checked, and noted with what became of it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
@@ -9,40 +9,40 @@ from router.settings_errors import KeyPath, Problem, dotted, nearest
 from router.units import shown
 
 SPEC: KeyPath = ("spec",)
-#: Where settings of every worker stand.
+#: The path prefix for settings of every worker.
 EACH = "workers[]"
 
 
-#: Digits of a number that stands in a text: more of them are a mistake, whatever it is for.
+#: Most digits of a number given as text: more are a mistake, whatever it is for.
 _DIGITS = 12
 
 
 class Able(NamedTuple):
-    """What there is to become: a manifest may ask for what is not installed."""
+    """What this installation supports: a manifest may ask for more."""
 
     strategies: Collection[str]
     sections: Collection[str]
     """Top-level settings."""
     worker: Collection[str]
-    """Settings of a worker."""
+    """Settings that a worker can have."""
     environment: Collection[str]
     """Names of the router's own environment variables."""
 
 
 class Reading:
-    """Fields of a manifest go in, settings and notes come out."""
+    """Collects settings and notes from the fields of a manifest."""
 
     def __init__(self, manifest: Manifest, able: Able) -> None:
         self.able = able
         self._manifest = manifest
         self.data: dict[str, object] = {}
-        """The settings, as a file of ours would hold them."""
+        """The settings, as a settings file would hold them."""
         self.places: dict[KeyPath, tuple[int, int]] = {}
-        """Line and column in the manifest of each of them."""
+        """Line and column in the manifest for each setting."""
         self.each: dict[str, object] = {}
-        """What every worker's settings get."""
+        """Settings for every worker."""
         self.sources: list[tuple[KeyPath, KeyPath]] = []
-        """Settings, and the field that each came from; those of `each` begin with `EACH`."""
+        """Settings with the field that each came from; those in `each` begin with `EACH`."""
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
         self._noted: set[KeyPath] = set()
@@ -50,7 +50,7 @@ class Reading:
     # Fields.
 
     def get(self, path: KeyPath) -> object:
-        """Return what stands there; None if nothing does, or nothing of use."""
+        """Return the value at a path; None if there is none, or the path does not fit."""
         value: object = self._manifest.data
         for part in path:
             if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ class Reading:
         return value
 
     def mapping(self, path: KeyPath) -> Mapping[str, object]:
-        """Return the mapping there; an empty one if there is none. Anything else is a mistake."""
+        """Return the mapping at a path, empty if there is none. Anything else is a mistake."""
         value = self.get(path)
         if value is None:
             return {}
@@ -72,7 +72,7 @@ class Reading:
         return cast("Mapping[str, object]", value)
 
     def items(self, path: KeyPath) -> Sequence[object]:
-        """Return the list there; an empty one if there is none. Anything else is a mistake."""
+        """Return the list at a path, empty if there is none. Anything else is a mistake."""
         value = self.get(path)
         if value is None:
             return ()
@@ -82,7 +82,7 @@ class Reading:
         return value
 
     def truth(self, path: KeyPath, default: bool) -> bool:
-        """Return true or false."""
+        """Return a boolean."""
         value = self.get(path)
         if value is None or isinstance(value, bool):
             return default if value is None else value
@@ -100,7 +100,7 @@ class Reading:
         return value
 
     def text(self, path: KeyPath) -> str | None:
-        """Return a text; an empty one counts as none, as the operator has it."""
+        """Return a text; empty text counts as none, as it does for HyperPod's operator."""
         value = self.get(path)
         if value is None or isinstance(value, str):
             return value or None
@@ -108,7 +108,7 @@ class Reading:
         return None
 
     def choice(self, path: KeyPath, allowed: Sequence[str], default: str) -> str:
-        """Return one of a few words."""
+        """Return one of the allowed words."""
         value = self.text(path)
         if value is None or value in allowed:
             return value or default
@@ -116,10 +116,10 @@ class Reading:
         self.refuse(path, message, nearest(value, allowed))
         return default
 
-    # What becomes of them.
+    # Settings and notes.
 
     def set(self, setting: KeyPath, value: object, source: KeyPath) -> None:
-        """Give a setting its value; mistakes in it are shown at the `source`."""
+        """Set a setting; mistakes in it are shown at the `source`."""
         where: dict[str, object] = self.data
         for part in setting[:-1]:
             where = cast("dict[str, object]", where.setdefault(str(part), {}))
@@ -128,25 +128,25 @@ class Reading:
         self.sources.append((setting, source))
 
     def set_each(self, setting: str, value: object, source: KeyPath) -> None:
-        """Give a setting of every worker its value."""
+        """Set a setting of every worker."""
         self.each[setting] = value
         self.sources.append(((EACH, setting), source))
 
     def place(self, path: KeyPath) -> tuple[int, int]:
-        """Return line and column of a field, or of what holds it."""
+        """Return line and column of a field, or of its parent if it is missing."""
         found = self._manifest.problem(path, "")
         return (found.line or 1, found.column or 1)
 
     def refuse(self, path: KeyPath, message: str, suggestion: str | None = None) -> None:
-        """Note a mistake."""
+        """Report a mistake in a field."""
         self.problems.append(self._manifest.problem(path, message, suggestion))
 
     def mapped(self, path: KeyPath, became: str, value: str | None = None) -> None:
-        """Note a field that has its place here."""
+        """Note a field that became a setting, or needs none."""
         self._note(path, became, Fate.MAPPED, value)
 
     def lost(self, path: KeyPath, became: str, value: str | None = None) -> None:
-        """Note a field that nothing here does."""
+        """Note a field that is not supported here."""
         self._note(path, became, Fate.LOST, value)
 
     def elsewhere(self, path: KeyPath, became: str, value: str | None = None) -> None:
@@ -154,7 +154,7 @@ class Reading:
         self._note(path, became, Fate.ELSEWHERE, value)
 
     def _note(self, path: KeyPath, became: str, fate: Fate, value: str | None) -> None:
-        """Note a field that is there, once; with it all that it holds counts as noted."""
+        """Note a field once, if it is present; everything below it counts as noted too."""
         found = self.get(path)
         if path not in self._noted and (found is not None or value is not None):
             text = summary(found) if value is None else value
@@ -162,7 +162,8 @@ class Reading:
             self._noted.add(path)
 
     def unnoted(self, path: KeyPath, parents: Collection[KeyPath]) -> Iterator[KeyPath]:
-        """Yield what is there and has no note: fields, and parts that are none of `parents`."""
+        """Yield fields without a note; a mapping is yielded whole unless in `parents` or partly
+        noted."""
         value = self.get(path)
         if path in self._noted or value in (None, {}, []):
             return
@@ -175,7 +176,8 @@ class Reading:
 
 
 def summary(value: object) -> str:
-    """Show a value in a few words. Lists and mappings may hold secrets: they are counted."""
+    """Return a value for display. Lists and mappings may hold secrets, so only counts or keys are
+    shown."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
@@ -186,7 +188,7 @@ def summary(value: object) -> str:
 
 
 def decimal(text: str | None, most: int = 10**_DIGITS) -> int | None:
-    """The number that a text is, written in plain digits; None if it is none, or beyond `most`."""
+    """Return the number in a text of plain digits; None if it is not one, or above `most`."""
     if text is None or len(text) > _DIGITS or not (text.isascii() and text.isdecimal()):
         return None
     return found if (found := int(text)) <= most else None

@@ -1,23 +1,23 @@
-"""How a worker is chosen, and what a session is called."""
+"""The routing strategy, and where requests name their session."""
 
 from router.hyperpod.reading import SPEC, Reading
 from router.settings_errors import KeyPath
 
-#: As HyperPod has them (`routingStrategy`), the default first. Ours have the same names.
+#: HyperPod's values of `routingStrategy`, the default first. Our strategies have the same names.
 STRATEGIES = ("prefixaware", "kvaware", "session", "roundrobin")
-#: What its load balancer does where routing is not enabled, the default first, and our word for it.
+#: The load balancer's algorithms if routing is not enabled, the default first, with our strategy.
 ALGORITHMS = {"least_outstanding_requests": "leastload", "round_robin": "roundrobin"}
 _ROUTING: KeyPath = (*SPEC, "intelligentRoutingSpec")
 _STRATEGY: KeyPath = (*_ROUTING, "routingStrategy")
 _ENABLED: KeyPath = (*_ROUTING, "enabled")
 _ALGORITHM: KeyPath = (*SPEC, "loadBalancer", "routingAlgorithm")
-#: What `kvaware` is there with a session's key: caches decide, and the session between equals.
+#: HyperPod's `kvaware` with a session key: caches decide, and the session if they are equal.
 _WITH_SESSIONS = {"name": "session", "over": "kvaware"}
 _MOVING = {"spill": "1ms"}
 
 
 def choose_strategy(reading: Reading) -> str:
-    """Set `strategy`; return its name, where it is left to the default too."""
+    """Set `strategy`; return its name, also if it is the default."""
     reading.mapping(_ROUTING)
     enabled = reading.truth(_ENABLED, default=False)
     wanted = reading.choice(_STRATEGY, STRATEGIES, STRATEGIES[0])
@@ -53,8 +53,8 @@ def name_session(
 ) -> None:
     """Set where requests name their session: `SESSION_KEY` in a worker's environment.
 
-    HyperPod's strategies `session` and `kvaware` look at it (its KV cache notebook). `moves`: a
-    session can, as workers keep none themselves.
+    HyperPod's strategies `session` and `kvaware` read it (its KV cache notebook). `moves`: sessions
+    can move, as workers keep none themselves.
     """
     said = f"SESSION_KEY={key or '***'}"
     if not key:
@@ -64,7 +64,7 @@ def name_session(
     elif not ("session" in reading.able.sections and "session" in reading.able.strategies):
         reading.lost(source, "there are no sessions", said)
     else:
-        # A field's name holds no hyphen in practice, and a header's hardly lacks one.
+        # In practice a field's name has no hyphen, and a header's nearly always has one.
         setting = "header" if "-" in key else "field"
         reading.set(("session", setting), key, source)
         became = f"session.{setting}: {key}"

@@ -1,4 +1,4 @@
-"""Where the workers are, which a manifest does not say: there HyperPod's operator starts them."""
+"""Where the workers are: a manifest does not say, since HyperPod's operator starts them."""
 
 import re
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from router.settings_types import parse_url
 
 ANNOTATION = "warmroute.io/workers"
 OPTION = "--workers"
-#: Stands for 0, 1, 2… up to the number of replicas.
+#: Placeholder for 0, 1, 2… up to the number of replicas minus one.
 REPLICA = "{replica}"
-#: Replicas that one file may stand for.
+#: Most replicas in one file.
 MOST = 4096
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _REPLICAS: KeyPath = (*SPEC, "replicas")
@@ -20,9 +20,9 @@ _NUMBER: KeyPath = (*_PORT, "containerPort")
 
 
 def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
-    """Set `workers` from what the operator `told`, or else from the annotation; count them.
+    """Set `workers` from what the operator `told`, or from the annotation; return their number.
 
-    `own`: so many are given in settings of our own, within the manifest; 0 where that is not known.
+    `own`: the number given in our own settings within the manifest; 0 if not known.
     """
     reading.mapping((*SPEC, "worker"))
     replicas = reading.whole(_REPLICAS, 0, MOST, None)

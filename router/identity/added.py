@@ -1,8 +1,8 @@
-"""Tokens that a model's configuration adds to its tokenizer, or gives other flags.
+"""Tokens that a model's configuration adds to its tokenizer, or whose flags it changes.
 
-As Transformers adds them (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
-those of `added_tokens_decoder`, then the special ones that neither this nor the tokenizer itself
-has among its added tokens.
+Done as in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
+those of `added_tokens_decoder`, then the special tokens that are added tokens neither there nor in
+the tokenizer itself.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from tokenizers import AddedToken, Tokenizer
 from router.identity.decoded import Json
 from router.identity.folder import SPECIAL, UNNAMED, BadFolder
 
-#: Whether special tokens that a user wrote are taken apart.
+#: Setting that splits special tokens written by users into ordinary tokens.
 SPLIT = "split_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def add(tokenizer: Tokenizer, config: Mapping[str, Any]) -> bool:
-    """Add them; return whether that changed anything. Raises BadFolder."""
+    """Add the configuration's tokens; return whether that changed anything. Raises BadFolder."""
     before = tokenizer.to_str() if config else ""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     told = _told(config)
@@ -36,7 +36,7 @@ def add(tokenizer: Tokenizer, config: Mapping[str, Any]) -> bool:
 
 
 def that_count(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a configuration says which ids a tokenizer gives."""
+    """Return the part of a configuration that affects a tokenizer's ids."""
     names = ("added_tokens_decoder", *SPECIAL, *UNNAMED, SPLIT)
     return {name: config[name] for name in names if name in config}
 

@@ -1,4 +1,4 @@
-"""Whether a worker makes the same tokens as we do, and if not, where it begins."""
+"""Whether a worker makes the same tokens as the router, and if not, where they first differ."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from router.identity.unlike import Unlike
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-#: Tokens shown before the first that differs.
+#: Tokens shown before the first one that differs.
 _BEFORE = 8
 
 
@@ -27,25 +27,25 @@ class State(StrEnum):
 
     AGREES = "agrees"
     UNVERIFIED = "unverified"
-    """It cannot be asked, or has not been yet."""
+    """The worker cannot be asked, or has not been asked yet."""
     DIFFERS = "differs"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first token that is another one."""
+    """The first token that differs."""
 
     probe: str
     index: int
-    """Its place, from 0."""
+    """Position of the token, from 0."""
     ours: int | None
-    """None where the tokens have come to an end."""
+    """None if the tokens end before it."""
     theirs: int | None
     before: str = ""
-    """The text before it: the end of the probe's, as far as they are the same."""
+    """The text just before it: the last tokens that both have."""
     ours_text: str = ""
     theirs_text: str = ""
-    """What our tokenizer makes of that id, which may not be what was meant."""
+    """What our tokenizer makes of the worker's id, which may not be what the worker means by it."""
 
     def __str__(self) -> str:
         return (
@@ -57,19 +57,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out about one worker and one model."""
+    """The result of comparing one worker's tokens for one model."""
 
     state: State
     why: str
     difference: Difference | None = None
     media: bool = False
-    """Before an image too its tokens are ours."""
+    """The tokens before an image agree too."""
     left_out: bool | None = False
-    """Tools of which none may be chosen are not in its prompts; None: that is not known."""
+    """Whether tools are left out of prompts with `tool_choice: none`; None: not known."""
 
 
 def answers(exact: Exact) -> dict[str, bytes]:
-    """Return our ids of every probe that can be known, by its name."""
+    """Return our ids for every probe that we can tokenize, by the probe's name."""
     found: dict[str, bytes] = {}
     for probe in PROBES:
         with suppress(Unlike):  # such requests are keyed by their text
@@ -78,7 +78,7 @@ def answers(exact: Exact) -> dict[str, bytes]:
 
 
 def head_answer(exact: Exact) -> bytes:
-    """Return our ids before the image of the probe that has one; none if they are not known."""
+    """Return our ids before the image of the image probe; empty if they are not known."""
     with suppress(Unlike):
         return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids
     return b""
@@ -87,10 +87,10 @@ def head_answer(exact: Exact) -> bytes:
 def first_difference(
     ours: Mapping[str, bytes], theirs: Mapping[str, bytes]
 ) -> tuple[str, int] | None:
-    """Return the probe and the place of the first token that is another one.
+    """Return the probe and the position of the first token that differs.
 
-    Only what both have is compared: a probe that we cannot express or that the worker refuses says
-    nothing, as such a request is keyed by its text, or refused.
+    Only probes that both have are compared. One that we cannot express or that the worker refuses
+    says nothing, because such a request is keyed by its text, or refused.
     """
     for name, one in ours.items():
         other = theirs.get(name)
@@ -103,7 +103,7 @@ def first_difference(
 
 
 def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | None) -> Difference:
-    """Describe it, with texts if `path` has a `tokenizer.json`; reading that takes a second."""
+    """Describe a difference, with texts if `path` has a `tokenizer.json`; takes a second."""
     mine, its = _ids(ours), _ids(theirs)
     tokenizer = _tokenizer(path)
 
@@ -122,11 +122,11 @@ def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | 
 
 
 def _tokenizer(path: Path | None) -> "Tokenizer | None":
-    from tokenizers import Tokenizer  # noqa: PLC0415 - takes 5 MB: who gets here has it already
+    from tokenizers import Tokenizer  # noqa: PLC0415 - takes 5 MB; loaded by now
 
     try:
         return Tokenizer.from_file(str(path / TOKENIZER)) if path else None
-    except Exception:  # noqa: BLE001 - that library raises plain Exceptions; there is no text then
+    except Exception:  # noqa: BLE001 - it raises plain Exceptions; no text then
         return None
 
 

@@ -1,4 +1,4 @@
-"""Blocking work beside the loop, with a deadline, that never keeps the process from ending."""
+"""Blocking work off the event loop, with a deadline, that never keeps the process from exiting."""
 
 import asyncio
 import threading
@@ -10,17 +10,18 @@ T = TypeVar("T")
 
 
 async def aside(work: Callable[[], T], patience: float) -> T:
-    """Do `work` in a thread of its own and return its result, or raise what it raises.
+    """Run `work` in its own thread and return its result, or raise what it raises.
 
-    Raises TimeoutError after `patience` seconds. The thread goes on then, to an end that nobody
-    waits for: a download cannot be ended from outside. (A pool's threads would be waited for.)
+    Raises TimeoutError after `patience` seconds. The thread then continues with nobody waiting for
+    it, because a download cannot be stopped from outside. It is a daemon thread: Python would wait
+    for a pool's threads at exit.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if done.done():
-            return  # given up
+            return  # timed out or cancelled
         if error is not None:
             done.set_exception(error)
         else:
@@ -30,9 +31,9 @@ async def aside(work: Callable[[], T], patience: float) -> T:
         result, error = None, None
         try:
             result = work()
-        except BaseException as raised:  # noqa: BLE001 - it is for who waits
+        except BaseException as raised:  # noqa: BLE001 - the waiter gets it
             error = raised
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="aside", daemon=True).start()

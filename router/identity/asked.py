@@ -1,4 +1,4 @@
-"""What a request says of its prompt, as far as every way to make tokens reads it alike."""
+"""The parts of a request's prompt that are read the same way for every kind of tokenizer."""
 
 from array import array
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from router.identity.unlike import Unlike
 
 Body = Mapping[str, Any]
 
-#: Bytes that a packed id takes.
+#: Bytes of a packed id.
 ID_BYTES = 4
 
 _decode = msgspec.json.Decoder().decode
@@ -42,7 +42,7 @@ def decoded(body: bytes) -> Body:
 
 
 def plain(asked: Body, field: str) -> Text | bytes:
-    """Return the prompt of a request without messages: its text, or its ids as `packed` does.
+    """Return the text or the packed ids of a request without messages.
 
     Of several prompts it is the first. Raises Unlike.
     """
@@ -59,7 +59,7 @@ def plain(asked: Body, field: str) -> Text | bytes:
 
 
 def packed(ids: Json) -> bytes:
-    """Return a list of ids as 32-bit integers, lowest byte first. Raises Unlike."""
+    """Pack a list of ids as 32-bit integers, little-endian. Raises Unlike."""
     if not ids:
         raise Unlike("no prompt")
     if not isinstance(ids, list) or bool in set(map(type, ids)):

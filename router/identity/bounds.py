@@ -1,9 +1,9 @@
-"""The sandbox of chat templates, in which what they make is measured as it is made.
+"""The sandbox of chat templates, which limits the time and memory that they may take.
 
-A template writes as it goes, so its output can be looked at while it grows; but loops that write
-nothing, and values that double, have to be stopped from inside. New values come of filters, calls,
-and a few operators: each of these looks at a `Watch` here, or where `looks` has put it into the
-template. What the template says stays the same.
+The output of a template can be measured as it grows. Loops that write nothing, and values that
+double, have to be stopped from inside. New values come from filters, calls and a few operators.
+Each of these reports to a `Watch`, either here or through calls that `looks` puts into the
+template. What a template writes stays the same.
 """
 
 import re
@@ -37,69 +37,71 @@ from router.identity.watch import BITS, WATCH, Watch
 
 _Test: TypeAlias = Callable[..., Any]
 
-#: Characters of the longest template: some five times those of the longest in use.
+#: Longest template in characters: about five times the longest in use.
 LONGEST = 128 << 10
-#: What `message.items` and the like are: not items of an object.
+#: Attributes of dicts: for these names, as in `message.items`, Jinja's own lookup applies.
 _OF_DICTS = frozenset(dir(dict))
-#: Filters and methods of which the result may be much longer than what they are given, for they are
-#: told how wide it is to be.
+#: Filters and methods whose result may be much longer than their input, because an argument gives
+#: its width.
 _WIDENING = frozenset(
     (
         *("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice", "to_bytes"),
         "zfill",
     )
 )
-#: And those into which other values are put.
+#: Those that insert other values into a value.
 _MULTIPLYING = frozenset(("format", "format_map", "join", "replace", "translate"))
-#: Methods that may look for another value at each letter.
+#: Methods that may search for another value at each character.
 _SEEKING = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
-#: Encodings that are written letter by letter, and what is done about those that they lack.
+#: Encodings that go character by character, and ways to handle characters that they lack.
 _CODES = frozenset(("utf-8", "utf8", "ascii", "strict", "ignore", "replace"))
 _CODING = frozenset(("decode", "encode"))
-#: Methods that are looked at before they are called.
+#: Methods whose arguments are checked before the call.
 _COSTLY = _WIDENING | _MULTIPLYING | _SEEKING | _CODING
-#: Those that make nothing new, and take no time.
+#: Filters, then methods, that create nothing new and take no time.
 _FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
 _ASKING = frozenset(
     ("endswith", "find", "get", "index", "isdigit", "items", "keys", "startswith", "values")
 )
-#: Tests that compare.
+#: Tests that compare values.
 _COMPARING = (
     *("==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"),
     *("lessthan", "lt", "ne"),
 )
-#: Filters that no prompt needs, and that take long for what they are given, or say what nobody can
-#: know.
+#: Filters that no prompt needs, and that are slow or give an unpredictable result.
 _REFUSED = ("pprint", "random", "striptags", "urlize", "wordwrap")
 #: A field of `%` without width or precision.
 _FIELD = re.compile(r"%(?:\([^()]*\))?[A-Za-z%]")
-#: A field of `format` with a long number in it, or with another field.
+#: A field of `format` that contains a long number or another field.
 _WIDE_FIELD = re.compile(r"\{[^{}]*(?:\d{3}|\{)")
 
 
 class Bounded(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox. Its templates find their watch under `WATCH`."""
+    """Jinja's immutable sandbox with limits. Its templates find their watch under `WATCH`."""
 
     intercepted_binops = frozenset(("*", "**", "%", "//"))
-    #: Characters of what a macro or a block says.
+    #: Longest output of a macro or a block, in characters.
     largest = 1 << 25
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Join what a macro or a block says. Raises SecurityError."""
+        """Join the output of a macro or a block. Raises SecurityError."""
         said = pieces if isinstance(pieces, list) else list(pieces)
         if sum(map(len, said)) > Bounded.largest:
             raise SecurityError("a value would be too large")
         return "".join(said)
 
-    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as Jinja has it
-        """Find an attribute or an item. The items of objects are most of what templates look for,
-        and are found without an exception that is raised and caught first."""
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - Jinja's signature
+        """Look up an attribute or an item.
+
+        Most lookups in templates are of a dict's items; these are found directly, without Jinja's
+        raised and caught exception.
+        """
         if type(obj) is dict and attribute not in _OF_DICTS:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Jinja has it
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Jinja's signature
         """Call a macro, a method or a function. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         name = getattr(obj, "__name__", "")
@@ -110,7 +112,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         if type(obj) is not BuiltinMethodType:
             watch.turn()  # it may call others
             made = super().call(context, obj, *args, **kwargs)
-        else:  # which Jinja would only find out
+        else:  # needs none of Jinja's checks
             kwargs.pop("_loop_vars", None)
             kwargs.pop("_block_vars", None)
             made = obj(*args, **kwargs)
@@ -120,7 +122,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         watch.keep(made)
         return made
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as Jinja has it
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - Jinja's signature
         """Apply the operator. Raises SecurityError, Unlike."""
         watch: Watch = context.parent[WATCH]
         if isinstance(left, int) and isinstance(right, int):
@@ -137,9 +139,9 @@ class Bounded(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compiled(self, text: str) -> jinja2.Template:
-        """Compile a template with looks at its watch in it; once for each environment.
+        """Compile a template that reports to its watch; once for each environment.
 
-        Raises jinja2.TemplateError, and what Python raises of what is nested too deeply.
+        Raises jinja2.TemplateError, and what Python raises if nesting is too deep.
         """
         if len(text) > LONGEST:
             raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
@@ -160,10 +162,10 @@ class Bounded(ImmutableSandboxedEnvironment):
 
 
 def run(template: jinja2.Template, keywords: Mapping[str, Any], watch: Watch) -> str:
-    """Return what a template says. Raises Unlike, and what templates raise."""
+    """Return a template's output. Raises Unlike, and what templates raise."""
     pieces: list[str] = []
     left = watch.limit
-    # Loops and calls look at the clock by themselves; without them, pieces are few.
+    # Loops and calls check the clock themselves; without them there are few pieces.
     for piece in template.generate({**keywords, WATCH: watch}):
         pieces.append(piece)
         left -= len(piece)
@@ -181,7 +183,7 @@ def _check_form(watch: Watch, form: str, given: object) -> None:
 def _check_call(
     watch: Watch, name: str, method: object, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
-    # Formatting is wrapped by Jinja.
+    # Jinja wraps `format` methods.
     value = getattr(getattr(method, "__wrapped__", method), "__self__", "")
     if name.startswith("format") and _WIDE_FIELD.search(str(value)):
         raise SecurityError("a value would be too large")
@@ -192,7 +194,10 @@ def _check_call(
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same filter, watched. What is given the context is not computed in advance, either."""
+    """Return the filter with its cost limited.
+
+    As it takes the context, Jinja does not evaluate it at compile time either.
+    """
     if name in _FINDING:
         return function
     passing = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
@@ -204,7 +209,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if args:
             if name == "join":
                 args = (listed(args[0]), *args[1:])
-            watch.cut(args[0])  # which takes its time too
+            watch.cut(args[0])  # going through the input takes time too
             more = [*args[1:], *kwargs.values()]
             if name == "format":
                 _check_form(watch, str(args[0]), more)
@@ -226,7 +231,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compared(test: _Test) -> _Test:
-    """The same test, watched."""
+    """Return the test with its cost limited."""
 
     @pass_context
     def tested(context: Context, value: object, other: object) -> Any:  # noqa: ANN401 - any test

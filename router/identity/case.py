@@ -1,8 +1,9 @@
-"""The models of one pool that have their tokenizer from one source: may it be trusted? Pure.
+"""The models of one pool that share a tokenizer source, and whether it may be trusted. Pure.
 
-It is trusted once every ready worker that serves them was asked and none makes other tokens, and
-as long as none does. Workers that cannot be asked are taken at the settings' word; but where
-engines may make tokens another way than we do, one has to confirm ours.
+A source is trusted once every ready worker that serves the models was asked and none makes other
+tokens, and for as long as none does. For workers that cannot be asked, the settings' word is taken.
+But if engines may tokenize differently from the router, at least one worker has to confirm the
+router's tokens.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,52 +15,53 @@ from router.identity.finding import Wanted
 from router.identity.sources import Kind, Origin
 from router.identity.volume import Volume
 
-#: Seconds until a worker that did not agree is asked again: doubled each time, up to an hour.
+#: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 15.0, 3600.0
-#: Seconds until one that agreed is asked again where prompts hold the date: in another zone, or by
-#: another clock, it is another one at some hours of the day. Also, where it did not tell all.
+#: Seconds until a worker that agreed is asked again if prompts contain the date, which may differ
+#: at some hours of the day because of its time zone or clock. Also used if it did not answer
+#: everything.
 DATED_S = 600.0
 
 
 @dataclass
 class Asked:
-    """One worker's standing."""
+    """What one worker was found to do."""
 
     verdict: Verdict
     due: float = inf
-    """When it is asked again."""
+    """When to ask it again."""
     times: int = 0
     """How often in a row it did not agree."""
 
 
 @dataclass(eq=False)
 class Case:
-    """One source and what hangs on it."""
+    """One tokenizer source, and the models that use it."""
 
     pool: str
     origin: Origin
     wanted: Wanted
     models: dict[str, str] = field(default_factory=dict)
-    """The identity of each, by name; those that are no adapters first."""
+    """The identity of each model, by name; base models before adapters."""
     volume: Volume | None = None
     why: str = ""
-    """Why there is none."""
+    """Why there is no volume."""
     asked: dict[str, Asked] = field(default_factory=dict)
-    """By worker's name."""
+    """Results by the worker's name."""
     missing: Wanted | None = None
-    """What was looked for and is not there, so that workers are asked: it may come yet."""
+    """What was searched for and not found, so that workers are asked instead; searches continue."""
     trusted: bool = False
     told: str = ""
-    """What was last said of it in the log."""
+    """The last log line about it."""
     differences: dict[str, Difference] = field(default_factory=dict)
-    """Those that the log has told, by worker's name."""
+    """Differences already logged, by the worker's name."""
     choosing: bool = False
-    """Clients send tools of which none may be chosen: what workers make of them is to be known."""
+    """Clients send tools with `tool_choice: none`, so it matters what workers make of them."""
     taking: set[str] = field(default_factory=set)
-    """Workers that agree, and take a chat's token ids along."""
+    """Workers that agree and accept a chat's token ids with the request."""
 
     def found(self, volume: Volume | None, why: str) -> None:
-        """This is what the search brought; something else than before has to be verified anew."""
+        """Take the result of a search; if it has changed, verify everything again."""
         self.why = why
         if volume is not self.volume:
             self.volume = volume
@@ -69,19 +71,19 @@ class Case:
 
     @property
     def can_be_known(self) -> bool:
-        """There is something to tokenize with."""
+        """Whether there is anything to tokenize with."""
         return self.volume is not None or self.origin.kind is Kind.WORKER
 
     def waiting(self, ready: Iterable[str], now: float) -> list[str]:
-        """Of these workers, return those that are to be asked now."""
+        """Return those of these workers that are to be asked now."""
         if not self.can_be_known:
             return []
         return [name for name in ready if (one := self.asked.get(name)) is None or one.due <= now]
 
     def judged(self, worker: str, verdict: Verdict, now: float, *, choosing: bool = False) -> None:
-        """This was found out about a worker; `choosing`, also what only a chat tells.
+        """Record what was found about a worker; `choosing`: `tool_choice: none` was checked too.
 
-        One that differed is believed again only when it agrees, not while it cannot be asked.
+        A worker that differed stays so until it agrees, even if it cannot be asked meanwhile.
         """
         before = self.asked.get(worker)
         if before and before.verdict.state is State.DIFFERS and verdict.state is State.UNVERIFIED:
@@ -91,7 +93,7 @@ class Case:
             untold = self.choosing and verdict.left_out is None
             due = now + DATED_S if dated or untold else inf
             if untold and not choosing:
-                due = now  # clients began to send such tools while it was asked
+                due = now  # clients began to send such tools meanwhile
             self.asked[worker] = Asked(verdict, due)
             return
         times = before.times + 1 if before else 1
@@ -99,20 +101,24 @@ class Case:
         self.asked[worker] = Asked(verdict, now + pause, times)
 
     def doubt(self, workers: Iterable[str] | None = None) -> None:
-        """Ask these again, or all; what they said holds until then."""
+        """Ask these workers again, or all; their results hold until then."""
         for name in self.asked if workers is None else workers:
             if name in self.asked:
                 self.asked[name].due = 0.0
                 self.asked[name].times = 0
 
     def choose(self) -> None:
-        """Clients send such tools: ask those workers of which it is not known."""
+        """Note that clients send tools with `tool_choice: none`; ask the workers for which that is
+        open."""
         if not self.choosing:
             self.choosing = True
             self.doubt([name for name, one in self.asked.items() if one.verdict.left_out is None])
 
     def decide(self, workers: Iterable[str], ready: Iterable[str]) -> None:
-        """Trust it or not; `workers` are all that serve it, `ready` those of them that are."""
+        """Decide whether to trust the source.
+
+        `workers` are all that serve its models, `ready` those of them that are ready.
+        """
         names, present = set(workers), set(ready)
         for gone in set(self.asked).difference(names):
             del self.asked[gone]
@@ -129,7 +135,7 @@ class Case:
 
     @property
     def _unconfirmed(self) -> bool:
-        """Engines may make other tokens, and no worker said that they do not."""
+        """Whether engines may tokenize differently and no worker has confirmed our tokens."""
         return (
             self.volume is not None
             and not self.volume.sure
@@ -138,37 +144,39 @@ class Case:
 
     @property
     def media(self) -> bool:
-        """All workers have our tokens before an image too."""
+        """Whether all workers agree on the tokens before an image too."""
         asked = self.asked.values()
         return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
 
     @property
     def left_out(self) -> bool | None:
-        """Whether tools of which none may be chosen are not in prompts: where workers differ on
-        that, one does not tell, or none could be asked, it is not known."""
+        """Whether workers leave tools out of prompts with `tool_choice: none`.
+
+        None (not known) if workers differ in that, one did not tell, or none could be asked.
+        """
         said = {
             one.verdict.left_out for one in self.asked.values() if one.verdict.state is State.AGREES
         }
         return said.pop() if len(said) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
-        """Return the first of these models that hangs on this source."""
+        """Return the first of these models that uses this source."""
         return next((name for name in served if name in self.models), None)
 
     def agrees(self, worker: str) -> bool:
-        """It makes the same tokens, as far as is known."""
+        """Whether a worker makes the same tokens, as far as is known."""
         one = self.asked.get(worker)
         return one is not None and one.verdict.state is State.AGREES
 
     def counts(self) -> Mapping[State, int]:
-        """How many workers are in each state."""
+        """Return how many workers are in each state."""
         counts = dict.fromkeys(State, 0)
         for one in self.asked.values():
             counts[one.verdict.state] += 1
         return counts
 
     def sentence(self) -> str:
-        """Which source was taken, and why."""
+        """Return which source is used, and why, as a sentence."""
         if self.trusted and self.volume is not None:
             path = f" ({self.volume.path})" if self.origin.kind is Kind.HUB else ""
             return (
@@ -181,7 +189,7 @@ class Case:
 
     @property
     def reason(self) -> str:
-        """Why it is not trusted; empty if it is."""
+        """Why the source is not trusted; empty if it is."""
         if self.trusted:
             return ""
         if not self.can_be_known:

@@ -1,4 +1,4 @@
-"""A request for a chat, in whatever dialect it came, as an engine's renderer sees it."""
+"""A chat request in any dialect, in the form that an engine's renderer sees."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ from router.identity.unlike import Unlike
 
 Body = Mapping[str, Any]
 
-#: What a client may say of how much a model should think.
+#: Efforts that a client may ask for: how much the model should think.
 EFFORTS = frozenset(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
 
 
 class Chat(NamedTuple):
-    """What a prompt is made of."""
+    """Everything that determines a chat's prompt."""
 
     messages: list[Message]
-    """As `reading.read` gives them."""
+    """As returned by `reading.read`."""
     tools: list[Tool] | None
     keywords: Mapping[str, Any]
-    """The request's own, for the template."""
+    """The request's keywords for the template."""
     effort: str | None = None
     documents: list[dict[str, str]] | None = None
     add_generation_prompt: bool = True
@@ -29,7 +29,7 @@ class Chat(NamedTuple):
     special: bool = False
     """Whether the tokenizer adds BOS and the like to the text."""
     ids: list[int] | None = None
-    """The prompt itself, where the request brings it along."""
+    """The prompt's token ids, if the request contains them."""
 
 
 def chat_of(asked: Body) -> Chat:
@@ -58,14 +58,14 @@ def keywords(asked: Body) -> Mapping[str, Any]:
 
 
 def effort(found: Json) -> str | None:
-    """Return how much the model should think, as far as it is said. Raises Unlike."""
+    """Return the requested effort, if any. Raises Unlike."""
     if found is None or (isinstance(found, str) and found in EFFORTS):
         return found
     raise Unlike("odd template keywords")
 
 
 def flag(asked: Body, name: str, *, default: bool) -> bool:
-    """Return a field that is true or false. Raises Unlike."""
+    """Return a boolean field. Raises Unlike."""
     value = asked.get(name, default)
     if not isinstance(value, bool):
         raise Unlike("odd flags")
@@ -73,7 +73,7 @@ def flag(asked: Body, name: str, *, default: bool) -> bool:
 
 
 def forwarded(asked: Body) -> list[int] | None:
-    """Return the prompt's ids that the request brings along. Raises Unlike."""
+    """Return the prompt's token ids if the request contains them. Raises Unlike."""
     given = asked.get("kv_transfer_params")
     ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
     if ids is not None and not (isinstance(ids, list) and ids):

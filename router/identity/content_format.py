@@ -1,9 +1,9 @@
-"""Whether a chat template wants each message's content as one text, or as a list of parts.
+"""Whether a chat template wants each message's content as one text or as a list of parts.
 
-Engines look for a loop over a message's content in the template's syntax tree, and hand over a list
-of parts if there is one (vLLM renderers/hf.py, `_detect_content_format`). What is found here has to
-be what is found there, down to where they give up: where a loop or an assignment that matters has
-not a plain name as its target.
+Engines search the template's syntax tree for a loop over a message's content and pass a list of
+parts if there is one (vLLM renderers/hf.py, `_detect_content_format`). The result here must be the
+same as theirs, including where they give up: if a loop or an assignment that matters has a target
+that is not a plain name.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ class _NoName(Exception):
 
 
 def wants_parts(tree: nodes.Template) -> bool:
-    """Whether the template goes through the parts of a message's content."""
+    """Whether the template loops over the parts of a message's content."""
     try:
         messages = frozenset(_message_names(tree))
         return any(_loops_over_content(tree, messages))
@@ -40,7 +40,7 @@ def _loops_over_content(tree: nodes.Template, messages: AbstractSet[str]) -> Ite
 
 
 def _message_names(tree: nodes.Template) -> Iterator[str]:
-    """Names that stand for one message: targets of loops over the messages."""
+    """Names of a single message: targets of loops over the messages."""
     lists = _same_as(tree, "messages")
     for loop in _loops(tree):
         if _read(loop.iter) in lists:
@@ -48,7 +48,7 @@ def _message_names(tree: nodes.Template) -> Iterator[str]:
 
 
 def _same_as(tree: nodes.Template, name: str) -> AbstractSet[str]:
-    """`name`, and the names that it, or a slice or a filtered form of it, is given to."""
+    """`name`, and the names that it, or a slice or a filtered form of it, is assigned to."""
     targets = defaultdict[str | None, list[nodes.Node]](list)
     for assignment in tree.find_all(nodes.Assign):
         targets[_read(assignment.node)].append(assignment.target)
@@ -61,7 +61,7 @@ def _same_as(tree: nodes.Template, name: str) -> AbstractSet[str]:
 
 
 def _given_contents(tree: nodes.Template, messages: AbstractSet[str]) -> dict[int, set[str]]:
-    """The loops inside of macros, by identity → the parameters that are given a content."""
+    """Loops inside macros, by identity, with the macro's parameters that are given a content."""
     found: dict[int, set[str]] = {}
     calls = defaultdict[str, list[nodes.Call]](list)
     for call in tree.find_all(nodes.Call):
@@ -90,8 +90,8 @@ def _name(target: nodes.Node) -> str:
 
 
 def _read(node: nodes.Node | None, key: str | None = None) -> str | None:
-    """Return the variable that `node` is, or of which it is the item `key`; filtered or sliced,
-    maybe."""
+    """Return the variable that `node` is, or whose item `key` it is, ignoring filters and
+    slices."""
     while isinstance(node, nodes.Filter | nodes.Test) or (
         isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
     ):
@@ -102,7 +102,7 @@ def _read(node: nodes.Node | None, key: str | None = None) -> str | None:
 
 
 def _with_item(node: nodes.Node | None, key: str) -> nodes.Node | None:
-    """Return that of which `node` is the item `key`."""
+    """Return the node whose item `key` this is."""
     if isinstance(node, nodes.Getitem):
         return node.node if isinstance(node.arg, nodes.Const) and node.arg.value == key else None
     return node.node if isinstance(node, nodes.Getattr) and node.attr == key else None

@@ -1,6 +1,6 @@
-"""A last message that is to be continued: its text stays open at the end of the prompt.
+"""A last message to be continued: its text stays open at the end of the prompt.
 
-Transformers puts a mark behind that text, renders, and cuts off the mark and all after it
+Transformers appends a mark to that text, renders, and cuts off the mark and everything after it
 (utils/chat_template_utils.py, `render_jinja_template`).
 """
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from router.identity.unlike import Unlike
 
-#: Stands where the text of the last message ends.
+#: Marks where the text of the last message ends.
 _END = "CONTINUE_FINAL_MESSAGE_TAG "
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 def to_continue(messages: Messages) -> tuple[Messages, str]:
-    """Mark the end of the last message's text; return that text too. Raises Unlike."""
+    """Mark the end of the last message's text; return the messages and that text. Raises Unlike."""
     *before, message = messages
     content = message.get("content")
     if isinstance(content, str):
@@ -31,11 +31,11 @@ def to_continue(messages: Messages) -> tuple[Messages, str]:
 
 
 def cut(text: str, last: str) -> str:
-    """Cut off all that follows the last message's text. Raises Unlike."""
+    """Cut off everything after the last message's text. Raises Unlike."""
     mark = _END.strip()
     if last.strip() not in text or mark not in text:
         raise Unlike("nothing to continue")
     at = text.rindex(mark)
     if text[at : at + len(_END)] == _END:
         return text[:at]
-    return text[:at].rstrip()  # the template trims, so the text did not end there either
+    return text[:at].rstrip()  # the template trimmed the mark's space, so it trims the text too

@@ -13,17 +13,17 @@ from router.identity.reading import Message
 from router.identity.sizes import check_things
 from router.identity.unlike import Unlike
 
-#: A line that Claude Code puts before its system prompt, another one each time; engines drop it.
+#: A line that Claude Code puts before its system prompt, different each time; engines drop it.
 BILLING = "x-anthropic-billing-header"
 
-#: Roles of messages that are changed even if there is nothing in them but a text.
+#: Roles whose messages are changed even if their content is a single text.
 _CHANGED = ("system", "developer")
 
 
 def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     """Return the messages as a chat template gets them, contents as `parts` or as text.
 
-    `messages` are as `reading.read` gives them, and are not changed. Raises Unlike.
+    `messages` are as returned by `reading.read`, and are not changed. Raises Unlike.
     """
     return [_message(message, parts=parts) for message in messages]
 
@@ -33,7 +33,7 @@ def _message(message: Message, *, parts: bool) -> Message:
     content: str | Sequence[Part] | None = message["content"]
     if isinstance(content, str):
         if not parts and role not in _CHANGED:
-            return message  # nearly all are this plain
+            return message  # nearly all messages are this plain
         content = (Part("text", content),)
     given = content or ()
     if role == "system":
@@ -52,7 +52,8 @@ def _message(message: Message, *, parts: bool) -> Message:
 
 
 def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
-    """Texts as parts, or joined; of those without parts the empty ones are left out."""
+    """Return the texts as parts, or joined. Unless templates want parts, empty texts are left
+    out."""
     said = [part for part in given if part.text is not None]
     if parts and not joined:
         return [{"type": "text", "text": part.text, **part.more} for part in said]
@@ -75,7 +76,7 @@ def _assistant(message: Mapping[str, Any], made: Message) -> None:
 
 
 def with_arguments(call: Mapping[str, Any]) -> Message:
-    """Return a call with its arguments as an object; an empty one where they are none.
+    """Return a tool call with its arguments as an object, empty if they are not a JSON object.
 
     Raises Unlike.
     """
@@ -83,7 +84,7 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     if given:
         check_things(
             given.encode(errors="surrogatepass")
-        )  # in the body, they may have been written as escapes
+        )  # the body may have them escaped, so they were not counted there
     try:
         arguments = json.loads(given) if given else {}
     except json.JSONDecodeError:

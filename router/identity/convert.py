@@ -1,8 +1,8 @@
-"""Tokenizers in other formats than `tokenizer.json`: SentencePiece's, tiktoken's, and older ones.
+"""Tokenizers in other formats than `tokenizer.json`: SentencePiece, tiktoken, and older ones.
 
-Engines have Transformers make the usual kind of them as they load a model (vLLM tokenizers/hf.py).
-So does this, by the same library, in a process of its own (`trial`). It is an extra,
-`warmroute[transformers]`, for its size; no PyTorch, and no code from a model's folder is run.
+Engines have Transformers convert them when they load a model (vLLM tokenizers/hf.py). So does this
+module, with the same library, in a separate process (`trial`). The library is large, so it is an
+extra, `warmroute[transformers]`. It needs no PyTorch, and no code from a model's folder is run.
 """
 
 import os
@@ -15,23 +15,23 @@ from router.identity.folder import LARGEST, OTHERS, SPECIAL, TOKENIZER, BadFolde
 
 
 class Converted(NamedTuple):
-    """What became of it."""
+    """A converted tokenizer."""
 
     text: str
-    """Of a `tokenizer.json`."""
+    """The content of a `tokenizer.json`."""
     special_tokens: Mapping[str, str]
-    """Those that templates are given, by attribute, the ones of the model's class included."""
+    """Special tokens given to templates, by attribute, including those of the model's class."""
 
 
 def converted(path: Path) -> Converted:
-    """Make it of the files in a model's folder. Takes seconds. Raises BadFolder."""
+    """Convert the tokenizer in a model's folder. Takes seconds. Raises BadFolder."""
     if find_spec("transformers") is None:
         raise BadFolder(
             f"{path} holds no {TOKENIZER}; what it holds instead is read by Transformers:"
             " pip install 'warmroute[transformers]'"
         )
     _check_sizes(path)
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read as it is imported
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import
     from transformers import AutoTokenizer  # noqa: PLC0415 - slow to import, and seldom needed
 
     try:

@@ -2,5 +2,5 @@
 
 from typing import Any, TypeAlias
 
-#: What a client wrote: strings, numbers, true, false, null, lists and objects of these.
+#: Any JSON value: string, number, true, false, null, or a list or object of these.
 Json: TypeAlias = Any

@@ -1,4 +1,4 @@
-"""Messages of developers, for templates that know of no such role (vLLM renderers/hf.py)."""
+"""Developer messages, for templates that do not know that role (vLLM renderers/hf.py)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,8 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def without_developers(messages: Messages) -> Messages:
-    """Make developers' messages the system's, and all of these one, at the head."""
+    """Turn developer messages into system messages, and merge all of those into one at the
+    start."""
     if not any(message["role"] == "developer" for message in messages):
         return messages
     changed = [_as_system(message) for message in messages]

@@ -1,7 +1,7 @@
 """`/v1/messages` as the chat that an engine makes of it.
 
-vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. What is not text, and what adds
-or removes tools on the way, raises Unlike.
+vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. Content that is not text, and
+anything that adds or removes tools on the way, raises Unlike.
 """
 
 import json
@@ -14,9 +14,9 @@ from router.identity.reading import Message, read
 from router.identity.tools import Tool, definition
 from router.identity.unlike import NOT_TEXT, Unlike
 
-#: Blocks that engines pass over.
+#: Blocks that engines skip.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
-#: Blocks that are followed here, by role.
+#: Blocks that are supported here, by role.
 _FOLLOWED = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "thinking", "tool_use"),
@@ -24,10 +24,10 @@ _FOLLOWED = {
 
 
 def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
-    """Return the chat that stands for a request to `/v1/messages`. Raises Unlike.
+    """Return the chat equivalent to a request to `/v1/messages`. Raises Unlike.
 
-    With `system_first`, all system messages become one, at the head; `unthinking` is the effort
-    that stands for "do not think".
+    With `system_first`, all system messages are merged into one at the start. `unthinking` is the
+    effort used for "do not think".
     """
     given = asked.get("messages")
     if not isinstance(given, list):
@@ -58,7 +58,10 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
 
 
 def _system_texts(content: Json, *, whole: bool) -> list[str]:
-    """The texts of a system prompt, without billing lines; a single one keeps its, if `whole`."""
+    """Return the texts of a system prompt, without billing lines.
+
+    If `whole`, a content that is a single string is kept even if it is a billing line.
+    """
     if isinstance(content, str):
         return [content] if content and (whole or not content.startswith(BILLING)) else []
     texts = [_text(block) for block in _blocks(content) if block.get("type") == "text"]
@@ -66,7 +69,7 @@ def _system_texts(content: Json, *, whole: bool) -> list[str]:
 
 
 def _messages(role: str, content: Json) -> list[Message]:
-    """The results of tools that a message begins with, and what it says itself."""
+    """Return the messages of one message: its tool results first, then what it says itself."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
@@ -137,7 +140,7 @@ def _tools(given: Json) -> list[Tool] | None:
 
 
 def _effort(asked: Body, unthinking: str) -> str | None:
-    """Thinking switched off is said last, and so wins."""
+    """Return the effort; switched-off thinking takes precedence."""
     thinking, output = asked.get("thinking"), asked.get("output_config")
     if not isinstance(thinking, dict | None) or not isinstance(output, dict | None):
         raise Unlike("odd template keywords")

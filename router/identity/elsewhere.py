@@ -1,4 +1,4 @@
-"""A model's tokens, asked of a worker for every prompt: where nothing better is known."""
+"""A model's tokens, asked of a worker for every prompt, when no other way is known."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from router.inquiry import Inquiries, NoAnswer
 from router.openai import Endpoint, Prompted
 from router.worker import Worker
 
-#: Seconds that a request waits for its tokens; keyed by its text, it would be on its way.
+#: Seconds that a request waits for its tokens; after that it is keyed by its text.
 PATIENCE_S = 1.0
-#: Seconds for which nobody is asked after nobody has answered.
+#: Seconds without asking any worker after one has not answered.
 PAUSE_S = 5.0
-#: Fields of a chat that `/tokenize` reads as the chat itself would be.
+#: Fields that `/tokenize` reads in the same way as a chat request does.
 _CHAT = (
     *("messages", "tools", "add_generation_prompt", "continue_final_message"),
     "add_special_tokens",
@@ -35,8 +35,8 @@ class Elsewhere:
         workers: Callable[[], Sequence[Worker]],
         left_out: Callable[[], bool | None] = lambda: False,
     ) -> None:
-        """`workers` are those that are ready now; `left_out` tells what they do with tools of which
-        none may be chosen."""
+        """`workers` returns those ready now; `left_out` tells whether they leave out tools with
+        `tool_choice: none`."""
         self._inquiries = inquiries
         self._model = model
         self._workers = workers
@@ -44,7 +44,7 @@ class Elsewhere:
         self._again = 0.0
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
-        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike."""
+        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike."""
         asked = _question(endpoint, chosen(decoded(body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked
@@ -63,7 +63,8 @@ class Elsewhere:
 
 
 def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
-    """Return what to ask; or the ids, where the request brings them along. Raises Unlike."""
+    """Return the question for `/tokenize`, or the ids if the request contains them. Raises
+    Unlike."""
     match endpoint.prompted:
         case Prompted.CHAT:
             return _chat(asked)
@@ -79,16 +80,16 @@ def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
 
 
 def _chat(asked: Body) -> dict[str, Any] | bytes:
-    chat = chat_of(asked)  # which refuses what is more than text
+    chat = chat_of(asked)  # raises Unlike for anything but text
     if chat.ids is not None:
         return packed(chat.ids)
     if chat.documents is not None:
         raise Unlike("documents")
     keywords = dict(chat.keywords)
-    if chat.effort is not None:  # a field that `/tokenize` does not have
+    if chat.effort is not None:  # `/tokenize` has no field for it
         keywords["reasoning_effort"] = chat.effort
         keywords.setdefault("enable_thinking", chat.effort != "none")
     question = {name: asked[name] for name in _CHAT if name in asked}
-    # Which `/tokenize`, unlike chats, does not do itself (vLLM's protocol of both).
+    # `/tokenize`, unlike chats, does not rename these fields itself (vLLM's protocol of both).
     question["messages"] = [renamed(message) for message in asked["messages"]]
     return {**question, "chat_template_kwargs": keywords} if keywords else question

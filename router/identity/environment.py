@@ -1,6 +1,6 @@
-"""What Jinja gives chat templates: as Transformers has it, so that the text is the same.
+"""The Jinja environment of chat templates, as in Transformers, so that the text is the same.
 
-Its utils/chat_template_utils.py, `_compile_jinja_template`.
+See its utils/chat_template_utils.py, `_compile_jinja_template`.
 """
 
 import json
@@ -17,17 +17,17 @@ from jinja2.runtime import Context, Macro
 from router.identity.bounds import Bounded
 from router.identity.watch import WATCH, Watch
 
-#: Characters of a level's indent, at most, and pieces of JSON between two looks at how long it is.
+#: Most characters of one level's indent, and the pieces of JSON between two checks of its length.
 _INDENT, _PIECES = 64, 256
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said; here it changes nothing."""
+    """`{% generation %}` marks the assistant's text; it does not change the output."""
 
-    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Read up to `{% endgeneration %}`."""
+        """Parse up to `{% endgeneration %}`."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
@@ -37,7 +37,7 @@ class _Generation(Extension):
 
 
 def make_environment() -> Bounded:
-    """Return a new one."""
+    """Return a new environment."""
     environment = Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -48,7 +48,7 @@ def make_environment() -> Bounded:
 
 
 @pass_context
-def _to_json(  # noqa: PLR0917 - as Transformers has it
+def _to_json(  # noqa: PLR0917 - Transformers' signature
     context: Context,
     value: object,
     ensure_ascii: bool = False,
@@ -61,7 +61,7 @@ def _to_json(  # noqa: PLR0917 - as Transformers has it
     )
     if indent is None:
         return encoder.encode(value)
-    # Each level of what a client gave is indented further: a long way, if there are many.
+    # Each level of a client's value is indented further, which adds up if there are many.
     if (indent if isinstance(indent, int) else len(indent)) > _INDENT:
         raise SecurityError("a value would be too large")
     watch: Watch = context.parent[WATCH]
@@ -77,4 +77,4 @@ def _refuse(message: str) -> None:
 
 
 def _now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as the engine takes it
+    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as in the engine

@@ -1,4 +1,4 @@
-"""A request's prompt as the ids that its engine will compute, for one model."""
+"""A request's prompt as the token ids that its engine will compute, for one model."""
 
 from typing import Protocol
 
@@ -8,11 +8,11 @@ from router.identity.media import Head
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
 
-#: Characters of the longest prompt that is tokenized: a million tokens of most languages. What
-#: tokenizers are slow with, a letter over and over, takes two seconds then. Bytes, too, of the
-#: longest request that is read for it, except for images and the like.
+#: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
+#: longest request read for that, in bytes, unless it has images and the like. The slowest input for
+#: tokenizers, one letter repeated, takes two seconds at this length.
 LONGEST = 4 << 20
-#: What only the names of parts with images and the like have in them.
+#: Strings that occur in requests with images and the like.
 _MEDIA = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
 
@@ -21,42 +21,43 @@ class Way(Protocol):
 
     @property
     def short(self) -> int:
-        """Bytes of a request that may be tokenized while others wait."""
+        """Largest request, in bytes, that is tokenized on the event loop."""
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may hold the time, by the engine's clock and in its zone."""
+        """Whether prompts may contain the time, by the engine's clock and in its time zone."""
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect, whose body has `size` bytes. Raises Unlike."""
+        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of such a chat with images and the like. Raises Unlike."""
+        """Return what is known of a chat with images and the like. Raises Unlike."""
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text, at most `LONGEST`; with `special`, BOS too. Raises Unlike."""
+        """Return the ids of a text of at most `LONGEST` characters; with `special`, BOS too. Raises
+        Unlike."""
 
 
 class Exact:
-    """Knows one model's tokens. May be used by several threads at once."""
+    """Computes one model's tokens. May be used by several threads at once."""
 
     def __init__(self, way: Way) -> None:
         self._way = way
 
     @property
     def short(self) -> int:
-        """Bytes of a request that may be tokenized while others wait."""
+        """Largest request, in bytes, that is tokenized on the event loop."""
         return self._way.short
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may hold the time: ours may be another one than the engine's."""
+        """Whether prompts may contain the time, in which case ours may differ from the engine's."""
         return self._way.dated
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
-        """Return the prompt's ids, 32 bits each, lowest byte first. Raises Unlike.
+        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike.
 
-        `left_out` are tools of which none may be chosen; None: that is not known.
+        `left_out`: whether the engine leaves out tools with `tool_choice: none`; None: not known.
         """
         if len(body) > LONGEST:
             raise Unlike(NOT_TEXT if any(name in body for name in _MEDIA) else "too long")

@@ -1,4 +1,4 @@
-"""Filters of the sandbox (`bounds`) that look at the watch by themselves."""
+"""Filters of the sandbox (`bounds`) that report to the watch themselves."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
@@ -10,14 +10,14 @@ from jinja2.runtime import Context
 
 from router.identity.watch import SIZED, WATCH, Watch
 
-#: Digits that a number is rounded to, at most: Python makes a number of as many as it is told.
+#: Most digits that a number may be rounded to: Python creates as many as it is told.
 _DIGITS = 20
 
 
 def round_(
     value: float, precision: int = 0, method: Literal["common", "ceil", "floor"] = "common"
 ) -> float:
-    """Jinja's own, to as many digits as a prompt may need. Raises SecurityError."""
+    """Jinja's `round`, limited to a sensible number of digits. Raises SecurityError."""
     if not -_DIGITS <= precision <= _DIGITS:
         raise SecurityError("a number would be too large")
     return do_round(value, precision, method)
@@ -25,10 +25,10 @@ def round_(
 
 @pass_context
 def trim(context: Context, value: object, chars: str | None = None) -> str:
-    """Jinja's own for what is asked of it most. Raises Unlike, SecurityError."""
+    """Jinja's `trim`, with a fast path for strings. Raises Unlike, SecurityError."""
     watch: Watch = context.parent[WATCH]
     if chars is not None:
-        watch.product(value, [chars])  # each letter is looked for among them
+        watch.product(value, [chars])  # each character is searched for in `chars`
     made = value.strip(chars) if type(value) is str else do_trim(value, chars)  # type: ignore[arg-type]
     watch.charge(len(made))
     return made
@@ -39,9 +39,9 @@ def sum_(
     context: Context,
     values: Iterable[Any],
     attribute: str | int | None = None,
-    start: Any = 0,  # noqa: ANN401 - as Jinja has it
-) -> Any:  # noqa: ANN401 - as Jinja has it
-    """Jinja's own; of lists one by one, as each that is added is copied with all before it.
+    start: Any = 0,  # noqa: ANN401 - Jinja's signature
+) -> Any:  # noqa: ANN401 - Jinja's signature
+    """Jinja's `sum`; lists are charged one by one, as adding one copies all before it.
 
     Raises Unlike, SecurityError.
     """
@@ -59,8 +59,10 @@ def sum_(
 
 
 def each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
-    """Give one after the other; each is a turn, and all together may not be longer than a list of
-    them. Raises Unlike, SecurityError."""
+    """Yield the values, charging for each.
+
+    All together may not be longer than a list of them. Raises Unlike, SecurityError.
+    """
     total = 0
     for value in values:
         weight = watch.weigh(value)
@@ -71,42 +73,44 @@ def each(watch: Watch, values: Iterable[object]) -> Iterator[object]:
 
 
 def listed(values: object) -> object:
-    """Return what can be weighed: what gives its values one after the other gives all of them."""
+    """Return a value that can be weighed: an iterator becomes a list of its values."""
     if isinstance(values, SIZED) or not isinstance(values, Iterable):
         return values
     return list(values)
 
 
 def refuse(*_: object, **__: object) -> None:
-    """Stand for what no prompt needs. Raises SecurityError."""
+    """Replace filters that no prompt needs. Raises SecurityError."""
     raise SecurityError("no prompt needs this")
 
 
 @pass_context
 def turn(context: Context, value: object) -> object:
-    """Count a turn. Raises Unlike."""
+    """Count a turn of a loop. Raises Unlike."""
     context.parent[WATCH].turn()
     return value
 
 
 @pass_context
 def keep(context: Context, value: object) -> object:
-    """Measure a value that was made just now. Raises Unlike, SecurityError."""
+    """Measure and charge a new value. Raises Unlike, SecurityError."""
     context.parent[WATCH].keep(value)
     return value
 
 
 @pass_context
 def cut(context: Context, value: object) -> object:
-    """Charge a part of another value. Raises Unlike."""
+    """Charge for a part of another value. Raises Unlike."""
     context.parent[WATCH].cut(value)
     return value
 
 
 @pass_context
 def say(context: Context, value: object) -> object:
-    """Charge what is written into a block; texts are looked at where it ends. Raises Unlike,
-    SecurityError."""
+    """Charge for output inside a block; strings are measured at the block's end.
+
+    Raises Unlike, SecurityError.
+    """
     if type(value) is not str:
         watch: Watch = context.parent[WATCH]
         watch.charge(watch.weigh(value))
@@ -115,9 +119,9 @@ def say(context: Context, value: object) -> object:
 
 @pass_context
 def compare(context: Context, value: object) -> object:
-    """Charge what is compared, with all that is in it. Raises Unlike, SecurityError."""
+    """Charge for a compared value and everything in it. Raises Unlike, SecurityError."""
     if type(value) is int:
-        return value  # most are: places in a conversation
+        return value  # most are: positions in a conversation
     watch: Watch = context.parent[WATCH]
     watch.charge(watch.weigh(value))
     return value
@@ -125,7 +129,7 @@ def compare(context: Context, value: object) -> object:
 
 @pass_context
 def within(context: Context, value: object) -> object:
-    """Charge what something is looked for in; objects find it at once. Raises Unlike,
+    """Charge for a value that is searched; a dict counts as one item. Raises Unlike,
     SecurityError."""
     watch: Watch = context.parent[WATCH]
     watch.charge(1 if isinstance(value, dict) else watch.weigh(value))

@@ -1,4 +1,4 @@
-"""Looking for tokenizers in the background, and again after a while where there was none."""
+"""Searches for tokenizers in the background, repeated after a while if nothing was found."""
 
 import asyncio
 import json
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.tokenizers")
 
-#: Seconds that one search may take, a download included.
+#: Seconds that one search may take, including a download.
 PATIENCE_S = 120.0
-#: Searches at once.
+#: Most searches at once.
 AT_ONCE = 2
-#: Seconds until a search that failed is made again: doubled each time, up to an hour.
+#: Seconds until a failed search is repeated; doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 60.0, 3600.0
 
 
 class Wanted(NamedTuple):
-    """What is looked for."""
+    """What to search for."""
 
     kind: Kind
     name: str
-    """The folder's path or the hub id; of other kinds why they are what they are."""
+    """The folder's path or the hub id; for other kinds, why they were chosen."""
     template: Path | None = None
     keywords: str = "{}"
-    """As JSON, with sorted keys."""
+    """The template's keywords as JSON, with sorted keys."""
     mode: str = "auto"
-    """Which of the engines' ways to make tokens."""
+    """How engines tokenize, as in the settings."""
 
     @classmethod
     def told(cls, origin: Origin, settings: TokenizerSettings) -> "Wanted":
-        """As an origin and the settings tell."""
+        """Return what to search for, from an origin and the settings."""
         keywords = json.dumps(settings.keywords, sort_keys=True)
         name = origin.name or origin.why
         return cls(origin.kind, name, settings.chat_template, keywords, settings.mode)
 
 
 class Missing(NamedTuple):
-    """It was not found, and why: in words."""
+    """The result of a failed search: why it failed, in words."""
 
     why: str
 
 
 class _Search:
-    """What is known of one that is wanted."""
+    """The state of one search."""
 
     def __init__(self) -> None:
         self.result: Volume | Missing | None = None
@@ -65,7 +65,8 @@ class _Search:
         self.failures = 0
         self.due = 0.0
         self.once_more = self.fresh = False
-        """To be made again when the one under way has ended, for it may have begun too early."""
+        """Whether to repeat the search when the current one ends, as that may have started too
+        early."""
 
 
 class Finding:
@@ -78,9 +79,9 @@ class Finding:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     def look(self, wanted: Wanted) -> Volume | Missing | None:
-        """Return what was found, or why nothing was; None while it is looked for the first time.
+        """Return what was found, or why nothing was; None during the first search.
 
-        What was missing is looked for again when it is time.
+        A failed search is repeated when it is due.
         """
         search = self._searches.get(wanted)
         if search is None:
@@ -94,9 +95,9 @@ class Finding:
         return search.result
 
     def again(self, wanted: Wanted, *, fresh: bool = False) -> None:
-        """Look again: it may have changed. What was found stays until then.
+        """Search again, as the tokenizer may have changed. The old result holds until then.
 
-        With `fresh`, for something newer than what is at hand too.
+        With `fresh`, look for a newer one than the cached one too.
         """
         search = self._searches.get(wanted)
         if search is not None and search.task is None:
@@ -105,7 +106,7 @@ class Finding:
             search.once_more, search.fresh = True, search.fresh or fresh
 
     def keep(self, wanted: Collection[Wanted]) -> None:
-        """Forget all others."""
+        """Forget all other searches."""
         for one in set(self._searches).difference(wanted):
             task = self._searches.pop(one).task
             if task is not None:
@@ -113,11 +114,11 @@ class Finding:
 
     @property
     def busy(self) -> bool:
-        """Something is being looked for."""
+        """Whether a search is running."""
         return any(search.task is not None for search in self._searches.values())
 
     async def close(self) -> None:
-        """Look for nothing more."""
+        """Stop all searches."""
         tasks = [search.task for search in self._searches.values() if search.task is not None]
         self.keep(())
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -147,7 +148,7 @@ class Finding:
             self._told()
 
     def _find(self, wanted: Wanted, *, fresh: bool) -> Volume:
-        """Runs in a thread. Raises BadFolder, NotFetched."""
+        """Find a tokenizer; runs in a thread. Raises BadFolder, NotFetched."""
         if wanted.kind is Kind.HUB:
             path = snapshot(wanted.name, fresh=fresh)
         else:
@@ -161,7 +162,7 @@ class Finding:
         return volume
 
     def _opened(self) -> "Shelf":
-        """Make the shelf, once. Its libraries take 10 MB: only where a tokenizer is looked for."""
+        """Return the shelf, made at first use, because its libraries take 10 MB."""
         with self._opening:
             if self._shelf is None:
                 from router.identity.shelf import Shelf  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""A model's folder: its tokenizer, its chat templates and its special tokens. Only these are read.
+"""A model's folder: its tokenizer, chat templates and special tokens. Nothing else is read.
 
-What stands where, and what wins over what, is as Transformers has it
-(tokenization_utils_base.py, `_from_pretrained`): `chat_template.jinja` before the field of
-`tokenizer_config.json`, and a template named `tool_use` where there are tools.
+Where things are, and what takes precedence, is as in Transformers (tokenization_utils_base.py,
+`_from_pretrained`): `chat_template.jinja` before the field of `tokenizer_config.json`, and a
+template named `tool_use` for requests with tools.
 """
 
 import json
@@ -16,7 +16,7 @@ from router.identity.decoded import Json
 TOKENIZER = "tokenizer.json"
 #: Tokenizers in Mistral's own format.
 MISTRAL = ("tekken.json", "tokenizer.model.v*")
-#: Tokenizers that become a `tokenizer.json` in the engine: SentencePiece's, tiktoken's, older ones.
+#: Tokenizers that the engine converts to a `tokenizer.json`: SentencePiece, tiktoken, older ones.
 OTHERS = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("tiktoken.model", "*.tiktoken", "vocab.json", "merges.txt", "vocab.txt"),
@@ -26,11 +26,11 @@ _MODEL = "config.json"
 _MISTRALS_MODEL = "params.json"
 _TEMPLATE = "chat_template.jinja"
 _MORE_TEMPLATES = "additional_chat_templates"
-#: What models that see or hear have more, and their template's older file.
+#: Extra files of multimodal models, and the older file of their template.
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json")
 _OLDER_TEMPLATE = "chat_template.json"
-#: Models by type or architecture whose prompts engines build by a program of their own
-#: (vLLM config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
+#: Models, by type or architecture, whose prompts engines build with model-specific code (vLLM
+#: config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
 _PROGRAMS = frozenset(
     (
         "gpt_oss",
@@ -48,15 +48,15 @@ _PROGRAMS = frozenset(
         "InklingForConditionalGeneration",
     )
 )
-#: Those that engines tokenize by a library of their own.
+#: Models that engines tokenize with a library of their own.
 _TOKENIZERS = frozenset(("MoonshotKimiaForCausalLM",))
-#: Classes of tokenizers that are what `tokenizer.json` says. Others may have a program of their own
-#: that takes little more of it than vocabulary and merges (Transformers 5,
-#: tokenization_utils_tokenizers.py, `convert_to_native_format`).
+#: Tokenizer classes that follow `tokenizer.json`. Others may have code of their own that takes
+#: little more from it than vocabulary and merges (Transformers 5, tokenization_utils_tokenizers.py,
+#: `convert_to_native_format`).
 _AS_WRITTEN = frozenset(("TokenizersBackend", "PythonBackend", "PreTrainedTokenizer"))
-#: Special tokens without a name of their own; the second is the older spelling.
+#: Fields with further special tokens; the second is the older spelling.
 UNNAMED = ("extra_special_tokens", "additional_special_tokens")
-#: What may be fetched of a model's repository.
+#: Files that may be fetched from a model's repository.
 PATTERNS = (
     TOKENIZER,
     _CONFIG,
@@ -70,14 +70,14 @@ PATTERNS = (
     _MISTRALS_MODEL,
     _MODEL,
 )
-#: Those that templates are given (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
+#: Special tokens given to templates (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-#: Bytes of the largest file that is read.
+#: Largest file that is read, in bytes.
 LARGEST = 256 << 20
 
 
 class BadFolder(Exception):
-    """Something in a model's folder is not as it should be; the message says what and where."""
+    """Something in a model's folder is wrong; the message says what and where."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +88,21 @@ class ModelFolder:
     templates: dict[str, str] = field(default_factory=dict)
     """Chat templates by name; the usual one is `default`."""
     special_tokens: dict[str, str] = field(default_factory=dict)
-    """By attribute, `bos_token` say."""
+    """Special tokens by attribute, for example `bos_token`."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The whole of `tokenizer_config.json`, and of the special tokens in their older file."""
+    """All of `tokenizer_config.json`, with the special tokens of their older file."""
     own_program: bool = False
-    """Engines build the prompts of chats by a program of their own, not by a template."""
+    """Whether engines build chat prompts with code of their own rather than a template."""
     own_tokenizer: bool = False
-    """Engines tokenize by a library of their own, not by what `tokenizer.json` says."""
+    """Whether engines tokenize with a library of their own, not as `tokenizer.json` says."""
     mistral: bool = False
-    """Engines use Mistral's library, unless they are told otherwise."""
+    """Whether engines use Mistral's library, unless told otherwise."""
     processor: str | None = None
-    """The template of a model that sees or hears: taken first where there are no tools."""
+    """The template of a multimodal model; takes precedence for requests without tools."""
 
     @property
     def rebuilt(self) -> bool:
-        """Engines build the tokenizer by its class: mostly, not surely, what the file says."""
+        """Whether engines build the tokenizer by its class, so it may differ from the file."""
         named = self.config.get("tokenizer_class")
         return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
 
@@ -137,12 +137,12 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
-    """Whether there is something in a folder to tokenize with. Raises OSError."""
+    """Whether a folder holds any tokenizer. Raises OSError."""
     return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
 def check_sizes(files: Iterable[Path]) -> None:
-    """Raise BadFolder if one of them is too large to be read, OSError if it is not there."""
+    """Raise BadFolder if a file is too large to be read, OSError if it is missing."""
     for file in files:
         if file.stat().st_size > LARGEST:
             raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")
@@ -159,10 +159,7 @@ def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
 
 
 def _is_of_mistrals_format(path: Path) -> bool:
-    """Whether its tokenizer and its weights are (vLLM tokenizers/registry.py).
-
-    Where there are no weights here, the description of a model in that format stands for them.
-    """
+    """If the folder has no weights, `params.json`, the format's description of a model, decides."""
     if not any(any(path.glob(pattern)) for pattern in MISTRAL):
         return False
     if any(path.glob("*.safetensors")):
@@ -171,7 +168,7 @@ def _is_of_mistrals_format(path: Path) -> bool:
 
 
 def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Those of files, if there are any; else those of the configuration."""
+    """Return the templates in files if there are any, else those of the configuration."""
     files = {more.stem: more for more in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))}
     if (path / _TEMPLATE).is_file():
         files["default"] = path / _TEMPLATE
@@ -189,7 +186,7 @@ def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
-    """The template of the model's processor, if it has one (Transformers, processing_utils.py)."""
+    """Return the template of the model's processor, if any (Transformers, processing_utils.py)."""
     own = [_json(path / name) for name in _PROCESSORS]
     found = own[0].get("chat_template") if isinstance(own[0], dict) else None
     if found is None:
@@ -200,7 +197,7 @@ def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
 
 
 def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration, with `special_tokens_map.json` where that still counts."""
+    """Return the configuration, with `special_tokens_map.json` if that still counts."""
     if "added_tokens_decoder" in config:
         return config
     older = _json(path / "special_tokens_map.json")

@@ -1,6 +1,6 @@
-"""The router's token ids sent along, so that the engine need not compute them again.
+"""Token ids sent with a request, so that the engine need not tokenize it again.
 
-vLLM takes `kv_transfer_params.prompt_token_ids` in place of rendering a chat's messages (0.32,
+vLLM takes `kv_transfer_params.prompt_token_ids` instead of rendering a chat's messages (0.32,
 renderers/online_renderer.py, `_reused_prompt_token_ids`).
 """
 
@@ -11,27 +11,27 @@ import msgspec
 from router.added import with_field
 from router.openai import Request
 
-#: Ids written at once: in between, other threads have their turn.
+#: Ids encoded at once; other threads can run in between.
 _PIECE = 4 << 10
 
 _encode = msgspec.json.encode
 
 
 def may_have(request: Request) -> bool:
-    """Whether ids may go along with a chat.
+    """Whether token ids may be sent with a chat.
 
-    Not if it says itself what they would replace, its own such parameters, however that is spelled,
-    or has a wish that needs the messages; nor if the engine may leave its tools out, as with
-    `--exclude-tools-when-tool-choice-none`.
+    Not if the request has `kv_transfer_params` of its own, in whatever form; not with `echo`, which
+    needs the messages; and not with tools and `tool_choice: none`, as engines may leave such tools
+    out (`--exclude-tools-when-tool-choice-none`).
     """
     told = request.kv_transfer_params, request.echo
     return not any(map(bytes, told)) and not (request.tools and request.tool_choice == "none")
 
 
 def written(ids: bytes) -> bytes:
-    """Return `ids` (32 bits each, lowest byte first) as a list in JSON; nothing if there are none.
+    """Return `ids` (32 bits each, little-endian) as a JSON list; empty if there are none.
 
-    A long prompt's take some milliseconds: it is done where the prompt is made, and once.
+    A long prompt takes some milliseconds, so this is done once, where the prompt is made.
     """
     numbers = array("I", ids)
     pieces = [
@@ -41,7 +41,7 @@ def written(ids: bytes) -> bytes:
 
 
 def with_ids(body: bytes, listed: bytes) -> bytes:
-    """Return a chat's body with its prompt's ids, as `written`; as it is if there are none."""
+    """Return a chat's body with its prompt's ids, as `written`; unchanged if there are none."""
     if not listed:
         return body
     return with_field(body, b'"kv_transfer_params":{"prompt_token_ids":%b}' % listed)

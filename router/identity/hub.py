@@ -1,7 +1,7 @@
-"""Models' folders from the Hugging Face hub, by its own library: what its cache holds, else a
-download of the few small files that routing needs.
+"""Model folders from the Hugging Face hub, through its own library.
 
-Everything here blocks, for as long as a network may take; it is called in threads.
+A folder comes from its cache, else from a download of the few small files that routing needs.
+Everything here blocks for as long as the network takes, so it is called in threads.
 """
 
 import re
@@ -12,16 +12,16 @@ from router.identity.folder import LARGEST, PATTERNS, has_tokenizer
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _LONGEST_ID = 96
-#: What is fetched; the last tells, by being there, in which format a model's weights are.
+#: Files to fetch; the presence of the last one tells which format a model's weights have.
 _WANTED = [*PATTERNS, "model.safetensors.index.json"]
 
 
 class NotFetched(Exception):
-    """A model's folder cannot be had; the message says why, on one line."""
+    """A model's folder cannot be obtained; the message says why, on one line."""
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether the hub could know a model by that name: `org/name`."""
+    """Whether a text could be the id of a model on the hub: `org/name`."""
     return (
         len(text) <= _LONGEST_ID
         and _ID.fullmatch(text) is not None
@@ -34,8 +34,8 @@ def is_hub_id(text: str) -> bool:
 def snapshot(name: str, *, fresh: bool = False) -> Path:
     """Return the folder of the model `name`. Raises NotFetched.
 
-    The cache is enough where it has a tokenizer: engines that run from it would not look further
-    either. With `fresh`, the hub is asked first whether there is something newer.
+    The cache is used if it has a tokenizer, as engines that run from it look no further either.
+    With `fresh`, the hub is asked first whether there is a newer version.
     """
     from huggingface_hub import constants  # noqa: PLC0415 - slow to import, and seldom needed
 
@@ -55,7 +55,7 @@ def _cached(name: str) -> Path | None:
         path = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
     except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may do better
         return None
-    # Engines put a model's weights there too: a snapshot need not hold what is wanted here.
+    # Engines put weights into this cache too, so a snapshot may lack what is needed here.
     return path if has_tokenizer(path) else None
 
 
@@ -81,7 +81,7 @@ def _fetched(name: str) -> Path:
 
 
 def _check_sizes(name: str) -> None:
-    """Raise NotFetched rather than fill a disk; errors of the hub as they come."""
+    """Raise NotFetched if a file is too large to download; errors of the hub pass through."""
     from huggingface_hub import model_info  # noqa: PLC0415
 
     for file in model_info(name, files_metadata=True).siblings or ():

@@ -1,9 +1,8 @@
 """`/v1/responses` as the chat that an engine makes of it.
 
-vLLM entrypoints/openai/responses/utils.py, `construct_input_messages`. What one turn says comes as
-several items, which become one message where they follow each other: reasoning, text and calls of
-tools. Earlier responses that only the engine remembers raise Unlike, and so does all that is not
-text.
+vLLM entrypoints/openai/responses/utils.py, `construct_input_messages`. One turn may come as several
+items (reasoning, text, tool calls), which become one message if they follow each other. Earlier
+responses that only the engine remembers raise Unlike, and so does anything that is not text.
 """
 
 from router.identity.chat import Body, Chat, effort, forwarded, keywords
@@ -13,20 +12,20 @@ from router.identity.reading import Message
 from router.identity.tools import Tool, definition
 from router.identity.unlike import NOT_TEXT, Unlike
 
-#: Fields that only the engine can follow, or that it refuses.
+#: Fields that only the engine can resolve, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
 _ROLES = ("user", "assistant", "system", "developer")
-#: How far an item came; the last one, if it is a message that is not done, is continued.
+#: States of an unfinished item. If the last item is an unfinished message, it is continued.
 _OPEN = ("in_progress", "incomplete")
 _STATES = (None, "completed", *_OPEN)
-#: Fields of messages and of their parts that say no more than is read here. What engines pass on of
-#: others, templates may write: a name, a task, whatever a client makes up.
+#: Known fields of messages and of their parts. Engines pass others on to templates, which may write
+#: them: a name, a task, or anything a client invents.
 _SAID = frozenset(("type", "role", "content", "id", "status"))
 _IN_PART = frozenset(("type", "text"))
 
 
 def chat_of_responses(asked: Body) -> Chat:
-    """Return the chat that stands for a request to `/v1/responses`. Raises Unlike."""
+    """Return the chat equivalent to a request to `/v1/responses`. Raises Unlike."""
     if any(asked.get(field) is not None for field in _ELSEWHERE):
         raise Unlike("what came before is with the engine")
     if asked.get("truncation", "disabled") != "disabled":
@@ -64,7 +63,8 @@ def _messages(given: Json) -> list[Message]:
 
 
 def _message(item: Message, before: Message | None) -> Message | None:
-    """The item as a message of its own; None if it went into that of the assistant before it."""
+    """Return the item as a new message; None if it was merged into the assistant's message before
+    it."""
     match item.get("type", "message"):
         case "message":
             return _spoken(item, before)
@@ -96,7 +96,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
         return {"role": role, "content": parts}
     if not parts or (isinstance(content, list) and "type" not in item):
         raise Unlike("odd input")
-    return _into(before, "content", parts[:1])  # of several texts engines take the first
+    return _into(before, "content", parts[:1])  # engines use only the first of several texts
 
 
 def _part(part: Json, role: str) -> Part:
@@ -112,7 +112,7 @@ def _part(part: Json, role: str) -> Part:
 
 
 def _into(before: Message | None, field: str, value: Json) -> Message | None:
-    """Add to the assistant's message that stands before; else return a new one."""
+    """Add to the assistant's message before it, or return a new message."""
     if before is not None and field == "tool_calls":
         before[field] = [*(before.get(field) or ()), value]
         return None

@@ -1,8 +1,8 @@
-"""Keeps what each pool knows of its models' tokens true.
+"""Keeps each pool's knowledge of its models' tokens up to date.
 
-In the background: looks for tokenizers, compares them with what workers say, and hands those that
-may be trusted to the pools' `Prompts`. It is told of workers that come back and of models that
-change, and looks by itself whether workers count other tokens than we do.
+In the background it searches for tokenizers, compares them with the workers' answers, and hands
+those that may be trusted to the pools' `Prompts`. It is notified when workers come back or models
+change, and checks by itself whether workers count other tokens than the router.
 """
 
 import asyncio
@@ -31,16 +31,17 @@ from router.worker import Worker
 
 log = logging.getLogger("warmroute.tokenizers")
 
-#: Seconds between two looks at whether something is due.
+#: Seconds between two checks for due work.
 LOOK_S = 5.0
-#: Workers asked at once.
+#: Most workers asked at once.
 AT_ONCE = 8
-#: Tokenizers that make our own answers at once: in threads, but threads that others wait for.
+#: Most tokenizers that compute our own answers at once: they run in threads, but other threads have
+#: to wait for them.
 OURS_AT_ONCE = 2
 
 
 class Keeper:
-    """Watches a fleet's tokenizers from `start` to `stop`."""
+    """Manages a fleet's tokenizers from `start` to `stop`."""
 
     def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
         self._fleet = fleet
@@ -60,49 +61,51 @@ class Keeper:
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Every source and what is known of it, pool by pool."""
+        """Every source and what is known of it, sorted by pool."""
         return sorted(self._cases.values(), key=lambda case: (case.pool, next(iter(case.models))))
 
     def start(self) -> None:
-        """Go on in the background: requests are served meanwhile, by their text."""
+        """Start in the background; until tokenizers are trusted, requests are keyed by their
+        text."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End all of it."""
+        """Stop all background work."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._finding.close()
 
     def notice(self, worker: Worker, back: bool) -> None:
-        """Its models may have changed; if it is `back`, so may everything it says."""
+        """Note that a worker's models may have changed; if it is `back`, everything may have."""
         before, described = self._described.get(worker.name), fingerprint(worker.models)
         had = before or {}
         other = back or loaded(had) != loaded(described)
         if not other and before == described:
             return
-        self._described[worker.name] = described  # an answer under way was about what it had before
+        self._described[worker.name] = described  # an answer still to come was about its old models
         if other:
             self._doubt(worker, files=back)
         if before != described:
             self._unsorted = True
         if any(described.get(name, said) != said for name, said in had.items()):
-            self._sort()  # what was known of another model must not be used for this one
+            self._sort()  # what was known of the old model must not be used now
             self._publish()
         self._wake.set()
 
     def _doubt(self, worker: Worker, *, files: bool) -> None:
-        """Ask a worker again, and send it no ids until then; `files` may have changed too."""
+        """Ask a worker again, and send it no ids until then; `files`: its files may have changed
+        too."""
         worker.takes_ids = False
         for case in self._cases.values():
             case.taking.discard(worker.name)
             if worker.name in case.asked:
                 case.doubt([worker.name])
-                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another one
+                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another
                     self._finding.again(case.wanted)
 
     def change(self, settings: Settings) -> None:
-        """Other settings, and another fleet maybe: what does not hold any more ends at once."""
+        """Apply new settings, perhaps with another fleet; what no longer holds ends at once."""
         before, self._settings = self._settings, _by_pool(settings)
         for key, case in list(self._cases.items()):
             if before.get(case.pool) != self._settings.get(case.pool):
@@ -117,7 +120,7 @@ class Keeper:
         self._wake.set()
 
     async def settle(self) -> None:
-        """Go on until everything was found or not, and every ready worker was asked."""
+        """Work until every search has ended and every ready worker was asked."""
         while True:
             self._wake.clear()
             await self.round()
@@ -127,12 +130,12 @@ class Keeper:
         await self.round()
 
     async def round(self) -> None:
-        """Look at everything once; ask the workers that are to be asked."""
+        """Check everything once; ask the workers that are due."""
         self._sort()
         self._recount()
         self._publish()
         now = monotonic()
-        async with asyncio.TaskGroup() as group:  # nothing goes on beside the next round
+        async with asyncio.TaskGroup() as group:  # all of it ends before the next round
             for case in self._cases.values():
                 ready = self._publishing.serving.ready(case)
                 names = case.waiting([worker.name for worker in ready], now)
@@ -155,12 +158,13 @@ class Keeper:
     # Which sources there are.
 
     def _heard(self) -> None:
-        """A search has ended: where that is a way out, another source may be the right one."""
+        """Note that a search has ended; if workers may be asked instead, another source may be
+        right now."""
         self._unsorted |= self._sorting.may_ask
         self._wake.set()
 
     def _sort(self) -> None:
-        """Find out which models need which source; what was known of a source stays."""
+        """Find out which models need which source; keep what is known of each source."""
         if not self._unsorted:
             for case in self._cases.values():
                 self._sorting.look(case)
@@ -172,8 +176,10 @@ class Keeper:
     # Whether workers agree.
 
     def _recount(self) -> None:
-        """Doubt a pool's tokenizers when its workers count other tokens, or clients send what is
-        not known of them."""
+        """Check a pool's tokenizers again if its workers count other tokens.
+
+        Also if clients send `tool_choice: none`, for which more has to be known of the workers.
+        """
         now = monotonic()
         before, self._recounts = self._recounts, {}
         for pool in self._fleet.pools:
@@ -190,36 +196,36 @@ class Keeper:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
         reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
-        async with nullcontext() if case.volume else self._turns:  # it asks one of them
+        async with nullcontext() if case.volume else self._turns:  # else this asks a worker
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
                 log.debug("our own tokens of %s take too long", case.origin)
-            except Exception:  # nor can it then, and others are asked all the same
+            except Exception:  # nor can it now; other sources are still asked
                 log.exception("internal error with %s", case.origin)
         async with asyncio.TaskGroup() as group:
             for worker in waiting:
                 group.create_task(self._judge(case, worker, reference))
-        self._publish_one(case)  # nobody waits for the slowest worker of another source
+        self._publish_one(case)  # so no source waits for another's slowest worker
 
     async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
         async with self._turns:
             model = case.model_of(worker.models)
             described = self._described.get(worker.name)
             if model is None:
-                return  # it has changed meanwhile
+                return  # its models have changed meanwhile
             takes, asks = False, case.choosing
             try:
                 verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
                 if verdict.state is State.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
-            except Exception:  # it must not keep others from being asked
+            except Exception:  # other workers must still be asked
                 log.exception("internal error with worker %s", worker.name)
                 verdict = Verdict(State.UNVERIFIED, "internal error")
         if case.volume is not reference.volume:
-            return  # it was about something else
+            return  # the verdict is about another tokenizer
         if self._described.get(worker.name) is not described:
-            return  # so it was: it has other models by now, or has begun anew
+            return  # it has other models, or was restarted
         case.judged(worker.name, verdict, monotonic(), choosing=asks)
         (case.taking.add if takes else case.taking.discard)(worker.name)
         tell_of(case, worker.name)
@@ -227,20 +233,20 @@ class Keeper:
         if asked.verdict.state is State.DIFFERS:
             self._publish_one(case)
             if asked.times == 1:
-                self._finding.again(case.wanted, fresh=True)  # what we have may be old
+                self._finding.again(case.wanted, fresh=True)  # ours may be outdated
 
     def _forwards(self, case: Case) -> bool:
-        """Whether token ids are to be sent along, to workers that take them."""
+        """Whether to send token ids to workers that accept them."""
         settings = self._settings.get(case.pool)
         return settings is not None and settings.forward_token_ids
 
-    # What becomes of it.
+    # What is published.
 
     def _publish(self) -> None:
         self._publishing.all(busy=self._finding.busy)
 
     def _publish_one(self, case: Case) -> None:
-        if self._cases.get((case.pool, case.wanted)) is case:  # and not of other settings
+        if self._cases.get((case.pool, case.wanted)) is case:  # not if settings have replaced it
             self._publishing.one(case, busy=self._finding.busy)
 
 

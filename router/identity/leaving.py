@@ -1,7 +1,7 @@
-"""Whether a worker leaves tools out of the prompt where none may be chosen (see `choice`).
+"""Whether a worker leaves tools out of prompts with `tool_choice: none` (see `choice`).
 
-`/tokenize` knows no `tool_choice`, so it cannot tell: a chat is answered, by one token, and the
-tokens of its prompt are counted.
+`/tokenize` has no `tool_choice`, so it cannot tell. Instead a chat is sent, limited to one token,
+and the answer's count of prompt tokens tells.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ async def leaves_out(
 ) -> bool | None:
     """Ask a worker once; None if its answer does not tell.
 
-    `chat` has tools; its prompt has the first of `counts` tokens with them, the other without.
+    `chat` has tools. Its prompt has the first of `counts` tokens with them, the second without.
     """
     whole, less = counts
     asked = {**chat, "model": model, "tool_choice": NONE, "max_tokens": 1}

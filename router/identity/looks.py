@@ -1,8 +1,7 @@
-"""Where a chat template looks at its watch: put into its tree before it is compiled.
+"""Inserts calls to the watch into a chat template's tree before it is compiled.
 
-Filters and calls are watched by the sandbox. What else makes values, by itself or by going on for
-long, is here: loops, sums, joined texts, slices, lists and objects, comparisons, and what blocks
-say.
+The sandbox watches filters and calls. This covers everything else that creates values or runs for
+long: loops, sums, concatenations, slices, lists and dicts, comparisons, and the output of blocks.
 """
 
 from collections.abc import Iterable
@@ -11,27 +10,27 @@ from typing import TypeVar, cast
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-#: The filters that look: at the clock; at a new value; at a part of one; at what is written into a
-#: block; at what is compared; at what another value is looked for in.
+#: The inserted filters. In this order, they check the clock, measure a new value, and charge for: a
+#: part of a value; output inside a block; a compared value; a searched value.
 TURN, KEEP, CUT, SAY = "_turn", "_keep", "_cut", "_say"
 COMPARE, WITHIN = "_compare", "_within"
-#: Values that are added or joined before somebody looks at how long they are together.
+#: Most values added or joined before the total is measured.
 AT_ONCE = 16
 
 _Block = TypeVar("_Block", nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.Block)
 
 
 def with_looks(tree: nodes.Template) -> nodes.Template:
-    """Return the tree with looks in it; the given one is changed."""
+    """Return the tree with the calls inserted; the given tree is changed."""
     return _Looks().visit(tree)  # type: ignore[no-any-return]
 
 
 class _Looks(NodeTransformer):
-    """Methods are named as Jinja has it, by the node that they are for."""
+    """Methods are named as Jinja requires, by the type of node they visit."""
 
     def __init__(self) -> None:
         self._kept = 0
-        """Blocks around, whose output is kept until they end."""
+        """Number of enclosing blocks, whose output is buffered until they end."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         self.generic_visit(node)
@@ -47,7 +46,7 @@ class _Looks(NodeTransformer):
             node.nodes = [
                 one if _is_constant(one) else _filtered(one, SAY, node) for one in node.nodes
             ]
-        else:  # whoever renders looks at each piece
+        else:  # `run` checks each piece
             node.nodes = [self._said(one) for one in node.nodes]
         return node
 
@@ -67,7 +66,7 @@ class _Looks(NodeTransformer):
         return node if _is_number(node.left) or _is_number(node.right) else _kept(node)
 
     def _sum(self, node: nodes.Add) -> int:
-        """Look into what is added; return of how many values that is."""
+        """Insert calls into a sum; return how many values it adds."""
         values = 0
         for side in ("left", "right"):
             one = getattr(node, side)
@@ -94,7 +93,7 @@ class _Looks(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
         self.generic_visit(node)
         sides = [node.expr, *(one.expr for one in node.ops)]
-        # What is compared with something written in the template is as short as that.
+        # A comparison with a constant is as cheap as the constant is short.
         written = [_is_constant(one) for one in sides]
         for at, one in enumerate(node.ops):
             seeks = one.op in {"in", "notin"}
@@ -155,7 +154,7 @@ def _is_number(node: nodes.Node) -> bool:
 
 
 def _is_constant(node: nodes.Node) -> bool:
-    """Whether it is written in the template as it is."""
+    """Whether it is a constant in the template."""
     parts: Iterable[nodes.Node] = ()
     if isinstance(node, nodes.List | nodes.Tuple | nodes.Dict):
         parts = node.items

@@ -1,8 +1,8 @@
-"""Chats with images and the like: where the first of them begins in the prompt. Pure.
+"""Chats with images and the like: where the first of them is in the prompt. Pure.
 
-What engines make of an image only they know, but up to the first one a prompt is a text. Where that
-text ends is seen by rendering the chat twice: with the image, and with a word in its place. Both
-are the same until there.
+Only engines know what they make of an image, but up to the first one a prompt is text. To find
+where that text ends, two renderings of the chat are compared: with the image, and with a word in
+its place. Both are the same up to there.
 """
 
 import re
@@ -15,19 +15,19 @@ from router.identity.decoded import Json
 from router.identity.reading import Message
 from router.identity.unlike import NOT_TEXT, Unlike
 
-#: Parts that are no text, by type: what they carry, and as what engines show them to templates
-#: (vLLM renderers/chat_utils.py, `_parse_chat_message_content_part`).
+#: Parts that are not text, by type, and the type that engines show to templates (vLLM
+#: renderers/chat_utils.py, `_parse_chat_message_content_part`).
 _MEDIA = {
     "image_url": "image",
     "audio_url": "audio",
     "input_audio": "audio",
     "video_url": "video",
 }
-#: Fields of a message that has such parts: others could change how it is read.
+#: Fields allowed in a message with such parts: others could change how it is read.
 _PLAIN = frozenset(("role", "content", "name"))
-#: Stands in the place of media: a word that nobody has written.
+#: Placeholder for media: a random word that nobody else has written.
 _WORD = uuid4().hex
-#: What stands for an image in a prompt, token by token: `<|image_pad|>`, `[IMG]`.
+#: Token-like text that represents an image in a prompt: `<|image_pad|>`, `[IMG]`.
 _TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 
 
@@ -35,15 +35,15 @@ class Head(NamedTuple):
     """What is known of a prompt with media."""
 
     ids: bytes
-    """Those before the first of them, 32 bits each, lowest byte first."""
+    """Ids before the first of the media, 32 bits each, little-endian."""
     tokens: int
-    """Of the whole prompt, each of the media counted as little as it takes in the text."""
+    """Number of tokens of the whole prompt, with each of the media counted only as its text."""
     media: int
-    """How many there are."""
+    """Number of media."""
 
 
 def with_words(asked: Body) -> tuple[Body, int]:
-    """Return the same request with words in place of media, and how many. Raises Unlike."""
+    """Return the request with words in place of media, and their number. Raises Unlike."""
     messages = asked.get("messages")
     if not isinstance(messages, list):
         raise Unlike(NOT_TEXT)
@@ -60,7 +60,7 @@ def with_words(asked: Body) -> tuple[Body, int]:
 
 
 def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
-    """Return a conversation with the first `most` of its words as the media that they stand for."""
+    """Return a conversation with its first `most` words turned back into media."""
     left = iter(range(most))
     return [
         {**message, "content": [_medium(part, left) for part in message["content"]]}
@@ -73,7 +73,7 @@ def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
 def head(one: str, all_: str, none: str) -> str:
     """Return the text before the first of the media. Raises Unlike.
 
-    `one` is the prompt with only the first of them, `all_` with all, `none` with words alone.
+    `one` is the prompt with only the first of the media, `all_` with all, `none` with words only.
     """
     place = none.find(_WORD)
     if place < 0:
@@ -82,14 +82,14 @@ def head(one: str, all_: str, none: str) -> str:
     after = none[place + len(_WORD) :]
     shown = one[len(found) : len(one) - _same_end(one, after)]
     tokens = _TOKENS.findall(shown)
-    # A user may have written what stands for an image: engines could take that for the first one.
+    # A user may have written the image's token: engines could take that for the first image.
     if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
         raise Unlike(NOT_TEXT)
     return found
 
 
 def same_start(one: AnyStr, other: AnyStr) -> int:
-    """Return how many characters or bytes at their starts are the same; slices compare fast."""
+    """Return the length of the common prefix, by bisection: comparing slices is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -133,5 +133,5 @@ def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
 
 
 def _same_end(one: str, other: str) -> int:
-    """How many characters at their ends are the same."""
+    """Return the length of the common suffix."""
     return same_start(one[::-1], other[::-1])

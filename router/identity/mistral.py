@@ -1,8 +1,8 @@
-"""Mistral's way: tokens made by its own library, conversations included, without a chat template.
+"""Mistral's tokenizers: its own library tokenizes whole conversations, without a chat template.
 
 Engines use it for models in Mistral's own format (vLLM tokenizers/mistral.py and
-renderers/mistral.py; its `--tokenizer-mode mistral`), by the same library, `mistral-common`. It is
-an extra, `warmroute[mistral]`, for it brings numpy and Pillow along; no PyTorch.
+renderers/mistral.py; its `--tokenizer-mode mistral`), with the same library, `mistral-common`. It
+is an extra, `warmroute[mistral]`, because it requires numpy and Pillow; PyTorch is not needed.
 """
 
 from array import array
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 
 MistralsLibrary: TypeAlias = "MistralTokenizer[Any, Any, Any, Any, Any]"
 
-#: What is missing, where it is.
+#: The error if the library is not installed.
 NOT_INSTALLED = "Mistral's tokenizers need the extra mistral: pip install 'warmroute[mistral]'"
-#: Letters of a tool call's id that engines keep, the last ones.
+#: Characters of a tool call's id that engines keep, counted from its end.
 _ID = 9
-#: The first version of conversations that can say how much to think.
+#: First version of the conversation format that supports reasoning effort.
 _EFFORTFUL = 15
 
 
 class Mistral:
-    """Makes tokens as engines do of a model in Mistral's format."""
+    """Tokenizes as engines do for a model in Mistral's format."""
 
     name = "mistral-common"
     short = 2 << 10
     dated = False
 
     def __init__(self, library: MistralsLibrary, keywords: Mapping[str, Any]) -> None:
-        """`keywords` are those that engines give every template: of them, only one counts."""
+        """`keywords` are those that engines give every template; only `reasoning_effort` matters
+        here."""
         self._library = library
         self._effortful = int(library.version.value.lstrip("v").split("m")[0]) >= _EFFORTFUL
         self._effort = keywords.get("reasoning_effort")
@@ -66,8 +67,8 @@ class Mistral:
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
             raise Unlike("refused by Mistral's library") from None
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - as all have it
-        """Nothing is known of chats with images."""
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - the protocol's
+        """Always raises Unlike: nothing is known of chats with images."""
         raise Unlike(NOT_TEXT)
 
     def text(self, text: str, *, special: bool) -> bytes:
@@ -115,7 +116,7 @@ def mistrals_library(path: Path) -> MistralsLibrary:
 
 
 def _check_end(chat: Chat) -> None:
-    """Engines refuse what would be both the end of an answer and the begin of one."""
+    """Raise Unlike if the chat both continues an answer and starts one, which engines refuse."""
     answered = chat.messages[-1]["role"] == "assistant"
     if chat.add_generation_prompt and (answered or chat.continue_final_message):
         raise Unlike("continues and begins a message")
@@ -124,7 +125,7 @@ def _check_end(chat: Chat) -> None:
 
 
 def _message(given: Json, read: Message) -> Message:
-    """The message as the library is given it; what it does not know is left out."""
+    """Return the message for the library, without the fields that it does not know."""
     role = read["role"]
     message: Message = {"role": role, "content": _content(given.get("content"))}
     if role == "assistant":
@@ -137,7 +138,7 @@ def _message(given: Json, read: Message) -> Message:
 
 
 def _content(given: Json) -> Json:
-    """Text, or a list of parts that are text: the library tells these two apart."""
+    """Return text, or a list of text parts: the library treats these two differently."""
     if given is None or isinstance(given, str):
         return given
     if not all(isinstance(one, dict) and one.get("type") == "text" for one in given):
@@ -146,5 +147,5 @@ def _content(given: Json) -> Json:
 
 
 def _call(given: Message) -> Message:
-    # Engines have read the arguments by now (vLLM chat_utils.py, `_postprocess_messages`).
+    # Engines have parsed the arguments before this (vLLM chat_utils.py, `_postprocess_messages`).
     return {**with_arguments(given), "id": given["id"][-_ID:]}

@@ -1,14 +1,14 @@
-"""A part of a message, as far as a prompt's bytes want it."""
+"""A part of a message, with the fields that a prompt's canonical bytes depend on."""
 
 import msgspec
 
 
 class Part(msgspec.Struct):
-    """Text, if it has any and nothing else."""
+    """One part. It is text if it has text and none of the other fields."""
 
     type: str = "text"
     text: str | None = None
-    # Fields that make something else of it, whatever its type.
+    # Fields that make it something other than text, whatever its type.
     image_url: msgspec.Raw = msgspec.Raw()
     input_audio: msgspec.Raw = msgspec.Raw()
     audio_url: msgspec.Raw = msgspec.Raw()
@@ -19,6 +19,6 @@ class Part(msgspec.Struct):
 
     @property
     def is_text(self) -> bool:
-        """Whether there is nothing but its text."""
+        """Whether it is nothing but text."""
         media = (self.image_url, self.input_audio, self.audio_url, self.video_url)
         return self.text is not None and not any((*media, self.file, self.source, self.uuid))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from router.identity.decoded import Json
 from router.identity.unlike import NOT_TEXT, Unlike
 
-#: Parts that are text, and where they keep it.
+#: Types of parts that are text, and the field that holds it.
 _TEXTS = {
     "text": "text",
     "refusal": "refusal",
@@ -14,15 +14,15 @@ _TEXTS = {
     "input_text": "text",
     "output_text": "text",
 }
-#: Kinds for which engines have a model.
+#: Kinds for which engines have a pydantic model.
 _MODELLED = frozenset(("text", "refusal", "thinking"))
-#: Kinds that say nothing where their text is null.
+#: Kinds that are skipped if their text is null.
 _NULLABLE = frozenset(("text", "refusal"))
-#: Fields that engines know, of parts of any kind; others reach the template.
+#: Fields that engines know, for parts of any kind; all others reach the template.
 _KNOWN = frozenset(
     ("closed", "data", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type")
 )
-#: Fields that may turn a part into something else than text.
+#: Fields that may make a part something other than text.
 _ELSE = frozenset(
     (
         "audio_embeds",
@@ -37,7 +37,7 @@ _ELSE = frozenset(
         "video_url",
     )
 )
-#: The kind of a part that is no more than a string.
+#: The kind of a part that is a bare string.
 BARE = "a string"
 
 
@@ -46,11 +46,11 @@ class Part(NamedTuple):
 
     kind: str
     text: str | None
-    """None if it is to be passed over."""
+    """None if the part is to be skipped."""
     more: Mapping[str, Any] = {}
     """Fields that engines do not know."""
     proper: bool = True
-    """There is a model for parts of its kind, and it takes this one."""
+    """Whether engines have a model for this kind, and it accepts this part."""
 
 
 def read_parts(content: Json) -> tuple[list[Part], int]:
@@ -88,7 +88,7 @@ def _part(one: Json) -> tuple[Part, int]:
 
 
 def _marked(one: Mapping[str, Any]) -> int | None:
-    """How many fields a mark for caching adds; None if it is none."""
+    """Return how many fields a cache mark adds; None if it is not valid."""
     if "prompt_cache_breakpoint" not in one:
         return 0
     mark = one["prompt_cache_breakpoint"]

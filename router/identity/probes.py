@@ -1,6 +1,7 @@
-"""What we and a worker both tokenize, to see whether we say the same. Texts of our own.
+"""Prompts that both the router and a worker tokenize, to compare the results.
 
-Each is the body of a request, as a client would send it and as `/tokenize` takes it too.
+The texts are our own. Each probe is the body of a request as a client would send it, which
+`/tokenize` takes too.
 """
 
 import struct
@@ -46,18 +47,18 @@ _CALL = {
 
 
 class Probe(NamedTuple):
-    """One of them."""
+    """One probe."""
 
     name: str
-    """Names it in logs."""
+    """The probe's name in logs."""
     endpoint: Endpoint
-    """That the body is a request to."""
+    """The endpoint that the body is for."""
     body: dict[str, object]
-    """Without a model's name."""
+    """The request's body, without a model's name."""
 
 
 def square(side: int) -> dict[str, object]:
-    """A part that is an image, of one colour."""
+    """Return an image part: a square of one colour."""
     row = b"\0" + b"\x80\x90\xa0" * side
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(row * side)), (b"IEND", b""))
@@ -91,7 +92,7 @@ _TOOL_TALK = (
     _says("tool", '{"celsius": 21.5, "sky": "klar"}', tool_call_id="call00001"),
 )
 
-#: A chat that goes on until an image comes: only what is before it is compared.
+#: A chat that ends with an image: only what comes before the image is compared.
 IMAGE = _chat(
     "image",
     _says("system", _SYSTEM),
@@ -100,7 +101,7 @@ IMAGE = _chat(
 )
 
 TOOLS = _chat("tools", _ASKS, tools=[_WEATHER])
-#: The same chat without them.
+#: The same chat without tools.
 NO_TOOLS = _chat("without tools", _ASKS)
 
 PROBES: tuple[Probe, ...] = (

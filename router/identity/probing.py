@@ -1,4 +1,4 @@
-"""What engines find out of a chat template by rendering it, for the Messages API.
+"""Properties of a chat template that engines detect by rendering it, for the Messages API.
 
 vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
 `_probe_disabled_thinking_effort`.
@@ -16,28 +16,28 @@ from router.identity.unlike import Unlike
 from router.identity.watch import Watch
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
-#: Characters of what a template says to four words.
+#: Longest output for four words, in characters.
 _LONGEST = 1 << 20
 
 
 def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> bool:
-    """Whether a template refuses system messages after the first; then they are made one.
+    """Whether a template refuses system messages after the first, so that they have to be merged.
 
-    Asked in an environment that lacks most of what templates are else given; so one that needs
-    that refuses, too. One that takes long counts as one that refuses.
+    As in the engine, this is tested in an environment without most of what templates usually get,
+    so a template that needs that counts as refusing. One that takes too long does too.
     """
     said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
     try:
         environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         keywords = {"messages": said, "add_generation_prompt": False}
         run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
-    except Exception:  # noqa: BLE001 - of others than Jinja's an engine would not even start
+    except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
         return True
     return False
 
 
 def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
-    """Return the effort that stands for "do not think": `low` where `none` changes nothing."""
+    """Return the effort to use for "do not think": `low` if `none` changes nothing."""
     nothing = _said(template, keywords, "none")
     if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
         return "low"

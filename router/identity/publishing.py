@@ -1,7 +1,7 @@
-"""What is known of tokens, handed to those who make prompts and to those who send them.
+"""Publishes what is known of tokens to the pools' prompts and to the workers.
 
-Of one source at a time where only that has changed: a router may have hundreds, and everybody's
-streams wait meanwhile.
+If only one source has changed, only that one is published: a router may have hundreds, and all
+streams would wait meanwhile.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,15 +27,15 @@ class Publishing:
     def __init__(
         self, fleet: Fleet, inquiries: Inquiries, forwards: Callable[[Case], bool]
     ) -> None:
-        """`forwards` tells whether token ids are to be sent along, where workers take them."""
+        """`forwards` tells whether token ids are to be sent to workers that accept them."""
         self._fleet = fleet
         self._inquiries = inquiries
         self._forwards = forwards
         self.serving = Serving()
-        """Replaced as a whole when cases, workers or their models are others."""
+        """Replaced as a whole when cases, workers or their models change."""
 
     def all(self, *, busy: bool) -> None:
-        """Publish everything; while it is `busy` looking, nothing is said of what is not there."""
+        """Publish everything; while searches are running (`busy`), do not log what is missing."""
         for pool in self._fleet.pools:
             cases = self.serving.of_pool(pool.name)
             known: dict[str, Known] = {}
@@ -49,7 +49,7 @@ class Publishing:
                 self._tell_worker(worker)
 
     def one(self, case: Case, *, busy: bool) -> None:
-        """Publish a case of which more is known now."""
+        """Publish one case that has changed."""
         self._decide(case, busy=busy)
         for pool in self._fleet.pools:
             if pool.name == case.pool:
@@ -66,7 +66,7 @@ class Publishing:
             tell(case)
 
     def _known(self, case: Case) -> dict[str, Known]:
-        """Models whose tokens are computed here."""
+        """Return the models whose tokens are computed here."""
         if not case.trusted or case.volume is None:
             return {}
         exact, forward = case.volume.exact, self._forwards(case)
@@ -74,7 +74,7 @@ class Publishing:
         return {name: Known(said, exact, forward, *rest) for name, said in case.models.items()}
 
     def _asked(self, case: Case) -> dict[str, Asked]:
-        """Models whose tokens their workers are asked for."""
+        """Return the models whose tokens are asked of their workers."""
         if not case.trusted or case.volume is not None:
             return {}
         return {
@@ -87,7 +87,7 @@ class Publishing:
         return Elsewhere(self._inquiries, model, workers, partial(self._left_out, pool, model))
 
     def _tokenizing(self, pool: str, model: str) -> list[Worker]:
-        """Ready workers that serve a model and have `/tokenize`."""
+        """Return the ready workers that serve a model and answer `/tokenize`."""
         case = self.serving.of_model(pool, model)
         if case is None:
             return []
@@ -98,18 +98,18 @@ class Publishing:
         ]
 
     def _left_out(self, pool: str, model: str) -> bool | None:
-        """Whether its workers leave out tools of which none may be chosen."""
+        """Return whether its workers leave out tools with `tool_choice: none`."""
         case = self.serving.of_model(pool, model)
         return None if case is None else case.left_out
 
     def _tell_worker(self, worker: Worker) -> None:
-        """It is sent ids only if it takes them for all its models: it is told so as a whole."""
+        """Mark whether the worker is sent ids: only if it accepts them for all of its models."""
         mine = self.serving.of_worker(worker)
         worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
 
 
 def _hand(pool: Pool, known: dict[str, Known], asked: dict[str, Asked]) -> None:
-    """Replaced only by something else: others may be reading it."""
+    """Replace a pool's mappings only if they have changed, as others may be reading them."""
     if known != pool.prompts.known:
         pool.prompts.known = known
     if _identities(asked) != _identities(pool.prompts.asked):

@@ -1,10 +1,10 @@
-"""How engines read the messages of a chat request: what they take, and in what order its fields.
+"""How engines read the messages of a chat: what they accept, and the order of the fields.
 
 vLLM has two models of a message: OpenAI's for its role, and one of its own that takes any role. It
-takes the one that knows more of the message's fields, those of parts and tool calls included, and
-OpenAI's where both know as many; that one knows fewer kinds of parts. Fields that a model knows
+uses the one that knows more of the message's fields, including those of parts and tool calls, and
+OpenAI's if both know equally many; OpenAI's knows fewer kinds of parts. Fields that the model knows
 come first, in its order, then the others. (Its renderers/chat_utils.py,
-`ChatCompletionMessageParam`; the choice is pydantic's, of a union.)
+`ChatCompletionMessageParam`; the choice is pydantic's, for a union.)
 """
 
 from collections.abc import Mapping
@@ -30,23 +30,23 @@ _OWN = _SPOKEN | {"tool_call_id", "tool_calls", "reasoning", "tools", "task"}
 #: Kinds of parts that OpenAI's models know.
 _KINDS = {"assistant": frozenset(("text", "refusal"))}
 _TEXT = frozenset(("text",))
-#: Fields that are strings, or null.
+#: Fields that must be strings or null.
 _NULLABLE = ("tool_call_id", "reasoning", "refusal")
-#: Fields that are strings if they are there.
+#: Fields that must be strings if present.
 _STRINGS = ("name", "task")
-#: Objects in an assistant's message, and what they need.
+#: Objects in an assistant's message, and their required fields.
 _INNER = {"audio": ("id",), "function_call": ("arguments", "name")}
-#: Fields of a tool call, and of its function, that are counted.
+#: Number of fields counted for a tool call and its function.
 _IN_CALL = 5
 
 Message = dict[str, Any]
 
 
 def read(messages: Json) -> list[Message]:
-    """Return what an engine reads of decoded messages, which are not changed. Raises Unlike.
+    """Return decoded messages as an engine reads them; they are not changed. Raises Unlike.
 
-    `content` is a list of `Part`, or a text where a message has no more than that; of other fields
-    only those are there that were given.
+    `content` is a list of `Part`, or a string if the message has only a role and a string. Other
+    fields are included only if given.
     """
     if not isinstance(messages, list) or not messages:
         raise Unlike("no messages")
@@ -54,7 +54,7 @@ def read(messages: Json) -> list[Message]:
 
 
 def _message(given: Json) -> Message:
-    # Nearly all are this plain, and both models take them.
+    # Nearly all messages are this plain, and both models accept them.
     if isinstance(given, dict) and given.keys() == _PLAIN:
         role, content = given["role"], given["content"]
         if isinstance(role, str) and isinstance(content, str):
@@ -93,7 +93,7 @@ def _other(given: Json) -> Message:
 
 
 def renamed(given: Message) -> Message:
-    """Return a message with its thoughts under their name of today, not `reasoning_content`."""
+    """Return a message with `reasoning_content` renamed to `reasoning`, its current name."""
     if "reasoning_content" not in given:
         return given
     message = dict(given)
@@ -104,7 +104,7 @@ def renamed(given: Message) -> Message:
 
 
 def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
-    """How many fields OpenAI's model knows; None if it does not take the message."""
+    """Return how many fields OpenAI's model knows; None if it does not accept the message."""
     fields = _THEIRS.get(role)
     if fields is None or not _taken_by_openai(role, message):
         return None
@@ -156,7 +156,7 @@ def _call(given: Json) -> Message:
 
 
 def _tools(given: Json) -> tuple[list[Tool] | None, int]:
-    """The tools of a developer's message, and how many of their fields are known."""
+    """Return the tools of a developer message, and how many of their fields are known."""
     if given is None:
         return None, 0
     if not isinstance(given, list):

@@ -1,11 +1,11 @@
-"""Whether a pool's workers count other tokens than we do, and when to look into it. Pure."""
+"""Whether a pool's workers count other tokens than the router, and when to check why. Pure."""
 
-#: Seconds between two looks: doubled each time, up to an hour.
+#: Seconds between two checks; doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 60.0, 3600.0
 
 
 class Recount:
-    """Of one pool: workers may count otherwise for good, which needs no look each time."""
+    """The state of one pool. Some workers always count differently, so checks become rarer."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -13,9 +13,10 @@ class Recount:
         self._pause = FIRST_S
 
     def is_due(self, count: int, now: float) -> bool:
-        """Whether there are more prompts with another `count` than before, and it is time."""
+        """Whether to check: `count`, the number of miscounted prompts, has grown, and it is
+        time."""
         if count <= self._seen:
-            self._seen = count  # another strategy has begun to count anew
+            self._seen = count  # another strategy has restarted the count
             return False
         if now < self._due:
             return False

@@ -1,7 +1,8 @@
-"""A worker's own tokenizer: `/tokenize`, as vLLM has it.
+"""A worker's own tokenizer: `/tokenize`, as in vLLM.
 
-Asking is exact by definition and needs nothing here, but takes a round trip to a busy engine for
-every prompt, and that as long as its tokenizing takes: it is for agreement, and a last resort.
+Its answer is exact by definition and needs nothing installed here. But it costs every prompt a
+round trip to a busy engine plus its time to tokenize, so it is used to check agreement and as a
+last resort.
 """
 
 from array import array
@@ -16,18 +17,18 @@ from router.worker import Worker
 PATH = "/tokenize"
 #: Seconds that a worker may take for one answer.
 PATIENCE_S = 5.0
-#: What is answered where there is no such path, or none for us.
+#: Status codes if there is no such path, or access to it is denied.
 _NOT_SERVED = frozenset((401, 403, 404, 405, 501))
-#: The worker would not take such a request either.
+#: Status codes of a prompt that the worker would refuse as a real request too.
 _REFUSED = frozenset((400, 422))
 
 
 class NoTokenizer(Exception):
-    """The worker has no `/tokenize` for us; says how it told us."""
+    """The worker has no `/tokenize` for us; the message says how it answered."""
 
 
 class Refused(Exception):
-    """The worker has one, but refuses this prompt."""
+    """The worker has `/tokenize`, but refuses this prompt."""
 
 
 class _Tokens(msgspec.Struct):
@@ -44,7 +45,7 @@ async def tokenize(
     body: Mapping[str, object],
     patience: float = PATIENCE_S,
 ) -> bytes:
-    """Return the worker's ids of a request's body, 32 bits each, lowest byte first.
+    """Return the worker's ids for a request's body, 32 bits each, little-endian.
 
     Raises NoTokenizer, Refused, NoAnswer.
     """
@@ -65,9 +66,9 @@ async def tokenize(
 async def answers(
     inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
 ) -> dict[str, bytes]:
-    """Return the worker's ids of the probes of these names, or of all; of those it does not refuse.
+    """Return the worker's ids for the named probes, or all; without those that it refuses.
 
-    One after the other: a worker has better things to do. Raises NoTokenizer, NoAnswer.
+    Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, NoAnswer.
     """
     found: dict[str, bytes] = {}
     for probe in PROBES:

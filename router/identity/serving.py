@@ -1,4 +1,4 @@
-"""Which workers serve the models of which source, looked up once for every change. Pure."""
+"""Which workers serve the models of which source, computed once per change. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from router.worker import Worker
 
 
 class Serving:
-    """As it was when it was made, but for who is ready."""
+    """A snapshot, except for which workers are ready."""
 
     def __init__(self, pools: Iterable[Pool] = (), cases: Iterable[Case] = ()) -> None:
         self._pools: dict[str, list[Case]] = {}
@@ -38,13 +38,13 @@ class Serving:
         return self._models.get((pool, model))
 
     def of_worker(self, worker: Worker) -> Sequence[Case]:
-        """Return the sources of all that a worker serves."""
+        """Return the sources of all models that a worker serves."""
         return self._cases.get(worker, ())
 
     def workers(self, case: Case) -> Sequence[Worker]:
-        """Return all that serve its models."""
+        """Return all workers that serve its models."""
         return self._workers.get(case, ())
 
     def ready(self, case: Case) -> list[Worker]:
-        """Return those of them that are ready now."""
+        """Return those workers that are ready now."""
         return [worker for worker in self.workers(case) if worker.ready]

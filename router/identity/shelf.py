@@ -1,6 +1,6 @@
-"""Tokenizers in use: one for equal files, however many models and pools share it.
+"""The tokenizers in use: one for equal files, however many models and pools share it.
 
-Nothing here keeps them: what nobody uses any more is gone.
+The shelf holds only weak references, so a tokenizer that is no longer used is freed.
 """
 
 import json
@@ -28,14 +28,14 @@ from router.identity.templated import Templated
 from router.identity.trial import Opened, opened
 from router.identity.volume import OpenedLibrary, Volume
 
-#: Bytes read at once for a hash.
+#: Bytes read at a time for a hash.
 _CHUNK = 1 << 20
-#: Seconds that one thread waits for another that opens the same.
+#: Seconds that one thread waits for another that opens the same files.
 PATIENCE_S = 120.0
 
 
 class Shelf:
-    """Opens folders. May be used by several threads; they wait for those that open the same."""
+    """Opens folders. May be used by several threads; those that open the same files take turns."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -50,11 +50,11 @@ class Shelf:
         keywords: Mapping[str, Any] | None = None,
         mode: str = "auto",
     ) -> Volume:
-        """Read a model's folder, or take what was read of an equal one. Raises BadFolder.
+        """Read a model's folder, or reuse what was read from an equal one. Raises BadFolder.
 
-        `template` is the file of a chat template in place of the model's own, `keywords` are those
-        that engines give every template, `mode` is how they tokenize: `hf`, `mistral`, or `auto`,
-        as the folder is. Takes a second for a large tokenizer.
+        `template` is the file of a chat template that replaces the model's own. `keywords` are
+        those that engines give every template. `mode` is how engines tokenize: `hf`, `mistral`, or
+        `auto`, which depends on the folder. Takes a second for a large tokenizer.
         """
         files = _hashes(path)
         text = _template(template)
@@ -87,9 +87,10 @@ class Shelf:
 
     @contextmanager
     def _turn(self, key: str, path: Path) -> Iterator[None]:
-        """Let one thread at a time open what has that key. Raises BadFolder.
+        """Let one thread at a time open the files with that key. Raises BadFolder.
 
-        One that never ends, with a template that does not, keeps nobody from opening others.
+        A thread that never finishes, because its template does not, blocks only those with the same
+        key.
         """
         with self._lock:
             turn = self._opening.setdefault(key, Lock())
@@ -119,7 +120,7 @@ def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any])
 
 
 def _hashes(path: Path) -> dict[str, str]:
-    """The hash of every file that counts, by name. Raises BadFolder."""
+    """Return the hash of every relevant file, by name. Raises BadFolder."""
     try:
         files = {file for pattern in PATTERNS for file in path.glob(pattern) if file.is_file()}
         check_sizes(files)

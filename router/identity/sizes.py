@@ -1,19 +1,19 @@
-"""How much a request may hold to be read, so that whoever reads it holds the interpreter briefly.
+"""Limits on a request's content, so that decoding it holds the GIL only briefly.
 
-What decodes or writes JSON, in C, lets nobody else in until it has ended, in a thread too.
+Decoding and encoding JSON in C blocks all other threads until it ends, even if done in a thread.
 """
 
 from router.identity.unlike import Unlike
 
-#: Objects and lists in a request; `ENTRIES` entries of lists or objects, or as many commas of
-#: text, count as much as one. All of them together are read in some hundredths of a second.
+#: Most objects and lists in a request. `ENTRIES` entries of lists or objects, or as many commas in
+#: text, count as one. The maximum takes some hundredths of a second to read.
 THINGS, ENTRIES = 1 << 18, 4
-#: Bytes that are looked at at once.
+#: Bytes scanned at a time.
 _SLICE = 1 << 20
 
 
 def check_things(json: bytes) -> None:
-    """Refuse what holds too many things, before it is decoded. Raises Unlike."""
+    """Raise Unlike if a body holds too many objects, lists and entries, before it is decoded."""
     if len(json) <= THINGS:
         return
     things = 0.0

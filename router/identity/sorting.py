@@ -1,4 +1,4 @@
-"""Which models of which pool need which source of tokenizers."""
+"""Which models of each pool need which tokenizer source."""
 
 from collections.abc import Mapping
 
@@ -12,22 +12,22 @@ from router.settings_identity import TokenizerSettings
 from router.worker import Worker
 
 Cases = dict[tuple[str, Wanted], Case]
-"""By pool and source."""
+"""Cases by pool and source."""
 
 _NEEDED = "nothing else is known, and the strategy needs them"
 
 
 class Sorting:
-    """Sorts a fleet's models by where their tokenizers come from."""
+    """Groups a fleet's models by the source of their tokenizer."""
 
     def __init__(self, fleet: Fleet, finding: Finding) -> None:
         self._fleet = fleet
         self._finding = finding
 
     def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
-        """Return the cases there are now, by the settings of each pool; those of `before` stay.
+        """Return the current cases by the pools' settings; those in `before` are kept.
 
-        Begins to look for what is new, and forgets what nobody wants any more.
+        Starts searches for new sources, and forgets those no longer needed.
         """
         cases: Cases = {}
         for pool in self._fleet.pools:
@@ -39,7 +39,7 @@ class Sorting:
         return cases
 
     def look(self, case: Case) -> None:
-        """Take what the search has brought; what was missing is looked for when it is time."""
+        """Take the result of a case's search; repeat a failed search when it is due."""
         if case.missing is not None:
             self._finding.look(case.missing)
         if case.wanted.kind not in {Kind.FOLDER, Kind.HUB}:
@@ -52,7 +52,7 @@ class Sorting:
 
     @property
     def may_ask(self) -> bool:
-        """Whether a search's end may mean that workers are to be asked."""
+        """Whether the end of a search may mean that workers are to be asked."""
         return any(map(_needs_tokens, self._fleet.pools))
 
     def _sort_pool(
@@ -69,7 +69,7 @@ class Sorting:
             if not self._fleet.answers_for(name, pool):
                 continue
             found, missing = self._origin(pool, settings, name, worker)
-            if found not in told:  # adapters, of which there are many, have their model's
+            if found not in told:  # the many adapters share their base model's
                 told[found] = Wanted.told(found, settings)
             key = (pool.name, told[found])
             if key not in cases:
@@ -82,10 +82,10 @@ class Sorting:
     def _origin(
         self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
     ) -> tuple[Origin, Wanted | None]:
-        """Where to look, and what was missing where workers are asked in place of it.
+        """Return where to look, and what was missing if workers are asked instead.
 
-        That is a last resort, and only for those who cannot do without: to ask for every prompt
-        costs more than most strategies gain by it.
+        Asking workers is a last resort, for strategies that cannot do without tokens: for most,
+        asking for every prompt costs more than it gains.
         """
         found = origin(settings.source, name, worker.models)
         if settings.source != "auto" or not _needs_tokens(pool):
@@ -101,11 +101,11 @@ def _needs_tokens(pool: Pool) -> bool:
 
 
 def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
-    """Every model with a worker that tells what it is; adapters last.
+    """Return every model with a worker that says what it is; adapters last.
 
-    Where workers differ on that, one that says what was `held` so far counts, by name, else the
-    first one: so what was learned lasts as long as anybody has that model. Agreement tells the
-    rest.
+    If workers differ about a model, one that says what was `held` so far is preferred, else the
+    first: what was learned stays valid as long as any worker has that model. The comparison of
+    tokens finds the others.
     """
     found: dict[str, Worker] = {}
     holding: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where the tokenizer of a model is to be looked for, as settings and workers tell. Pure."""
+"""Where to look for a model's tokenizer, according to the settings and the workers. Pure."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,44 +7,44 @@ from typing import Any, NamedTuple
 from router.identity.hub import is_hub_id
 
 Described = Mapping[str, Mapping[str, Any]]
-"""A worker's models by name, as its `/v1/models` describes each."""
+"""A worker's models by name, each as described by its `/v1/models`."""
 
 Fingerprint = Mapping[str, tuple[str | None, str | None]]
-"""As much of it as counts here: of each model what it was loaded from, and its base."""
+"""The part of `Described` that matters here: what each model was loaded from, and its base."""
 
 _SAID = "the settings say so"
 
 
 class Kind(StrEnum):
-    """What kind of source it is."""
+    """The kind of a source."""
 
     FOLDER = "folder"
     HUB = "hub"
     WORKER = "worker"
     TEXT = "text"
-    """There is none: prompts are keyed by their text."""
+    """No source: prompts are keyed by their text."""
 
 
 class Origin(NamedTuple):
-    """One source."""
+    """A tokenizer source."""
 
     kind: Kind
     name: str = ""
-    """The folder's path, or the hub id; of workers, what they have loaded."""
+    """The folder's path, or the hub id; for workers, what they have loaded."""
     why: str = ""
-    """Why this one."""
+    """Why this source was chosen."""
     told: bool = False
-    """The settings name it: that it is not there is a mistake."""
+    """Whether the settings name it, in which case its absence is a mistake."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".strip()
 
 
 def origin(source: str, model: str, described: Described) -> Origin:
-    """Return where to look for the tokenizer of `model`, which a worker has so `described`.
+    """Return where to look for the tokenizer of `model`, which a worker has `described`.
 
-    `source` is that of the settings. With `auto` it is where the engine has its weights from: what
-    it loaded has its tokenizer beside them. An adapter has its base model's.
+    `source` is the setting. With `auto`, it is where the engine loaded the weights from, as the
+    tokenizer lies beside them. An adapter uses its base model's.
     """
     if source == "bytes":
         return Origin(Kind.TEXT, why=_SAID)
@@ -61,17 +61,18 @@ def origin(source: str, model: str, described: Described) -> Origin:
 
 
 def at_workers(model: str, described: Described, why: str) -> Origin:
-    """Return that workers are to be asked: equal models make equal tokens."""
+    """Return the origin for asking workers: equal models make equal tokens."""
     return Origin(Kind.WORKER, _root(model, described) or model, why)
 
 
 def identity(model: str, described: Described) -> str:
-    """Return what stands for the model in keys: equal where engines share blocks, else not.
+    """Return the model's name in keys: equal for models that share blocks in the engine, else not.
 
-    A base model may be served by many names. Engines name blocks by their tokens alone, so all its
-    names share them: what it was loaded from stands for it. An adapter's blocks are its own, and
-    engines know it by the name it is served by (one adapter loaded twice shares nothing): so that
-    name counts, and also what it was loaded from, as names are given again to other adapters.
+    A base model may be served under many names. Engines name blocks by their tokens alone, so all
+    these names share blocks, and what the model was loaded from identifies it. An adapter has
+    blocks of its own, and engines know it by the name it is served under (an adapter loaded twice
+    shares nothing). So that name counts, and also what it was loaded from, as names are reused for
+    other adapters.
     """
     found = described.get(model, {})
     root, parent = _text(found, "root"), _text(found, "parent")
@@ -81,17 +82,17 @@ def identity(model: str, described: Described) -> str:
 
 
 def is_adapter(model: str, described: Described) -> bool:
-    """Whether the model is an adapter of another one."""
+    """Whether the model is an adapter."""
     return _text(described.get(model, {}), "parent") is not None
 
 
 def fingerprint(described: Described) -> Fingerprint:
-    """Return what has to be looked at again when it is another one."""
+    """Return the part of a description whose change requires a new check."""
     return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
 
 
 def loaded(found: Fingerprint) -> Mapping[str, str | None]:
-    """Return what its models that are no adapters were loaded from: that tells their tokens."""
+    """Return what its base models were loaded from, which determines their tokens."""
     return {name: root for name, (root, parent) in found.items() if parent is None}
 
 
@@ -102,14 +103,14 @@ def _named(name: str, why: str) -> Origin | None:
 
 
 def _root(model: str, described: Described) -> str | None:
-    """What its base model was loaded from."""
+    """Return what the model, or an adapter's base model, was loaded from."""
     found = described.get(model, {})
     parent = _text(found, "parent")
     if parent is None:
         return _text(found, "root")
     if parent in described and parent != model:
         return _text(described[parent], "root")
-    # vLLM repeats what the adapter says its base is, which may be any name of that, or none.
+    # vLLM repeats the base named by the adapter, which may be any of its names, or none.
     bases = {_text(one, "root") for one in described.values() if _text(one, "parent") is None}
     return bases.pop() if len(bases) == 1 else None
 

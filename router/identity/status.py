@@ -1,4 +1,4 @@
-"""What operators are shown of tokenizers."""
+"""What operators are shown about tokenizers."""
 
 from typing import Literal, Self
 
@@ -8,7 +8,7 @@ from router.shown import Shown
 
 
 class DifferenceStatus(Shown):
-    """The first token that is another one at a worker."""
+    """The first token that a worker makes differently."""
 
     probe: str
     """Which of our texts."""
@@ -22,7 +22,7 @@ class DifferenceStatus(Shown):
 
     @classmethod
     def of(cls, found: Difference) -> Self:
-        """As it was found."""
+        """Return the form in which a difference is shown."""
         return cls(**{name: getattr(found, name) for name in cls.model_fields})
 
 
@@ -37,7 +37,7 @@ class TokenizerWorkerStatus(Shown):
 
     @classmethod
     def of(cls, name: str, asked: Asked) -> Self:
-        """As it was judged."""
+        """Return the form in which a worker's result is shown."""
         state, why, found = asked.verdict.state, asked.verdict.why, asked.verdict.difference
         difference = DifferenceStatus.of(found) if found else None
         return cls(name=name, state=state, why=why, difference=difference)
@@ -64,7 +64,7 @@ class TokenizerStatus(Shown):
 
     @classmethod
     def of(cls, case: Case) -> Self:
-        """As it is now."""
+        """Return the form in which a source is shown."""
         volume = case.volume
         return cls(
             pool=case.pool,

@@ -1,7 +1,8 @@
-"""Whether a worker takes a chat's token ids along with it.
+"""Whether a worker accepts a chat's token ids with the request.
 
-There is no list of versions here: an engine that knows the field refuses an empty list by its name,
-before anything is computed. One that does not passes it over, and answers with one token.
+Engines are tested, not matched against versions: one that knows the field refuses an empty list,
+naming the field, before anything is computed. One that does not know it ignores it and answers with
+one token.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ _decode = msgspec.json.Decoder(_Refusal).decode
 
 
 async def takes_ids(inquiries: Inquiries, worker: Worker, model: str) -> bool:
-    """Ask it once; False too if it does not answer."""
+    """Ask a worker once; False also if it does not answer."""
     chat: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": "Hello!"}],

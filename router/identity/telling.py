@@ -1,4 +1,4 @@
-"""What the log says of tokenizers: each thing once, and again when it is another one."""
+"""Log lines about tokenizers: each thing is logged once, and again when it changes."""
 
 import logging
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from router.identity.case import Case
 
 log = logging.getLogger("warmroute.tokenizers")
 
-#: Models named in one line.
+#: Most models named in one line.
 NAMED = 3
 
 
 def tell(case: Case) -> None:
-    """Say which source was taken and why, once that is known, and when it has changed."""
+    """Log which source is used and why, once that is known, and when it has changed."""
     sentence = case.sentence()
     if sentence == case.told or (case.can_be_known and not case.asked):
         return
@@ -23,7 +23,7 @@ def tell(case: Case) -> None:
 
 
 def tell_of(case: Case, worker: str) -> None:
-    """Say how a worker differs, once; and when it does not any more."""
+    """Log how a worker differs, once, and when it no longer does."""
     difference = case.asked[worker].verdict.difference
     if difference == case.differences.get(worker):
         return
@@ -44,7 +44,7 @@ def tell_of(case: Case, worker: str) -> None:
 
 
 def tell_recount(pool: str, count: int) -> None:
-    """Say that workers count other tokens."""
+    """Log that workers count other tokens."""
     log.warning(
         "pool %s: workers report other token counts than the router, %d times by now;"
         " their tokenizers are checked again",

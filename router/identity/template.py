@@ -1,8 +1,8 @@
 """A model's chat template: conversation in, text out, as Transformers renders it.
 
 Templates are programs. They come from the model folders that the operator named, never from a
-request, and run in Jinja's immutable sandbox: no attributes that lead out, no changing of what they
-are given, `range` bounded; `bounds` limits what they may cost. What they say stays the same.
+request. They run in Jinja's immutable sandbox: no attributes that lead outside, no changes to their
+input, a bounded `range`. `bounds` limits their cost. None of this changes their output.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,12 @@ from router.identity.environment import make_environment
 from router.identity.unlike import Unlike
 from router.identity.watch import WATCH, Watch
 
-#: What Python raises where a template is nested deeper than it can compile.
+#: What Python raises if a template is nested too deeply to compile.
 TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)
 #: Seconds that one rendering may take.
 PATIENCE_S = 2.0
-#: Keywords that lead elsewhere than into the template: engines refuse them, or take them for
-#: something that only they can know.
+#: Keywords that do not just reach the template: engines refuse them, or use them for something that
+#: only they can know.
 _REFUSED = frozenset(
     (
         "chat_template",
@@ -42,7 +42,7 @@ _REFUSED = frozenset(
         WATCH,
     )
 )
-#: Keywords that engines take for themselves: templates never see them.
+#: Keywords that engines use themselves: templates never see them.
 _SWALLOWED = frozenset(
     (
         "add_generation_prompt",
@@ -64,13 +64,13 @@ class ChatTemplate:
         self.text = text
         environment = make_environment()
         self._template = environment.compiled(text)
-        # What can be said of a template is said of it as it was written, not as it is bounded.
+        # The template is analysed as written, not as changed by `bounds`.
         tree = environment.parse(text)
         self.wants_parts = wants_parts(tree)
-        """Contents are lists of parts, not texts."""
+        """Whether contents are to be lists of parts, not texts."""
         self._variables = meta.find_undeclared_variables(environment.parse(text))
         self.dated = "strftime_now" in self._variables
-        """It may write the time, which may be another one where the engine is."""
+        """Whether it may write the time, which may differ from the engine's."""
         self._special_tokens = dict(special_tokens)
         self._knows_developer = '"developer"' in text or "'developer'" in text
 
@@ -88,7 +88,7 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt's text, at most `limit` characters. Raises Unlike.
 
-        `more` are the request's own keywords; those that the template does not name are left out.
+        `more` are the request's own keywords; those not used by the template are dropped.
         """
         if continue_final_message and add_generation_prompt:
             raise Unlike("continues and begins a message")
@@ -112,7 +112,7 @@ class ChatTemplate:
         return cut(text, last) if continue_final_message else text
 
     def _named(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the keywords that reach the template."""
+        """Return the keywords that reach the template."""
         if not _REFUSED.isdisjoint(more):
             raise Unlike("odd template keywords")
         return {

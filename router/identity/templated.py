@@ -1,4 +1,4 @@
-"""The usual way: a chat template makes a text of a conversation, and the tokenizer ids of that."""
+"""The usual tokenization: a chat template renders a conversation, and a tokenizer the text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ from router.identity.tokenizer import Tokenizer
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
 
-#: Characters that a template may make of one character of the request, at most, and some more.
+#: Most characters that a template may make of one character of the request, plus a margin.
 _GROWTH, _MARGIN = 4, 1 << 20
 
 
 class Templated:
-    """Makes tokens as engines do of a model with a `tokenizer.json`."""
+    """Tokenizes as engines do for a model with a `tokenizer.json`."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Templated:
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may hold the time."""
+        """Whether prompts may contain the time."""
         return any(one is not None and one.dated for one in (self._plain, self._tooled))
 
     @property
     def short(self) -> int:
-        """Bytes of a request that may be tokenized while others wait."""
+        """Largest request, in bytes, that is tokenized on the event loop."""
         return self._tokenizer.short
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect, whose body has `size` bytes. Raises Unlike."""
+        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
         chat = self._chat(endpoint, asked)
         if chat.ids is not None:
             return packed(chat.ids)
@@ -66,14 +66,14 @@ class Templated:
         return self.text(self._rendered(template, chat, messages, size), special=chat.special)
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of such a chat with images and the like. Raises Unlike."""
+        """Return what is known of a chat with images and the like. Raises Unlike."""
         if endpoint.prompted is not Prompted.CHAT:
             raise Unlike(NOT_TEXT)
         asked, count = media.with_words(asked)
         chat = chat_of(asked)
         template = self._template(chat)
         if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
-            raise Unlike(NOT_TEXT)  # of templates that take texts, only the engine knows the place
+            raise Unlike(NOT_TEXT)  # with a template that takes texts, only the engine knows
         messages = conversation(chat.messages, parts=True)
         all_, one, none = (
             self._rendered(template, chat, media.with_media(messages, most), size)
@@ -138,10 +138,10 @@ def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
 
 
 def _more(chat: Chat) -> dict[str, Any]:
-    """Return keywords for the template: the request's, and what it implies."""
+    """Return keywords for the template: those of the request, and those that it implies."""
     more = dict(chat.keywords)
     if chat.effort is not None:
         more["reasoning_effort"] = chat.effort
         more.setdefault("enable_thinking", chat.effort != "none")
-    # Engines take these two for "not set" (vLLM renderers/params.py, `merge_kwargs`).
+    # Engines treat these two as "not set" (vLLM renderers/params.py, `merge_kwargs`).
     return {name: value for name, value in more.items() if value not in (None, "auto")}

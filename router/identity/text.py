@@ -1,7 +1,7 @@
-"""A prompt's canonical bytes, where its tokens are not known.
+"""A prompt's canonical bytes, used as its key when its tokens are not known.
 
-The same conversation gives the same bytes whatever the spacing of its JSON, and a longer one begins
-with the shorter one's.
+The same conversation gives the same bytes however its JSON is spaced, and the bytes of a longer
+conversation begin with those of a shorter one.
 """
 
 from array import array
@@ -20,18 +20,18 @@ from router.openai import Endpoint, Prompted, Request
 
 
 class _Kind(Enum):
-    """What a part is: its text, words and what they are for, or something of unknown length."""
+    """Kinds of parts: text, words with their purpose, or something of unknown length."""
 
     TEXT = auto()
     WORDS = auto()
     MEDIUM = auto()
 
 
-#: Parts of other kinds that are words too, and what they hold if they are not.
+#: Types of parts that are words too, and marks of media that such a part may contain.
 _WORDS = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking"))
 _HOLDS_MEDIA = (b'"image"', b'"document"', b"_url")
 
-#: Fields of a request that make prompts of the same words different ones.
+#: Fields of a request that make prompts different even if their words are the same.
 _APART = (
     *("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "output_config"),
     *("previous_response_id", "prompt_embeds", "reasoning", "reasoning_effort", "suffix"),
@@ -40,7 +40,7 @@ _APART = (
 
 
 def _marked(role: str) -> bytes:
-    """Return what stands before a message of that role."""
+    """Return the bytes that precede a message of that role."""
     return b"\x1e" + role.encode() + b"\x1f"
 
 
@@ -64,15 +64,16 @@ class Text:
     ) -> None:
         self.data = data
         self.tokens = tokens
-        """Counted, where it was given as token ids."""
+        """Number of tokens, if the prompt was given as token ids."""
         self.parts = parts
-        """Images and the like; in `data` they are only hashes."""
+        """Number of images and the like, of which `data` has only hashes."""
         self.plain = plain
-        """All of it is text in `data`, so `usage` tells how many bytes make a token."""
+        """Whether all of the prompt is text in `data`, so that `usage` tells how many bytes a token
+        has."""
 
 
 def canonical(endpoint: Endpoint, request: Request) -> Text:
-    """Return what makes the prompt what it is."""
+    """Return a prompt's canonical bytes."""
     match endpoint.prompted:
         case Prompted.CHAT:
             head = bytes(request.tools)
@@ -93,10 +94,10 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
 
 
 def apart(endpoint: Endpoint, request: Request) -> str:
-    """Return what sets the prompt apart from others of the same words; nothing, of most."""
+    """Return what distinguishes the prompt from others with the same words; empty for most."""
     raws = _apart(request)
-    kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # by the engine
-    if not kept and not any(raws):  # nearly all
+    kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # remembered by the engine
+    if not kept and not any(raws):  # nearly all requests
         return ""
     found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
     if kept and _is_given(kept):
@@ -105,7 +106,7 @@ def apart(endpoint: Endpoint, request: Request) -> str:
 
 
 def measured(endpoint: Endpoint, request: Request) -> int:
-    """Return how many bytes the prompt has as it was written, or nearly so."""
+    """Return the approximate size of the prompt as written, in bytes."""
     match endpoint.prompted:
         case Prompted.CHAT | Prompted.MESSAGES:
             return sum([_length(message.content) for message in request.messages])
@@ -126,7 +127,7 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
 
 
 def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
-    """Role and content of each message, in order; anything unexpected as it was written."""
+    """Return role and content of each message, in order; anything unexpected as it was written."""
     pieces = [head]
     others = 0
     plain = True
@@ -155,8 +156,10 @@ def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
 
 
 def _items(head: bytes, raw: Raw) -> Text:
-    """The input of `/v1/responses`: items, or one text. Items that are no messages, such as calls
-    of tools, what these returned, and thoughts, are taken whole."""
+    """Return the input of `/v1/responses`: items, or one text.
+
+    Items that are not messages (tool calls, their results, reasoning) are included whole.
+    """
     items = messages(raw)
     if not items:
         return Text(head + bytes(raw), plain=False)
@@ -174,7 +177,7 @@ def _is_given(raw: Raw) -> bool:
 
 
 def _spelled(raw: Raw) -> bytes:
-    """The same value in the same bytes, whoever wrote it."""
+    """Return a JSON value in canonical form, however it was written."""
     try:
         return _sorted(_any(raw))
     except (*UNEXPECTED, ValueError, TypeError):
@@ -182,7 +185,7 @@ def _spelled(raw: Raw) -> bytes:
 
 
 def _piece(raw: Raw) -> tuple[bytes, _Kind]:
-    """Return what stands for a part of a message, and what it is."""
+    """Return the bytes that represent a part of a message, and its kind."""
     try:
         part = _part(raw)
     except UNEXPECTED:
@@ -195,7 +198,7 @@ def _piece(raw: Raw) -> tuple[bytes, _Kind]:
 
 
 def _plain(raw: Raw) -> Text:
-    """Text or token ids; of several prompts the first one decides."""
+    """Return a text or token ids; of several prompts only the first counts."""
     try:
         text = _text(raw)
     except UNEXPECTED:

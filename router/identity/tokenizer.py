@@ -1,8 +1,8 @@
-"""Text → token ids, by libraries: fastokens where it says the same as tokenizers, else tokenizers.
+"""Text to token ids: with fastokens if it agrees with tokenizers, else with tokenizers.
 
-`tokenizers` is what engines use, and so the reference. `fastokens` reads the same `tokenizer.json`
-and is ten times as fast, but is younger; it is taken only where both agree on a sample of
-everything that has been known to differ.
+`tokenizers` is what engines use, so it is the reference. `fastokens` reads the same
+`tokenizer.json` and is ten times as fast, but younger; it is used only if both agree on samples of
+everything known to differ.
 """
 
 from array import array
@@ -18,9 +18,9 @@ from router.identity.added import SPLIT, add
 from router.identity.folder import TOKENIZER, BadFolder, read_folder
 from router.identity.samples import SAMPLES
 
-#: Bytes of text and ids that fastokens may remember between special tokens.
+#: Bytes of text and ids that fastokens may cache for pieces between special tokens.
 SEGMENTS = 64 << 20
-#: Added tokens of a model that are tried.
+#: Most added tokens of a model that are tested.
 ADDED = 256
 
 
@@ -29,14 +29,14 @@ class Tokenizer(Protocol):
 
     name: str
     short: int
-    """Bytes of a request that takes hardly a millisecond when all of it is new."""
+    """Size of a request, in bytes, that takes hardly a millisecond if nothing of it is cached."""
 
     def encode(self, text: str, *, special: bool) -> bytes:
-        """Return ids as 32-bit integers, lowest byte first; with `special`, BOS and the like."""
+        """Return ids as 32-bit integers, little-endian; with `special`, BOS and the like."""
 
 
 class Reference:
-    """Hugging Face's own."""
+    """Hugging Face's `tokenizers`."""
 
     name = "tokenizers"
     short = 1 << 10
@@ -48,13 +48,13 @@ class Reference:
 
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
-        # Of its ways to tokenize, only those for batches let go of the interpreter meanwhile.
+        # Only its batch functions release the GIL.
         found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         return array("I", found[0].ids).tobytes()
 
 
 class Fast:
-    """fastokens, with a memory for the pieces between special tokens."""
+    """fastokens, with a cache for the pieces between special tokens."""
 
     name = "fastokens"
     short = 32 << 10
@@ -72,9 +72,9 @@ class Fast:
 
 
 def load(path: Path, memory: int = SEGMENTS, *, text: str | None = None) -> tuple[Tokenizer, str]:
-    """Return the faster tokenizer that can be trusted, and why it is the one. Raises BadFolder.
+    """Return the fastest tokenizer that can be trusted, and why it was chosen. Raises BadFolder.
 
-    `text` stands for the `tokenizer.json`, tokens of the configuration included.
+    `text` replaces the `tokenizer.json`, and includes the tokens of the configuration.
     """
     file, config = path / TOKENIZER, read_folder(path).config
     try:
@@ -96,7 +96,7 @@ def load(path: Path, memory: int = SEGMENTS, *, text: str | None = None) -> tupl
             other = fastokens.Tokenizer.from_file(str(file))
         fast = Fast(other, memory)
         sample = _first_difference(fast, reference, _samples(tokenizer))
-    except Exception as error:  # noqa: BLE001 - so does this one
+    except Exception as error:  # noqa: BLE001 - so does fastokens
         return reference, f"fastokens does not take it ({error})"
     if sample is not None:
         return reference, f"fastokens gives other ids, first for {sample[:40]!r}"
@@ -104,7 +104,7 @@ def load(path: Path, memory: int = SEGMENTS, *, text: str | None = None) -> tupl
 
 
 def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
-    """What has been known to differ, and the tokenizer's own special tokens in odd places."""
+    """Yield samples known to differ, and the tokenizer's own special tokens in odd places."""
     yield from SAMPLES
     yield "".join(SAMPLES)
     added = tokenizer.get_added_tokens_decoder().values()
@@ -114,7 +114,7 @@ def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
 
 
 def _first_difference(one: Tokenizer, other: Tokenizer, samples: Iterable[str]) -> str | None:
-    """Return the first sample of which they make different ids; each twice, for the memory."""
+    """Return the first sample for which the ids differ; each runs twice, to test the cache."""
     for sample in samples:
         for special in (False, True, False):
             if one.encode(sample, special=special) != other.encode(sample, special=special):

@@ -1,4 +1,4 @@
-"""Tools as chat templates get them: in the order of the engine's models, without what they lack.
+"""Tools as chat templates get them: fields in the order of the engine's models.
 
 vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
 """
@@ -30,7 +30,7 @@ def _chat_tool(given: Json) -> Tool:
 
 
 def definition(given: Json, deferred: Json = None) -> Tool:
-    """Return a function's definition; `deferred` is what its tool says of that. Raises Unlike."""
+    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises Unlike."""
     if not isinstance(given, Mapping):
         raise Unlike("odd tools")
     name, description, parameters = map(given.get, ("name", "description", "parameters"))
@@ -49,6 +49,6 @@ def definition(given: Json, deferred: Json = None) -> Tool:
 
 
 def ordered(given: Mapping[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
-    """Return the same fields, those of a model first, in its order."""
+    """Return the fields with those in `first` first, in that order."""
     known = {name: given[name] for name in first if name in given}
     return known | {name: value for name, value in given.items() if name not in known}

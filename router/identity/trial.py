@@ -1,9 +1,9 @@
-"""The trial of a large tokenizer, in a process of its own.
+"""Tests a large tokenizer in a separate process.
 
-Reading a large `tokenizer.json` by `tokenizers` takes a third of a second in which no other thread
-runs, and every stream would wait. `fastokens` lets others run meanwhile. So the reference is read,
-and compared with, over there, and here only what has passed. A tokenizer in another format is made
-a `tokenizer.json` over there too.
+Reading a large `tokenizer.json` with `tokenizers` holds the GIL for a third of a second, and every
+stream would wait; `fastokens` releases it. So the reference is read and compared with fastokens in
+the other process, and if both agree, only fastokens is loaded here. A tokenizer in another format
+is converted to a `tokenizer.json` there too.
 """
 
 import json
@@ -25,40 +25,40 @@ from router.identity.tokenizer import Fast, Reference, Tokenizer, load
 
 log = logging.getLogger("warmroute.tokenizers")
 
-#: Bytes of a `tokenizer.json` that is read where it is, in a few milliseconds.
+#: Largest `tokenizer.json`, in bytes, that is read in this process, in a few milliseconds.
 SMALL = 1 << 20
 #: Seconds that a trial may take.
 PATIENCE_S = 90.0
-#: Finds its modules where this process found them, and nowhere else.
+#: Uses exactly this process's module path.
 _RUN = "import sys; sys.path = sys.argv[2:]; from router.identity.trial import main; main()"
 
 
 class Outcome(NamedTuple):
-    """How it ended."""
+    """The result of a trial."""
 
     fast: bool = False
-    """fastokens may be used."""
+    """Whether fastokens may be used."""
     why: str = ""
     text: str | None = None
-    """What is to be read in place of the file, where the configuration adds tokens to it, or where
-    there is none."""
+    """Content to read instead of the file, if the configuration adds tokens to it or there is no
+    file."""
     special_tokens: dict[str, str] | None = None
-    """Those that templates are given, by attribute, where the folder does not tell."""
+    """Special tokens given to templates, by attribute, if the folder does not say."""
     refusal: str = ""
     """Why there is no tokenizer."""
 
 
 class Opened(NamedTuple):
-    """A tokenizer, and what else was found out of it."""
+    """A tokenizer, and what else was found out."""
 
     tokenizer: Tokenizer
     why: str
-    """Why it is that library."""
+    """Why this library was chosen."""
     special_tokens: Mapping[str, str] | None = None
 
 
 def opened(path: Path) -> Opened:
-    """Return what `load` returns, with little time in which no other thread runs.
+    """Return what `load` returns, while holding the GIL only briefly.
 
     Raises BadFolder.
     """
@@ -79,7 +79,7 @@ def opened(path: Path) -> Opened:
 
 
 def _passed(path: Path, outcome: Outcome) -> Tokenizer:
-    """Open what the trial was about."""
+    """Open the tokenizer that the trial was about."""
     if outcome.text is None:
         return Fast(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
     if outcome.fast:
@@ -90,7 +90,7 @@ def _passed(path: Path, outcome: Outcome) -> Tokenizer:
 
 
 def _elsewhere(path: Path) -> Outcome | None:
-    """Try it; None if there is no answer, whatever that may mean."""
+    """Run the trial; None if it gives no answer, for whatever reason."""
     try:
         done = subprocess.run(  # noqa: S603 - our own program
             [sys.executable, "-P", "-c", _RUN, str(path), *sys.path],
@@ -107,7 +107,7 @@ def _elsewhere(path: Path) -> Outcome | None:
 
 
 def tried(path: Path) -> Outcome:
-    """Load it here, and say how that went. Raises BadFolder."""
+    """Load the tokenizer in this process and return the outcome. Raises BadFolder."""
     if not (path / TOKENIZER).is_file():
         made = converted(path)
         tokenizer, why = load(path, text=made.text)
@@ -123,7 +123,7 @@ def tried(path: Path) -> Outcome:
 
 
 def main() -> None:
-    """Print the outcome for the folder that is the first argument."""
+    """Print the outcome for the folder in the first argument."""
     try:
         outcome = tried(Path(sys.argv[1]))
     except BadFolder as bad:

@@ -1,13 +1,14 @@
-"""What cannot be known of a prompt."""
+"""The exception for prompts whose tokens cannot be known."""
 
-#: The reason of most such prompts: images and the like.
+#: The reason for most such prompts: images and the like.
 NOT_TEXT = "parts that are not text"
 
 
 class Unlike(Exception):
-    """The engine's tokens cannot be known, and why: a few words, the same for all such prompts.
+    """The engine's tokens cannot be known.
 
-    The reason is a metric's label, so it must not hold anything that a client wrote.
+    The reason is a few words, the same for all prompts of that kind. It is a metric's label, so it
+    must not contain anything that a client wrote.
     """
 
     def __init__(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Comparing a worker's tokens with ours, over the wire."""
+"""Compares a worker's tokens with ours, over the network."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ ALL_S = 20.0
 
 
 class Reference:
-    """What workers are compared with: our own tokens, or those of one of them if we have none."""
+    """What workers are compared with: our tokens, or those of one worker if we have none."""
 
     def __init__(
         self,
@@ -39,19 +39,20 @@ class Reference:
         models: Sequence[str],
         turns: asyncio.Semaphore,
     ) -> None:
-        """`turns` are those of all who make our own tokens, for others wait for these threads."""
+        """`turns` limits how many sources compute our tokens at once, as those threads hold up
+        others."""
         self.volume = volume
         self.answers: Mapping[str, bytes] = {}
-        """By the probes' names."""
+        """Ids by the probe's name."""
         self.head = b""
-        """Ids before an image, if they are known."""
+        """Ids before an image, if known."""
         self._inquiries = inquiries
         self._workers = workers
         self._models = models
         self._turns = turns
 
     async def prepare(self) -> None:
-        """Find out what to compare with; nothing if nobody tells."""
+        """Get the tokens to compare with; none if neither we nor a worker can tell."""
         if self.volume is not None:
             exact = self.volume.exact
             async with self._turns:
@@ -68,7 +69,7 @@ class Reference:
 async def asked(
     inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
 ) -> dict[str, bytes]:
-    """Return a worker's answers. Raises NoTokenizer, NoAnswer; that too if all take too long."""
+    """Return a worker's answers. Raises NoTokenizer, or NoAnswer, also if all take too long."""
     try:
         async with asyncio.timeout(ALL_S):
             return await remote.answers(inquiries, worker, model, names)
@@ -84,7 +85,8 @@ async def verified(
     *,
     choosing: bool = False,
 ) -> Verdict:
-    """Ask a worker, and compare; while `choosing`, also for what only a chat tells."""
+    """Ask a worker, and compare; if `choosing`, also check `tool_choice: none`, which takes a
+    chat."""
     ours = reference.answers
     if not ours:
         return Verdict(State.UNVERIFIED, "there is nothing to compare with")
@@ -92,7 +94,7 @@ async def verified(
         theirs = await asked(inquiries, worker, model, list(ours))
         found = first_difference(ours, theirs)
         if found is not None:
-            # Templates may write the date: midnight could have been between the two.
+            # Templates may write the date, and midnight may have been between the two.
             await reference.prepare()
             ours = reference.answers
             theirs = await asked(inquiries, worker, model, list(ours))
@@ -125,10 +127,10 @@ async def _left_out(
     *,
     choosing: bool,
 ) -> bool | None:
-    """Whether a worker leaves out tools of which none may be chosen; None if that is not known.
+    """Return whether a worker leaves out tools with `tool_choice: none`; None if not known.
 
-    One that takes no tools, or whose template does not write them, leaves none out. Others have to
-    answer a chat, so they are asked only where it matters.
+    A worker that does not accept tools, or whose template does not write them, leaves none out.
+    Others have to answer a chat, so they are asked only if it matters.
     """
     whole, less = theirs.get(TOOLS.name), theirs.get(NO_TOOLS.name)
     if whole is None or less is None or len(whole) == len(less):
@@ -140,9 +142,9 @@ async def _left_out(
 
 
 async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: str) -> bool:
-    """Whether a worker's tokens of a chat with an image begin with `head`.
+    """Return whether a worker's tokens of a chat with an image begin with `head`.
 
-    A model that does not see refuses it; so may one for which the image is too small.
+    A model without vision refuses the chat; so may one for which the image is too small.
     """
     with suppress(NoTokenizer, NoAnswer, Refused):
         theirs = await tokenize(inquiries, worker, model, IMAGE.body) if head else b""

@@ -1,4 +1,4 @@
-"""What was read of a model's folder."""
+"""What was read from a model's folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,31 +13,31 @@ if TYPE_CHECKING:  # they bring the libraries along
 
 @dataclass(frozen=True, eq=False)
 class OpenedLibrary:
-    """What tokenizes, as it was opened."""
+    """An opened tokenizer library."""
 
     name: str
-    """The library's."""
+    """The library's name."""
     why: str
     library: "Opened | MistralsLibrary"
 
 
 @dataclass(frozen=True, eq=False)
 class Volume:
-    """What a folder, a template and keywords make: equal ones are the same object."""
+    """The result of a folder, a template and keywords; equal ones are the same object."""
 
     path: Path
     """A folder that it was read from."""
     exact: Exact
     opened: OpenedLibrary
     sure: bool = True
-    """What is read here is what engines read; else a worker has to confirm it."""
+    """Whether engines read the same; otherwise a worker has to confirm it."""
 
     @property
     def library(self) -> str:
-        """What tokenizes."""
+        """The name of the library that tokenizes."""
         return self.opened.name
 
     @property
     def why(self) -> str:
-        """Why it is that library."""
+        """Why that library was chosen."""
         return self.opened.why

@@ -1,4 +1,4 @@
-"""What one rendering of a chat template may still use: time, and room for what it makes."""
+"""The budget of one rendering of a chat template: time, and the size of what it creates."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
@@ -8,22 +8,22 @@ from jinja2.utils import Namespace
 
 from router.identity.unlike import Unlike
 
-#: The name by which a rendering finds its watch: none that a template could write.
+#: The name under which a rendering finds its watch: not a name that a template could write.
 WATCH = "the watch"
-#: All that one rendering makes may together be this many times as long as its longest text.
+#: Everything that one rendering creates may together be this many times its longest text.
 TOGETHER = 64
-#: Turns between two looks at the clock.
+#: Turns between two checks of the clock.
 TURNS = 16
-#: Characters or items that are made or gone through take as long as a turn: 2 to the power of it.
+#: Characters or items created or traversed that count as one turn, as a power of two.
 _WORK_BITS = 12
-#: Values that are weighed between two looks at the clock, less one; all of its bits are set.
+#: Values weighed between two checks of the clock, minus one; used as a bit mask.
 _WEIGHED = 0xFFF
-#: Bits of a number: what computes with longer ones takes long.
+#: Most bits of a number: calculations with longer ones are slow.
 BITS = 4096
 
-#: Where namespaces keep what they hold.
+#: The attribute in which Jinja's namespaces keep their values.
 _ATTRIBUTES = "_Namespace__attrs"
-#: What says how long it is, and is weighed by what it holds.
+#: Types with a length, which are weighed by their content.
 SIZED = (str, bytes, list, tuple, set, frozenset, dict)
 _COLLECTIONS: tuple[type, ...] = (
     list,
@@ -37,10 +37,10 @@ _COLLECTIONS: tuple[type, ...] = (
 
 
 class Watch:
-    """Looked at by each turn of a loop and each call; told of all that is made. Raises Unlike."""
+    """Called at each turn of a loop and each call, and for every value created. Raises Unlike."""
 
     def __init__(self, limit: int, seconds: float, clock: Callable[[], float]) -> None:
-        """Let it make values of `limit` characters or items, for `seconds` of `clock`."""
+        """Allow values of up to `limit` characters or items, for `seconds` of `clock`."""
         self.limit = limit
         self._left = limit * TOGETHER
         self._turns = TURNS
@@ -48,19 +48,19 @@ class Watch:
         self._deadline = clock() + seconds
 
     def turn(self) -> None:
-        """One more turn."""
+        """Count one turn."""
         self._turns -= 1
         if self._turns < 0:
             self._turns = TURNS
             self.look()
 
     def look(self) -> None:
-        """Look at the clock."""
+        """Check the clock."""
         if self._clock() > self._deadline:
             raise Unlike("rendered too slowly")
 
     def charge(self, length: int) -> None:
-        """So much is made or gone through: a turn, or many."""
+        """Charge for a length created or traversed, which counts as one turn or more."""
         self._left -= length
         if self._left < 0:
             raise Unlike("rendered too long")
@@ -68,12 +68,12 @@ class Watch:
         self.turn()
 
     def measure(self, length: int) -> None:
-        """One value is that long."""
+        """Check the length of one value."""
         if length > self.limit:
             raise Unlike("rendered too long")
 
     def keep(self, value: object) -> None:
-        """Measure and charge a value that was made just now. Raises SecurityError, too."""
+        """Measure and charge a new value. Raises SecurityError too."""
         if isinstance(value, str):
             self.measure(len(value))
             self.charge(len(value))
@@ -82,15 +82,15 @@ class Watch:
             self.cut(value)
 
     def cut(self, value: object) -> None:
-        """The same of a part of another value: it is no longer than that, written out."""
+        """Charge for a part of another value; written out, it is no longer than that value."""
         if isinstance(value, SIZED):
             self.charge(len(value))
 
     def weigh(self, value: object) -> int:
-        """Return about how long a value is, written out. Raises SecurityError.
+        """Return the approximate length of a value, written out. Raises SecurityError.
 
-        What stands in it twice counts twice: a list of two times the same list, and so on, is
-        small until somebody writes it, compares it or hashes it.
+        Content that occurs twice counts twice: a list of twice the same list, nested further, is
+        small only until it is written, compared or hashed.
         """
         if type(value) is str:
             return 1 + len(value)
@@ -106,13 +106,14 @@ class Watch:
         return weight
 
     def product(self, value: object, by: list[object]) -> None:
-        """Charge what comes of a value into which others are put. Raises SecurityError."""
+        """Charge for inserting other values into a value. Raises SecurityError."""
         factor = max(map(self.weigh, by), default=0)
         if factor > 1:
             self.charge(self.weigh(value) * factor)
 
     def widened(self, value: object, by: list[object]) -> None:
-        """The same of a value that is widened by numbers, and filled up. Raises SecurityError."""
+        """Charge for widening a value to given widths, filled with other values. Raises
+        SecurityError."""
         widths = [one for one in by if isinstance(one, int)]
         for width in widths:
             self.measure(width)
@@ -121,7 +122,7 @@ class Watch:
 
 
 def _opened(one: object, waiting: list[object], *, outermost: bool) -> int:
-    """Return how long a value is without what it holds, which is to be weighed too."""
+    """Return a value's own length; what it contains is added to `waiting`."""
     if isinstance(one, str | bytes):
         return len(one)
     if isinstance(one, Mapping):
@@ -132,7 +133,7 @@ def _opened(one: object, waiting: list[object], *, outermost: bool) -> int:
     elif isinstance(one, int):
         return _bits(one) >> 2
     elif isinstance(one, Namespace):
-        if not outermost:  # could be made to hold more once it was weighed
+        if not outermost:  # it could grow after it was weighed
             raise SecurityError("a namespace within something else")
         held: dict[str, object] = getattr(one, _ATTRIBUTES)
         waiting.extend(held.values())

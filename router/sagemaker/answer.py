@@ -1,8 +1,8 @@
-"""The answer to an invocation, told as SageMaker tells it.
+"""The answer to an invocation, in SageMaker's form.
 
-The proxy serves it like any other exchange and knows nothing of it. What it says is passed on to
-the client's exchange: as it comes, in frames of an event stream, or, where the whole of it must be
-known first (an error, or a text in another dialect), once it is there.
+The proxy serves it like any other exchange and does not know of SageMaker. What the proxy writes is
+passed on to the client's exchange: as it comes; in frames of an event stream; or, if all of it must
+be known first (an error, or a completion to be converted), when it is complete.
 """
 
 from router.errors import Headers, NoWorker
@@ -15,7 +15,7 @@ from router.sessions.ids import AWS_HEADER
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 
-#: Bytes of an answer that are kept to be told in another dialect.
+#: Most bytes of an answer that are kept for conversion.
 LARGEST = 16 << 20
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
@@ -25,7 +25,7 @@ _REST = frozenset((b"content-type", b"accept"))
 
 
 class Answer(Exchange):
-    """An invocation's exchange, in front of the client's own."""
+    """An invocation's exchange, which wraps the client's own."""
 
     __slots__ = (
         "_converts",
@@ -43,7 +43,7 @@ class Answer(Exchange):
     def __init__(
         self, outer: Exchange, body: bytes, visit: Visit | None, *, framed: bool, converts: bool
     ) -> None:
-        """`framed`: as an event stream. `converts`: a completion is told as `generation`."""
+        """`framed`: answer as an event stream. `converts`: convert a completion to `generation`."""
         super().__init__(outer.line, outer.head, keep=outer.keep)
         self._outer = outer
         self.left = outer.left
@@ -58,33 +58,34 @@ class Answer(Exchange):
         self._size = self._status = 0
         self._kept = b""
         self.stateful = False
-        """It is for a worker that keeps sessions itself."""
+        """Whether it is for a worker that keeps sessions itself."""
         self.failed = False
-        """What was there of it could not be told; the client was told an error."""
+        """Whether the worker's answer was discarded and the client was sent an error instead."""
         outer.add(_ours(outer.headers, outer.identity))
 
     @property
     def told(self) -> bool:
-        """The client has been told: not while the answer is held back."""
+        """Whether the answer has started for the client: not while it is held back."""
         return self._outer.started and not self.commented
 
     # What the proxy asks.
 
     def visit(self, sessions: Sessions) -> Visit | None:
-        """Return the part in a session that was found out already."""
+        """Return the visit to a session, which is known already."""
         del sessions
         return self.part
 
     def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines for the worker: none of those that are for SageMaker."""
-        del keyed  # a signature or a token for AWS opens nothing at a worker
+        """Return the header lines for the worker, without those meant for SageMaker."""
+        del keyed  # AWS signatures and tokens are of no use to a worker
         headers, named = self.headers, self.head.named
         kept = [pair for pair in headers if pair[0] not in CREDENTIALS and pair[0] not in _REST]
         lines = passing_fields(kept, named, keyed=True) + b"content-type: application/json\r\n"
         return lines + self._for_container() if self.stateful else lines
 
     def _for_container(self) -> bytes:
-        """A container that keeps sessions gets what SageMaker would pass on to it."""
+        """Return the header lines that SageMaker would pass on to a container that keeps
+        sessions."""
         fields = [
             pair
             for pair in self.headers
@@ -99,15 +100,15 @@ class Answer(Exchange):
     # What the proxy says.
 
     def add(self, fields: bytes) -> None:
-        """Put header lines into the answer, whatever it will be."""
+        """Add header lines to the answer, whatever it will be."""
         self._outer.add(fields)
 
     def feed_from(self, source: Source | None) -> None:
-        """The answer flows from there."""
+        """Set the source of the answer's data."""
         self._outer.feed_from(source)
 
     def refuse(self, error: Exception) -> None:
-        """Give an error of ours."""
+        """Answer with an error of the router's."""
         self.started = self.ended = True
         self._outer.add(_custom(self.headers))
         self._outer.refuse(error)  # type: ignore[arg-type]
@@ -115,11 +116,11 @@ class Answer(Exchange):
     def start(
         self, status: int, fields: bytes, length: int | None, data: bytes, *, last: bool
     ) -> None:
-        """Begin with what the worker, or the router, says first."""
+        """Start the answer with the first data of the worker or the router."""
         self.started = True
         fields = _worker_s(fields)
         if not fields.startswith(_CUSTOM) and b"\n" + _CUSTOM + b":" not in fields:
-            fields += _custom(self.headers)  # else its own is what SageMaker would pass on
+            fields += _custom(self.headers)  # else SageMaker would use the worker's own
         if status >= 400 or self._converts:
             self._holds, self._status, self._kept = True, status, fields
             self._hold(data, last)
@@ -132,7 +133,7 @@ class Answer(Exchange):
         self._outer.start(status, fields, length, data, last=last)
 
     def write(self, data: bytes, last: bool) -> None:
-        """Go on."""
+        """Continue the answer."""
         if self._holds:
             self._hold(data, last)
             return
@@ -140,8 +141,8 @@ class Answer(Exchange):
         self._outer.write(frames.parts(data) if self._framed else data, last)
 
     def fail(self, event: bytes, message: str) -> None:
-        """End a stream with an error: as an exception, where there are frames."""
-        if not self._outer.started:  # it is held back: there is no stream to end
+        """End a stream with an error, which is an exception if the stream has frames."""
+        if not self._outer.started:  # held back, so there is no stream to end
             self.cut()
             return
         self.ended = True
@@ -150,7 +151,7 @@ class Answer(Exchange):
         self._outer.write(event, last=True)
 
     def cut(self) -> None:
-        """The worker failed in the middle: say so where there is a way to."""
+        """End an answer whose worker failed midway, with an error where possible."""
         if self.ended:
             return
         self.ended = True
@@ -167,7 +168,7 @@ class Answer(Exchange):
             self._outer.cut()
 
     def _hold(self, data: bytes, last: bool) -> None:
-        """Keep what has to be told as a whole."""
+        """Keep data of an answer that is sent as a whole, and send it after the last."""
         most = LARGEST if self._status < 400 else LONGEST
         self._held.append(data[: max(0, most - self._size)])
         self._size += len(data)
@@ -175,7 +176,7 @@ class Answer(Exchange):
             return
         self.ended = True
         body = b"".join(self._held)
-        if self._status == 503:  # backpressure: ask again, as of a throttled endpoint
+        if self._status == 503:  # backpressure: clients retry, as if throttled
             self._give(told(NoWorker("The worker is full; please try again.")))
         elif self._status >= 400:
             self._give(model_error(self._status, body.decode("utf-8", errors="replace")))
@@ -204,13 +205,13 @@ def _ours(headers: Headers, identity: bytes) -> bytes:
 
 
 def _custom(headers: Headers) -> bytes:
-    """Return the caller's own attributes, as a header line."""
+    """Return the caller's `CustomAttributes` as a header line."""
     custom = header(headers, _CUSTOM)
     return b"%b: %b\r\n" % (_CUSTOM, custom) if custom else b""
 
 
 def _worker_s(fields: bytes) -> bytes:
-    """Leave out what a worker says in SageMaker's place."""
+    """Remove the worker's header lines that are SageMaker's to set."""
     if b"x-amzn-" not in fields:
         return fields
     lines = fields.splitlines(keepends=True)
@@ -218,7 +219,7 @@ def _worker_s(fields: bytes) -> bytes:
 
 
 def _unannounced(fields: bytes) -> bytes:
-    """Leave out that a session has begun."""
+    """Remove the header lines that announce a session."""
     if b"x-amzn-sagemaker-new-session-id:" not in fields:
         return fields
     lines = fields.splitlines(keepends=True)
@@ -228,7 +229,7 @@ def _unannounced(fields: bytes) -> bytes:
 def session_answer(
     identity: bytes, headers: Headers, line: bytes, body: bytes, *, framed: bool
 ) -> tuple[bytes, bytes]:
-    """Return header lines and body of an answer about a session; `line` says which."""
+    """Return header lines and body of an answer about a session; `line` names the session."""
     fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
     kind, body = b"application/json", body or b"{}"
     typed = _framed(kind) if framed else b"content-type: %b\r\n" % kind
@@ -236,7 +237,7 @@ def session_answer(
 
 
 def _framed(kind: bytes) -> bytes:
-    """Return the header lines of an event stream whose parts are of a kind."""
+    """Return the header lines of an event stream whose parts have a content type."""
     return b"content-type: %b\r\nx-amzn-sagemaker-content-type: %b\r\n" % (
         frames.CONTENT_TYPE,
         kind,
@@ -244,7 +245,7 @@ def _framed(kind: bytes) -> bytes:
 
 
 def _typed(fields: bytes) -> tuple[bytes, bytes]:
-    """Take the content type out of header lines; return the others, and its value."""
+    """Remove the content type from header lines; return the others, and its value."""
     kind, kept = b"application/octet-stream", []
     for line in fields.split(b"\r\n")[:-1]:
         name, _, value = line.partition(b":")

@@ -1,10 +1,10 @@
-"""Workers that keep sessions themselves: telling them that one begins or ends.
+"""Opening and closing sessions at workers that keep them themselves.
 
-Two spellings are about. SageMaker's documentation, DJL, TorchServe and the library that vLLM uses
-(model-hosting-container-standards) have `CLOSE`, choose the id, and refuse any field that they do
-not know; the sticky session example of aws-samples has `CLOSE_SESSION` and an id of the client's.
-What a client says is passed on as it is; if the worker answers 400 to it, it is said once more as
-documented. The id comes back in either of two headers, with or without its expiry.
+There are two dialects. SageMaker's documentation, DJL, TorchServe and the library that vLLM uses
+(model-hosting-container-standards) use `CLOSE`, choose the id, and refuse unknown fields. The
+sticky session example of aws-samples uses `CLOSE_SESSION` and an id of the client's. The client's
+body is passed on as it is; if the worker answers 400, the documented form is sent once. The id
+comes back in either of two headers, with or without its expiry.
 """
 
 from time import monotonic
@@ -17,15 +17,15 @@ from router.sessions.ids import AWS_HEADER, NEW_SESSION
 from router.worker import Worker
 
 _NEW = b"x-amzn-sagemaker-new-session-id"
-#: How a session begins, as documented.
+#: The documented bodies that open and close a session.
 OPENS = b'{"requestType":"NEW_SESSION"}'
 CLOSES = b'{"requestType":"CLOSE"}'
-#: Bytes of such an answer.
+#: Most bytes of an answer that are read.
 LARGEST = 64 << 10
 
 
 class Said(NamedTuple):
-    """What a worker answered."""
+    """A worker's answer."""
 
     status: int
     headers: Headers
@@ -33,7 +33,7 @@ class Said(NamedTuple):
 
 
 class Refusal(DoorError):
-    """The worker did not do it."""
+    """The worker refused."""
 
     status = 502
 
@@ -43,7 +43,7 @@ class Refusal(DoorError):
 
 
 async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
-    """Begin a session there; return its id, and its end if the worker says so.
+    """Open a session at a worker; return its id, and its end if the worker says so.
 
     Raises Refusal, and WorkerError if the worker cannot be asked.
     """
@@ -56,7 +56,7 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
 
 
 async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) -> bytes:
-    """End one there; return what it answered. Raises as `open_session`."""
+    """Close a session at a worker; return the worker's answer. Raises as `open_session`."""
     return (await _tell(worker, body, CLOSES, key, identity)).body
 
 

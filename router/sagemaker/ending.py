@@ -1,4 +1,4 @@
-"""Ending a session, at the worker too where that keeps sessions itself."""
+"""Closes sessions, also at the worker if that keeps sessions itself."""
 
 import asyncio
 from contextlib import suppress
@@ -9,13 +9,13 @@ from router.pool import Pool
 from router.sagemaker import container
 from router.worker import Worker
 
-#: How a worker says that it knows no such session: AWS's library has 400, or 424 where it has
-#: expired; 404 is what others would say.
+#: Status codes with which a worker says that it does not know a session: AWS's library has 400, or
+#: 424 if it has expired; others would say 404.
 _FORGOTTEN = frozenset((400, 404, 424))
-#: Seconds for which a worker is told of an end that is one whatever it says.
+#: Seconds that a worker may take to answer if the session ends whatever it says.
 PATIENCE_S = 2.0
-#: Seconds for which a worker's answer is waited for whose client has left: it opens a session. So
-#: many are waited for at once; of any more the connection is closed.
+#: Seconds to wait for a session to be opened for a client that has left, and how many such openings
+#: to wait for at once; for any more the connection is closed.
 LATE_S, LATE = 10.0, 64
 _late: set[asyncio.Future[tuple[str, float | None]]] = set()
 
@@ -23,11 +23,11 @@ _late: set[asyncio.Future[tuple[str, float | None]]] = set()
 async def end_everywhere(
     fleet: Fleet, key: str, body: bytes, identity: bytes, *, anyway: bool = False
 ) -> bytes:
-    """End a session in every pool that knows it; return what its worker said to `body`.
+    """Close a session in every pool that knows it; return its worker's answer to `body`.
 
-    With `anyway` it ends here whatever its worker says, and if that says nothing for
-    `PATIENCE_S`. Raises UnknownSession if no pool knows it. What goes wrong in one pool is raised
-    when all were asked.
+    With `anyway` it ends here whatever its worker says, and even if that is silent for
+    `PATIENCE_S`. Raises UnknownSession if no pool knows it. An error in one pool is raised after
+    all were asked.
     """
     closed, said = False, b""
     errors: list[DoorError] = []
@@ -51,7 +51,7 @@ async def end_everywhere(
 
 
 async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
-    """Tell the worker that keeps it, if it is there. Raises a DoorError, and Refusal."""
+    """Close a session at its worker, if that is there. Raises a DoorError, and Refusal."""
     sessions = pool.sessions
     session = None if sessions is None else await sessions.use(key, pool, (), known=True)
     worker = pool.named.get(session.worker) if session is not None else None
@@ -73,7 +73,7 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
 
 
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
-    """Take back what a worker has opened and nobody will use; if it cannot be told, it expires."""
+    """Close a session that nobody will use; if its worker cannot be told, it expires."""
     with suppress(DoorError, WorkerError, TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             await container.close_session(worker, container.CLOSES, own, identity)
@@ -82,7 +82,7 @@ async def drop(worker: Worker, own: str, identity: bytes) -> None:
 async def drop_late(
     worker: Worker, opening: asyncio.Future[tuple[str, float | None]], identity: bytes
 ) -> None:
-    """Take back what a worker is about to open, for a client that has left meanwhile."""
+    """Close a session as soon as it has been opened, because its client has left."""
     if len(_late) >= LATE:
         opening.cancel()
         return

@@ -1,9 +1,9 @@
 """Errors as boto3 reads them: the type in a header and in the body, the message in the body.
 
-botocore takes the type from `x-amzn-errortype` or `__type`, the message from `Message` or
-`message` (`botocore/parsers.py`, `BaseJSONParser`); any other shape reaches its caller with an
-empty message. It retries 500, 503 and ThrottlingException, and nothing else that is made here
-(`botocore/retries/standard.py`): so what a client should not send again is never one of these.
+botocore takes the type from `x-amzn-errortype` or `__type`, and the message from `Message` or
+`message` (`botocore/parsers.py`, `BaseJSONParser`); in any other form its caller sees an empty
+message. Of the errors made here, it retries only 500, 503 and ThrottlingException
+(`botocore/retries/standard.py`), so a request that must not be sent again never gets one of these.
 """
 
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from router.errors import (
     UnknownSession,
 )
 
-#: Bytes of a worker's error that are passed on.
+#: Most bytes of a worker's error that are passed on.
 LONGEST = 8 << 10
 
 
 class AwsError(NamedTuple):
-    """An answer in AWS's shape."""
+    """An error answer in AWS's form."""
 
     status: int
     type: str
@@ -32,13 +32,13 @@ class AwsError(NamedTuple):
     headers: Headers
 
     def fields(self) -> bytes:
-        """Return its own header lines."""
+        """Return the header lines of the error."""
         extra = b"".join([b"%b: %b\r\n" % pair for pair in self.headers])
         kind = self.type.encode()
         return b"content-type: application/json\r\nx-amzn-errortype: %b\r\n%b" % (kind, extra)
 
 
-#: Our own status → theirs, and its type.
+#: Our status codes, with AWS's status code and error type.
 _TYPES = {
     400: (400, "ValidationError"),
     401: (403, "AccessDeniedException"),
@@ -52,12 +52,12 @@ _SESSION = (UnknownSession, SessionExists, SessionLost)
 
 
 def told(error: DoorError) -> AwsError:
-    """Translate an error of ours."""
+    """Convert an error of the router's to AWS's form."""
     if isinstance(error, _SESSION):
         return _error(400, "ValidationError", error.message)
     if isinstance(error, UnknownPath):
         return _error(404, "UnknownOperationException", error.message)
-    if error.status in {502, 504}:  # a worker's: it may have run, and must not be sent again
+    if error.status in {502, 504}:  # a worker's: it may have run, so no retries
         return model_error(error.status, error.message)
     known = _TYPES.get(error.status, (error.status, "ValidationError"))
     if error.status >= 500 and error.status not in _TYPES:
@@ -67,7 +67,7 @@ def told(error: DoorError) -> AwsError:
 
 
 def model_error(status: int, message: str) -> AwsError:
-    """Say that the worker answered with an error (shape ModelError): 424, never sent again."""
+    """Return the error for a worker's error (shape ModelError): 424, which is never retried."""
     said = (
         f"Received {'client' if status < 500 else 'server'} error ({status}) from the worker with"
         f" message {message!r}."

@@ -1,14 +1,15 @@
 """The binary frames of `application/vnd.amazon.eventstream`. Pure.
 
 A frame is: its length, the length of its headers, the CRC-32 of those eight bytes, headers,
-payload, the CRC-32 of all before; numbers are 32 bits, highest byte first. A header is the length
-of its name in one byte, the name, 7 for text, the length of the text in two bytes, the text.
+payload, the CRC-32 of everything before. Numbers are 32 bits, big-endian. A header is: the length
+of its name in one byte, the name, 7 for the type string, the length of the value in two bytes, the
+value.
 """
 
 from struct import pack
 from zlib import crc32
 
-#: What ends an event of a stream (WHATWG HTML section 9.2.5).
+#: The end of a server-sent event (WHATWG HTML section 9.2.5).
 _EVENT_END = b"\n\n"
 CONTENT_TYPE = b"application/vnd.amazon.eventstream"
 
@@ -33,7 +34,7 @@ _PART = (
 
 
 def parts(data: bytes) -> bytes:
-    """Return frames of whole server-sent events, one each; of anything else, one of all of it."""
+    """Return one frame for each whole server-sent event; anything else becomes a single frame."""
     if data.endswith(_EVENT_END):
         events = data.split(_EVENT_END)[:-1]
         return b"".join([frame(event + _EVENT_END, _PART) for event in events])

@@ -1,7 +1,7 @@
-"""`inputs` and `parameters`, the dialect of AWS's text containers, as a completion and back. Pure.
+"""Conversion between completions and the `inputs` dialect of AWS's text containers. Pure.
 
-Names of parameters are those of Hugging Face's text-generation-inference, which DJL's LMI
-containers took over, and of SGLang's sampling parameters, which the sticky session example sends.
+The names of parameters are those of Hugging Face's text-generation-inference, which DJL's LMI
+containers adopted, and of SGLang's sampling parameters, which the sticky session example sends.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 from router.errors import BadRequest
 from router.messages import UNEXPECTED
 
-#: Theirs → OpenAI's and vLLM's. What is not here is not passed on.
+#: Parameter names, with those of OpenAI and vLLM. Others are not passed on.
 _SAME = {
     "max_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
@@ -39,15 +39,17 @@ _decode = msgspec.json.Decoder(_Parameters).decode
 
 
 def is_given(raw: msgspec.Raw) -> bool:
-    """Whether there is such a field, and not null."""
+    """Whether a field is present and not null."""
     return len(raw) > 0 and bytes(memoryview(raw)[:4]) != b"null"
 
 
 def as_completion(
     inputs: str | None, parameters: msgspec.Raw, model: str | None, *, stream: bool
 ) -> bytes:
-    """Return the body of the completion that asks for the same; what the parameters are is for the
-    worker to judge. Raises BadRequest."""
+    """Return the body of the equivalent completion. Raises BadRequest.
+
+    The values of parameters are left to the worker to check.
+    """
     if not inputs:
         raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
     try:
@@ -69,7 +71,7 @@ def as_completion(
 
 
 def as_generation(answer: bytes) -> bytes:
-    """Return a completion as the text containers answer; unchanged if it is none.
+    """Return a completion in the form of the text containers; unchanged if it is not a completion.
 
     `generation` is the sticky session example's, made by SGLang; `generated_text` is LMI's.
     """

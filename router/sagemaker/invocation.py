@@ -1,4 +1,4 @@
-"""An invocation, understood: what is asked for, in which session. Pure."""
+"""A parsed invocation: what is asked for, in which session. Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -10,46 +10,47 @@ from router.sagemaker.paths import Operation, Route
 from router.sagemaker.payload import Payload, Shape, Word, read
 from router.sessions import ids
 
-#: The AWS SDKs' name for a call, the same in every attempt at it.
+#: The AWS SDKs' id of a call, the same in every attempt at it.
 _CALL = b"amz-sdk-invocation-id"
 _LONGEST_CALL = 64
 
 
 class Act(Enum):
-    """What is to be done."""
+    """What to do."""
 
     INFER = "infer"
-    """Have a prompt answered."""
+    """Answer a prompt."""
     OPEN = "open"
-    """Begin a session without a prompt."""
+    """Start a session without a prompt."""
     CLOSE = "close"
 
 
 class Invocation(NamedTuple):
-    """What a client wants of `InvokeEndpoint` or its streaming sister."""
+    """A call of `InvokeEndpoint` or its streaming variant."""
 
     act: Act
     exchange: Exchange
     payload: Payload
     model: str
-    """The body's, or the endpoint's; empty if neither names one."""
+    """The body's model, or the endpoint's; empty if neither names one."""
     session: str | None
-    """An id that the client names."""
+    """The session id given by the client."""
     opens: bool
-    """A session begins with it."""
+    """Whether it starts a session."""
     plain: bool
-    """The id is named as OpenAI's clients do: the session need not be open."""
+    """Whether the id is given as OpenAI clients do, so that the session need not be open."""
     call: str
-    """The client's name for this call, the same each time that it is sent; or empty."""
+    """The client's id of this call, the same in every attempt; may be empty."""
     streams: bool
-    """It is to be answered by an event stream."""
+    """Whether the answer is an event stream."""
 
 
 def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -> Invocation:
-    """Read an invocation; `model` is the endpoint's. Raises BadRequest.
+    """Parse an invocation; `model` is the endpoint's. Raises BadRequest.
 
-    SageMaker's header names the session before others do: those of the settings (`names`), and last
-    `extSessionID` in the body. Where a session begins, that is the id which the client wants.
+    SageMaker's header takes precedence in naming the session, then come those of the settings
+    (`names`), then `extSessionID` in the body. If the call starts a session, that is the id that
+    the client wants.
     """
     streams = route.operation is Operation.STREAM
     named = ids.in_headers(exchange.headers, (ids.AWS_HEADER,))

@@ -1,4 +1,4 @@
-"""Which paths are SageMaker's, and what they name. Pure.
+"""SageMaker's paths, and what they name. Pure.
 
 `/invocations` is what the platform calls on a container; the others are what clients call on the
 platform (botocore `sagemaker-runtime/2017-05-13`, and the developer guide's page on
@@ -9,9 +9,9 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-#: Also for probes: what the platform asks a container.
+#: The platform's health check of a container, also usable by other probes.
 PING = "/ping"
-#: What the platform calls on a container.
+#: The path that the platform calls on a container.
 INVOCATIONS = "/invocations"
 _ENDPOINT = re.compile(
     r"/endpoints/(?P<name>[^/]+)(?:/inference-components/(?P<part>[^/]+))?/(?P<rest>.+)"
@@ -22,7 +22,7 @@ _LONGEST_NAME = 63
 
 
 class Operation(Enum):
-    """What is asked for."""
+    """The operation called."""
 
     INVOKE = "invocations"
     STREAM = "invocations-response-stream"
@@ -34,19 +34,19 @@ _BY_PATH = {one.value: one for one in (Operation.INVOKE, Operation.STREAM, Opera
 
 
 class Route(NamedTuple):
-    """One path, understood."""
+    """A parsed path."""
 
     operation: Operation
     name: str = ""
-    """The endpoint's; empty on a container's own path."""
+    """The endpoint's name; empty on a container's own path."""
     component: str = ""
-    """The inference component's, if one is named."""
+    """The inference component's name, if given."""
     path: str = ""
-    """What follows `/openai`, for that operation."""
+    """The part after `/openai`, for that operation."""
 
 
 def route(path: str, prefix: str = "") -> Route | None:
-    """Understand a path; None if it is not SageMaker's."""
+    """Parse a path; None if it is not SageMaker's."""
     if not path.startswith(prefix):
         return None
     path = path[len(prefix) :]
@@ -63,14 +63,14 @@ def route(path: str, prefix: str = "") -> Route | None:
 
 
 def is_name(name: str) -> bool:
-    """Whether an endpoint can be called so."""
+    """Whether this is a valid name of an endpoint."""
     return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
 
 
 def speaks_aws(path: str) -> bool:
-    """Whether errors on this path, whatever stands before it, are told as AWS tells them.
+    """Whether errors on this path, whatever its prefix, have AWS's form.
 
-    Below an endpoint's `/openai/` they are OpenAI's own.
+    Below an endpoint's `/openai/` they have OpenAI's.
     """
     found = _ENDPOINT.search(path)
     if found is None:

@@ -20,7 +20,7 @@ from router.sagemaker.inputs import as_completion, is_given
 
 
 class Shape(Enum):
-    """What kind of prompt it is."""
+    """The kind of prompt."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -29,7 +29,7 @@ class Shape(Enum):
 
 
 class Word(Enum):
-    """What it says of a session."""
+    """What the body requests of a session."""
 
     NOTHING = "nothing"
     OPEN = "open"
@@ -45,21 +45,23 @@ _WORDS = {
 
 
 class Payload(NamedTuple):
-    """A body, understood."""
+    """A parsed body."""
 
     shape: Shape
     word: Word
     session: str | None
-    """The id in `extSessionID`, if it is there."""
+    """The id in `extSessionID`, if any."""
     model: str | None
     body: bytes
-    """As received; of `inputs`, the completion that asks for the same."""
+    """The body as received; for `inputs`, the equivalent completion."""
     streams: bool = False
 
 
 class _Fields(msgspec.Struct):
-    """Not decoded until it is known what each must be: objects of a million of them would take a
-    second to make, in which nobody is served."""
+    """The fields, undecoded until their expected types are known.
+
+    Decoding objects with a million entries would take a second, and block all requests.
+    """
 
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
@@ -68,7 +70,7 @@ class _Fields(msgspec.Struct):
     sampling_params: msgspec.Raw = msgspec.Raw()
     stream: msgspec.Raw = msgspec.Raw()
     model: msgspec.Raw = msgspec.Raw()
-    requestType: msgspec.Raw = msgspec.Raw()  # noqa: N815 - theirs
+    requestType: msgspec.Raw = msgspec.Raw()  # noqa: N815 - AWS's names
     extSessionID: msgspec.Raw = msgspec.Raw()  # noqa: N815
 
 
@@ -77,9 +79,9 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def read(body: bytes, *, streams: bool = False) -> Payload:
-    """Understand a body, whatever its content type; boto3 sends none unless told.
+    """Parse a body, whatever its content type; boto3 sends none unless told to.
 
-    With `streams` the answer of a text is asked for as a stream. Raises BadRequest.
+    With `streams`, a completion made from `inputs` is asked for as a stream. Raises BadRequest.
     """
     if not body.strip():
         return Payload(Shape.NONE, Word.NOTHING, None, None, body)
@@ -106,9 +108,9 @@ def read(body: bytes, *, streams: bool = False) -> Payload:
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """Return a JSON object that names no `model`, or null, with one; all else stays as it is.
+    """Return a JSON object whose `model` is missing or null with a model; the rest is unchanged.
 
-    It comes last: of a field that is given twice the last one counts.
+    The field is put last, because the last of duplicate fields counts.
     """
     rest = body.rstrip()[:-1].rstrip()
     comma = b"" if rest.endswith(b"{") else b","
@@ -116,8 +118,10 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def without_words(body: bytes) -> bytes:
-    """Return a prompt without the example's words on its session: a container that knows only what
-    SageMaker documents refuses them."""
+    """Return a prompt without the example's session fields.
+
+    A container that knows only what SageMaker documents refuses them.
+    """
     fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     words = {"requestType", "extSessionID"} & fields.keys()
     if not words:

@@ -1,7 +1,7 @@
-"""Whether a request is signed with a key that may come in, as AWS signs: Signature Version 4.
+"""Checks AWS signatures of requests: Signature Version 4.
 
-botocore itself computes what the signature must be, from what was signed; nothing of it is
-reimplemented here.
+botocore itself computes the expected signature from what was signed; none of that is reimplemented
+here.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from router.settings_sagemaker import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
-#: Seconds by which a signature's time may differ from ours.
+#: Most seconds by which a signature's time may differ from ours.
 SKEW_S = 300.0
 _DATE = "%Y%m%dT%H%M%SZ"
 
 
 class Unsigned(DoorError):
-    """No signature, or a wrong one."""
+    """No valid signature."""
 
     status = 403
     type = "invalid_request_error"
@@ -34,14 +34,15 @@ class Unsigned(DoorError):
 
 
 class Signed:
-    """The keys of those who sign, asked by the gate before a body is read; `others` open it too."""
+    """The signing keys, which the gate checks before a body is read; `others` are accepted too."""
 
     def __init__(self, keys: Sequence["SigningKeySettings"], others: "Keys | None") -> None:
         self._known = {key.access_key for key in keys}
         self._others = others
 
     def who(self, headers: Headers) -> str | None:
-        """Return whose key it is that the request says it was signed with."""
+        """Return the access key that the request claims to be signed with, or another key's
+        owner."""
         access = _parts(headers).get("Credential", "").split("/")[0]
         if access in self._known:
             return access
@@ -49,13 +50,16 @@ class Signed:
 
 
 class Verifier:
-    """Checks signatures, if there are keys to check them by."""
+    """Checks signatures, if there are signing keys."""
 
     def __init__(self, keys: Sequence["SigningKeySettings"]) -> None:
         self._secrets = {key.access_key: key.secret_key.get_secret_value() for key in keys}
 
     def check(self, exchange: Exchange, now: float | None = None) -> None:
-        """Raises Unsigned. A request that came in by another kind of key has none to check."""
+        """Raise Unsigned unless the signature is valid.
+
+        A request that was let in by another kind of key has no signature to check.
+        """
         if not self._secrets or not header(exchange.headers, b"authorization").startswith(_SCHEME):
             return
         parts = _parts(exchange.headers)
@@ -75,7 +79,7 @@ class Verifier:
             raise Unsigned("The body is not the one that was signed.")
         try:
             signature = _signature(exchange, (access, secret), scope, when, parts)
-        except ValueError:  # nobody could have signed such a URL
+        except ValueError:  # such a URL cannot have been signed
             raise Unsigned("The request cannot be understood as a signed one.") from None
         given = parts.get("Signature", "")
         if not compare_digest(signature.encode("latin-1"), given.encode("latin-1")):
@@ -87,8 +91,8 @@ class Verifier:
 def _signature(
     exchange: Exchange, key: tuple[str, str], scope: list[str], when: str, parts: dict[str, str]
 ) -> str:
-    """Return what the signature must be."""
-    from botocore.auth import SigV4Auth  # noqa: PLC0415 - only for those who want it
+    """Return the expected signature."""
+    from botocore.auth import SigV4Auth  # noqa: PLC0415 - an extra
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415
     from botocore.credentials import Credentials  # noqa: PLC0415
 
@@ -106,7 +110,7 @@ def _signature(
 
 
 def _parts(headers: Headers) -> dict[str, str]:
-    """Read `Credential=…, SignedHeaders=…, Signature=…`."""
+    """Parse `Credential=…, SignedHeaders=…, Signature=…`."""
     value = header(headers, b"authorization")
     if not value.startswith(_SCHEME):
         return {}
@@ -115,9 +119,9 @@ def _parts(headers: Headers) -> dict[str, str]:
 
 
 def _covers(parts: dict[str, str], headers: Headers) -> bool:
-    """Whether what counts is signed: nobody on the way may have added a session, say.
+    """Whether everything relevant is signed, so that nobody on the way could add a session, say.
 
-    What is signed is there once: of two, the other one might be read.
+    No signed header may occur twice, because the wrong one could be read.
     """
     signed = {name.encode() for name in parts.get("SignedHeaders", "").split(";")}
     names = [name for name, _ in headers if name in signed or _counts(name)]
@@ -125,7 +129,7 @@ def _covers(parts: dict[str, str], headers: Headers) -> bool:
 
 
 def _counts(name: bytes) -> bool:
-    """Whether a header field means something here, or to AWS."""
+    """Whether a header matters here or to AWS."""
     return name == b"host" or (name.startswith(b"x-amz") and name != b"x-amzn-trace-id")
 
 

@@ -1,4 +1,4 @@
-"""SageMaker's paths: from an invocation to a request like any other, or to a word on a session."""
+"""SageMaker's paths: turns invocations into ordinary requests, or into session operations."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger("warmroute.requests")
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
 _COMPLETION = ENDPOINTS["/v1/completions"]
-#: The container's own path, for workers that keep sessions themselves.
+#: Endpoints of the container's own path, for workers that keep sessions themselves.
 _OWN_CHAT = Endpoint("/invocations", Prompted.CHAT, answers=True)
 _OWN_COMPLETION = Endpoint("/invocations", Prompted.COMPLETION, answers=True)
 
@@ -43,7 +43,7 @@ class SageMaker:
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
-        """Other settings, for the requests to come."""
+        """Apply new settings to later requests."""
         self._models = {one.name: one.model or "" for one in settings.sagemaker.endpoints}
         self._names = settings.session.names
         self._verifier = Verifier(settings.sagemaker.sigv4)
@@ -70,7 +70,7 @@ class SageMaker:
             self._refuse(exchange, DoorError("Internal error in the router."))
 
     def admits(self, route: Route, exchange: Exchange) -> bool:
-        """Whether it may be answered by others; if not, it is refused here."""
+        """Whether a request may be answered by other code; if not, refuse it here."""
         try:
             self._verifier.check(exchange)
             self._model(route, exchange)
@@ -95,7 +95,7 @@ class SageMaker:
             endpoint = ENDPOINTS.get(route.path)
             if endpoint is None:
                 raise UnknownPath(exchange.path)
-            exchange.keyed = True  # what is for AWS opens nothing at a worker
+            exchange.keyed = True  # AWS credentials are of no use to a worker
             if model and not endpoint.form:
                 exchange.body = _naming(exchange.body, model)
             await self._proxy.serve(endpoint, exchange)
@@ -109,10 +109,10 @@ class SageMaker:
             await self._infer(asked)
 
     def _model(self, route: Route, exchange: Exchange) -> str:
-        """Return the model that the path or a header names; empty if none does.
+        """Return the model named by the path or a header; empty if none is.
 
-        An inference component is a model, or a name of the settings; any other is one as unknown as
-        an endpoint of that name. Raises BadRequest, UnknownModel.
+        An inference component is a model, or a name in the settings; otherwise it is as unknown as
+        an endpoint that is not listed. Raises BadRequest, UnknownModel.
         """
         if route.name and not is_name(route.name):
             raise BadRequest(
@@ -132,13 +132,16 @@ class SageMaker:
         return target or component_model or endpoint_model
 
     def _named(self, name: str, what: str) -> str:
-        """Return the model that the settings give a name. Raises BadRequest if they have others."""
+        """Return the model that the settings give to a name.
+
+        Raises BadRequest if the settings list only other names.
+        """
         if name and self._models and name not in self._models:
             raise BadRequest(f"{what} {name} not found.", param="EndpointName")
         return self._models.get(name, "")
 
     async def _infer(self, asked: Invocation) -> None:
-        """Have a prompt answered, in a session if it is in one."""
+        """Answer a prompt, in its session if it has one."""
         pool, model, workers = self._fleet.route(asked.model or None, in_session=True)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
@@ -150,7 +153,7 @@ class SageMaker:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
         if asked.model and payload.model is None:
             body = _naming(body, asked.model)
-        visit = await _visit(asked, pool, model, workers)  # from here on it is undone if need be
+        visit = await _visit(asked, pool, model, workers)  # undone from here on, if it fails
         converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
         answer.stateful = pool.stateful
@@ -160,7 +163,7 @@ class SageMaker:
 
 
 async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:
-    """Return its part in a session, if it is in one. Raises a DoorError, and Refusal."""
+    """Return the request's visit to a session, if any. Raises a DoorError, and Refusal."""
     if asked.opens and pool.stateful:
         return await open_there(asked, pool, model, workers, answered=True)
     if asked.opens:
@@ -173,5 +176,5 @@ async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker
 
 
 def _naming(body: bytes, model: str) -> bytes:
-    """Put the model into a body that names none. Raises BadRequest."""
+    """Add the model to a body that names none. Raises BadRequest."""
     return body if not body.strip() or read(body).model else with_model(body, model)

@@ -1,4 +1,4 @@
-"""Words on a session that bring no prompt: it begins, it ends."""
+"""Calls without a prompt, which open or close a session."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ _NEW = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
 class Words:
-    """Answers them, and passes them on to workers that keep sessions themselves."""
+    """Opens and closes sessions, also at workers that keep sessions themselves."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     async def open(self, asked: Invocation) -> None:
-        """Begin a session; its worker is chosen now. Raises a DoorError, and Refusal."""
+        """Start a session; its worker is chosen now. Raises a DoorError, and Refusal."""
         pool, model, workers = self._place(asked.model)
         if pool.stateful:
             visit = await open_there(asked, pool, model, workers)
@@ -51,16 +51,16 @@ class Words:
         _answer(asked, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
 
     async def close(self, asked: Invocation) -> None:
-        """End a session. Raises UnknownSession, and as `open`."""
+        """Close a session. Raises UnknownSession, and as `open`."""
         key, exchange = asked.session or "", asked.exchange
         said = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
         _answer(asked, _CLOSED % key.encode(), said)
 
     def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
-        """Return pool, model and workers of a session without a prompt. Raises as `Fleet.route`.
+        """Return pool, model and workers for a session without a prompt. Raises as `Fleet.route`.
 
-        Without a model it is the only one of the only pool that keeps sessions; if that has
-        several, any worker may be the one.
+        Without a model, it is the only model of the only pool that keeps sessions. If that pool has
+        several models, any of its workers may be chosen.
         """
         if model:
             return self._fleet.route(model)
@@ -83,7 +83,7 @@ class Words:
 
 
 def sessions_of(pool: Pool) -> Sessions:
-    """Return the sessions of a pool. Raises BadRequest where it keeps none."""
+    """Return the sessions of a pool. Raises BadRequest if it keeps none."""
     if pool.sessions is None:
         raise BadRequest("Sessions are not kept here: the pool's strategy is not `session`.")
     return pool.sessions
@@ -92,16 +92,15 @@ def sessions_of(pool: Pool) -> Sessions:
 async def open_there(
     asked: Invocation, pool: Pool, model: str, workers: Sequence[Worker], *, answered: bool = False
 ) -> Visit:
-    """Begin one at a worker that keeps them; its id is the client's, or else the worker's.
+    """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
-    With `answered` something else is answered, which tells of the session too. Raises a DoorError,
-    and Refusal.
+    `answered`: a prompt's answer will tell of the session. Raises a DoorError, and Refusal.
     """
     sessions, key, exchange = sessions_of(pool), asked.session, asked.exchange
     visit = sessions.opening(key, asked.call)
     if key is not None:
         await visit.look(pool, workers)
-        if visit.bound:  # by the same call, sent once more
+        if visit.bound:  # by an earlier attempt at the same call
             return visit
     body, identity = container.OPENS if answered else exchange.body, exchange.identity
     worker, own, expires = await _opened(pool, model, workers, body, identity)
@@ -118,7 +117,8 @@ async def open_there(
             visit.take(session)
             visit.state, visit.undone = "new", undo
             return visit
-    # Others were first, with the client's id. What was opened for them is theirs.
+    # Another request with the client's id was first. If it got the same session of the worker's,
+    # that one is kept.
     if session is None or (session.worker, session.own) != (to.worker, to.own):
         await undo()
     if session is None or not visit.has_begun(session):
@@ -130,7 +130,8 @@ async def open_there(
 async def _opened(
     pool: Pool, model: str, workers: Sequence[Worker], body: bytes, identity: bytes
 ) -> tuple[Worker, str, float | None]:
-    """Open a session at the best worker that does it; return its id there, and its end."""
+    """Open a session at the best worker that accepts; return the worker, the id there, and its
+    end."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound="")
     error: DoorError | None = None
     for choice in pool.strategy.rank(prompt, workers, monotonic()).candidates:
@@ -152,7 +153,7 @@ async def _opened(
 
 
 async def _open(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
-    """Open a session at a worker; if its client leaves meanwhile, close it there again."""
+    """Open a session at a worker; if the client leaves meanwhile, close it there again."""
     opening = asyncio.ensure_future(container.open_session(worker, body, identity))
     try:
         return await asyncio.shield(opening)
@@ -162,15 +163,15 @@ async def _open(worker: Worker, body: bytes, identity: bytes) -> tuple[str, floa
 
 
 async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: Visit) -> None:
-    """Choose a worker as for a request of no tokens, and bind the session to it."""
+    """Choose a worker as for a request without tokens, and bind the session to it."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound=visit.bound)
     candidates = pool.strategy.rank(prompt, workers, monotonic()).candidates
-    _count(pool, prompt, candidates[0])  # at once: those that begin meanwhile go elsewhere
+    _count(pool, prompt, candidates[0])  # at once, so that concurrent ones go elsewhere
     await visit.settle(candidates[0], candidates, pool, model)
 
 
 def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
-    """It has had its turn, though nothing is computed: the next session goes elsewhere."""
+    """Count the choice though nothing is computed, so that the next session goes elsewhere."""
     worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
     now = monotonic()
     outcome = Outcome(ok=True, began=False)

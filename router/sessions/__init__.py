@@ -1,1 +1,1 @@
-"""Sessions: which id is bound to which worker, for how long, and who remembers it."""
+"""Sessions: which id is bound to which worker, for how long, and where that is stored."""

@@ -1,5 +1,7 @@
-"""What this router did with sessions while their store was away, to be told to it afterwards. Pure
-but for the telling."""
+"""What this router did to sessions while the store was down, to be reported to it afterwards.
+
+Pure, except for the methods that report to the store.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -13,45 +15,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Told at once: one at a time they might be told for minutes, and more than half of the connections
-#: would be wanting for requests.
+#: Reports sent to the store in parallel. One at a time could take minutes; many more would take
+#: over half of the connections away from requests.
 TOLD = 16
-#: Seconds for which an id that the store does not know is believed after it was away: so long
-#: other routers may need to find it again, and to tell it what they have begun.
+#: Seconds after an outage during which an id unknown to the store is accepted as possibly open.
+#: Other routers may need that long to notice that the store is back and to report what they
+#: started.
 DOUBT_S = 3.0
 
 
 class Away:
-    """Sessions begun and closed meanwhile, and some from before; so many of each at most."""
+    """Sessions started or closed during an outage, and some seen before it; `most` of each kind."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.begun: OrderedDict[str, Session] = OrderedDict()
-        """Bound meanwhile, the last one at the end."""
+        """Sessions bound during the outage, the latest last."""
         self.seen: OrderedDict[str, Session] = OrderedDict()
-        """Where sessions were that cannot be anywhere else."""
+        """The last known binding of sessions that only their own worker can serve (stateful
+        pools)."""
         self.closed: OrderedDict[str, None] = OrderedDict()
-        """Ended by this router, at any time."""
+        """Ids of sessions that this router closed, during an outage or not."""
         self._untold: OrderedDict[str, float | None] = OrderedDict()
-        """Those of them that the store has not been told of; when it began, if only that one
-        ended."""
+        """The closed ids not yet reported to the store. The value is the creation time if only the
+        session created then was closed."""
 
     def begin(self, key: str, session: Session) -> None:
-        """It is bound, and nobody could note it."""
+        """Record a session that was bound while the store could not be told."""
         self.closed.pop(key, None)
         self._untold.pop(key, None)
         self._keep(self.begun, key, session)
 
     def see(self, key: str, session: Session | None) -> None:
-        """The store has said where it is; None: it is not open."""
+        """Record what the store said about a session; None: it is not open."""
         if session is None:
             self.seen.pop(key, None)
         else:
             self._keep(self.seen, key, session)
 
     def close(self, key: str, *, told: bool = False, begun: float | None = None) -> bool:
-        """End it, or only the one `begun` then; tell whether it may have been open. `told`: the
-        store knows."""
+        """Close a session; return whether it may have been open.
+
+        With `begun`, close it only if it was created at that time. `told`: the store already knows.
+        """
         there = self.begun.get(key)
         if there is not None and begun is not None and there.created != begun:
             return False
@@ -65,11 +71,14 @@ class Away:
         return True
 
     def find(self, key: str) -> Session | None:
-        """Return a session that this router knows of."""
+        """Return a session that this router started or has seen."""
         return self.begun.get(key) or self.seen.get(key)
 
     async def tell_ends(self, store: "Store") -> None:
-        """Note what was closed. Raises StoreDown; then the rest stays."""
+        """Report closed sessions to the store.
+
+        Raises StoreDown; what was not reported yet is kept.
+        """
         while self._untold:
             some = list(islice(self._untold.items(), TOLD))
             await asyncio.gather(*(self._tell_end(store, key, since) for key, since in some))
@@ -79,8 +88,10 @@ class Away:
         self._untold.pop(key, None)
 
     async def tell_begun(self, store: "Store") -> None:
-        """Note what was begun by now, while others are asked to believe in it. Raises StoreDown;
-        then the rest stays."""
+        """Report the sessions started so far, and have other routers accept unknown ids meanwhile.
+
+        Raises StoreDown; what was not reported yet is kept.
+        """
         for _ in range(0, len(self.begun), TOLD):
             some = list(islice(self.begun.items(), TOLD))
             begun = (self._tell_begun(store, key, session) for key, session in some)
@@ -90,7 +101,7 @@ class Away:
         told, done = await store.bind(key, Binding.of(session), None)
         if self.begun.get(key) is session:
             del self.begun[key]
-        elif done and told is not None and key in self.closed:  # the store heard of that first
+        elif done and told is not None and key in self.closed:  # closed meanwhile
             await store.close(key, begun=told.created)
 
     def _keep(self, among: OrderedDict[str, T], key: str, value: T) -> None:

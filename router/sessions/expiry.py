@@ -1,4 +1,4 @@
-"""How SageMaker writes when a session ends, and how workers do. Pure."""
+"""The end of a session as SageMaker and workers write it. Pure."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,21 +12,22 @@ def written(expires: float) -> str:
     return _written(int(expires))
 
 
-@lru_cache(maxsize=4096)  # every request of a session tells it
+@lru_cache(maxsize=4096)  # every response within a session includes it
 def _written(expires: int) -> str:
     return datetime.fromtimestamp(expires, UTC).strftime(_FORMAT)
 
 
 def announced(key: str, expires: float) -> str:
-    """Write the header that announces a session (shape `NewSessionResponseHeader`)."""
+    """Return the value of the header that announces a new session (shape
+    `NewSessionResponseHeader`)."""
     return f"{key}; Expires={written(expires)}"
 
 
 def read(value: str) -> tuple[str, float | None]:
-    """Read a worker's announcement: the id, and when it ends if it says so.
+    """Parse a worker's announcement: the id, and the session's end if given.
 
-    With `; Expires=` as SageMaker documents it, or the id alone: AWS's container library leaves
-    the rest out where the engine itself keeps the sessions.
+    The value has `; Expires=` as SageMaker documents it, or is the id alone: AWS's container
+    library leaves the rest out if the engine keeps the sessions itself.
     """
     key, _, rest = value.partition(";")
     when = rest.strip()

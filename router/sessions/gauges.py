@@ -1,4 +1,4 @@
-"""What Prometheus is told of sessions."""
+"""Prometheus metrics of sessions."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def session_metrics(pools: Iterable["Pool"]) -> Iterator[Metric]:
-    """Return the series of every pool that keeps sessions."""
+    """Yield the metrics of every pool that keeps sessions."""
     kept = [(pool.name, pool.sessions) for pool in pools if pool.sessions is not None]
     if not kept:
         return

@@ -1,4 +1,4 @@
-"""What a session's id may be, and where a request says which one it belongs to. Pure."""
+"""Valid session ids, and where a request names its session. Pure."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,29 +14,29 @@ from router.units import shown
 #: SageMaker's header, in both directions between client and platform (botocore's service model
 #: `sagemaker-runtime/2017-05-13`, shape InvokeEndpointInput).
 AWS_HEADER = b"x-amzn-sagemaker-session-id"
-#: In place of an id: make one.
+#: Sent in place of an id: start a session with an id of the router's.
 NEW_SESSION = "NEW_SESSION"
-#: Characters of an id (`SessionIdHeader`), and of one that must fit in a header with its expiry
-#: (`NewSessionResponseHeader`).
+#: Maximum characters of an id (`SessionIdHeader`), and of one that must fit in a header together
+#: with its expiry (`NewSessionResponseHeader`).
 LONGEST, LONGEST_NEW = 256, 226
-#: The same shapes' pattern. It never fits `NEW_SESSION`, which has an underscore.
+#: The pattern of the same shapes. It never matches `NEW_SESSION`, which has an underscore.
 _AWS = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-#: What other clients may use: visible ASCII, e-mail addresses and the like included.
+#: Ids of other clients: any visible ASCII, so that e-mail addresses and the like work.
 _PLAIN = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 def new_id() -> str:
-    """Return an id that nobody can guess."""
+    """Return a new id that cannot be guessed."""
     return str(uuid4())
 
 
 def is_aws(text: str) -> bool:
-    """Whether SageMaker would take it as an id."""
+    """Whether SageMaker would accept it as an id."""
     return len(text) <= LONGEST and _AWS.fullmatch(text) is not None
 
 
 def fits(text: str) -> bool:
-    """Whether it can be announced to SageMaker's clients as a new one."""
+    """Whether it can be announced to SageMaker's clients as the id of a new session."""
     return len(text) <= LONGEST_NEW and is_aws(text)
 
 
@@ -46,14 +46,14 @@ def is_plain(text: str) -> bool:
 
 
 class Names(NamedTuple):
-    """Where clients name their session that do not speak like SageMaker's."""
+    """Where clients that do not use SageMaker's header name their session."""
 
     header: bytes
     field: str | None
-    """Of a JSON body, where no header does."""
+    """A field of the JSON body, read if the header is absent."""
 
     def find(self, headers: Headers, body: bytes) -> str | None:
-        """Return the id; None: there is none. Raises BadRequest."""
+        """Return the id, or None if the request names no session. Raises BadRequest."""
         found = in_headers(headers, (self.header,))
         if found is None and self.field is not None:
             found = in_body(body, self.field)
@@ -61,9 +61,10 @@ class Names(NamedTuple):
 
 
 def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
-    """Return the first of these header fields, in the order of `names`. Raises BadRequest.
+    """Return the value of the first of `names` that is present. Raises BadRequest.
 
-    Fields given twice with different values are refused: what else reads them may take the other.
+    A header given twice with different values is refused: another reader might take the other
+    value.
     """
     for wanted in names:
         found = None
@@ -78,7 +79,8 @@ def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
 
 
 def in_body(body: bytes, field: str) -> str | None:
-    """Return the field of a JSON object, if it is there. Raises BadRequest where it is no text."""
+    """Return a field of a JSON object, or None. Raises BadRequest if it is neither text nor
+    integer."""
     try:
         value = _decoder(field)(body).value
     except msgspec.ValidationError as error:
@@ -87,19 +89,19 @@ def in_body(body: bytes, field: str) -> str | None:
         message = f"The field `{field}` must be a text: it names the session."
         raise BadRequest(message, param=field) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None  # whoever reads the body says what is wrong with it
+        return None  # invalid JSON is reported by the code that parses the body
     return None if value is None else str(value) or None
 
 
 @lru_cache(maxsize=16)
 def _decoder(field: str) -> Callable[[bytes], Any]:
-    """Return what reads this field alone, and makes no objects of the others."""
+    """Return a decoder that reads only this field and builds no objects for the others."""
     found = msgspec.defstruct("Found", [("value", str | int | None, None)], rename={"value": field})
     return msgspec.json.Decoder(found).decode
 
 
 def check(text: str, *, aws: bool) -> str:
-    """Return the id if it is one. Raises BadRequest."""
+    """Return the id if it is valid. Raises BadRequest."""
     if aws and not is_aws(text):
         raise BadRequest(
             f"The session id {shown(text)} is not valid: 1 to {LONGEST} letters and digits, with"

@@ -1,4 +1,4 @@
-"""Which pools have sessions, and that they keep them when the settings change."""
+"""Give pools their sessions, and keep them across a change of settings."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.sessions")
 
-#: Seconds between two looks at stores that are elsewhere.
+#: Seconds between two checks of remote session stores.
 LOOK_S = 1.0
 
 
 def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
-    """Give a pool whose strategy keeps sessions a table, or the one it had before."""
+    """Give a pool its sessions, or those it had before, if its strategy keeps any."""
     if not getattr(pool.strategy, "keeps_sessions", False):
         pool.sessions = None
         return
@@ -37,13 +37,14 @@ def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSetti
 
 
 async def look_after(fleet: "Fleet") -> None:
-    """Look at stores that are elsewhere, now and then: how many sessions, and is it there?"""
+    """Check remote stores regularly: how many sessions they hold, and whether they are
+    reachable."""
     while True:
         for pool in fleet.pools:
             if pool.sessions is not None and pool.sessions.redis is not None:
                 try:
                     await pool.sessions.look()
-                except Exception:  # or nobody would notice any more that the store is back
+                except Exception:  # so that this loop never ends
                     log.exception(
                         "pool %s: internal error while its sessions were checked", pool.name
                     )

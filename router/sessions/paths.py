@@ -1,4 +1,4 @@
-"""What operators see of sessions, and how they end one."""
+"""The operators' paths that list and close sessions."""
 
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from router.sessions.expiry import written
 from router.sessions.table import Session
 from router.shown import Shown
 
-#: Sessions listed at once.
+#: Most sessions listed per pool.
 LISTED = 1000
 
 
@@ -29,7 +29,7 @@ class SessionStatus(Shown):
 
     @classmethod
     def of(cls, key: str, pool: str, session: Session) -> "SessionStatus":
-        """As it is shown."""
+        """Return the form in which a session is listed."""
         times = map(written, (session.created, session.used, session.expires))
         created, used, expires = times
         return cls(
@@ -38,7 +38,7 @@ class SessionStatus(Shown):
 
 
 def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
-    """Serve them."""
+    """Add the paths."""
 
     @app.get(SESSIONS)
     async def sessions() -> list[SessionStatus]:

@@ -1,6 +1,7 @@
-"""Sessions in Redis, for several routers together.
+"""Sessions in Redis, shared by several routers.
 
-Every step is one script (`scripts.py`), so that of several routers one decides.
+Every step is one script (`scripts.py`), so it is atomic: if several routers try at once, one
+succeeds.
 """
 
 import asyncio
@@ -14,30 +15,30 @@ from router.sessions.table import Binding, Bound, Lease, Session
 if TYPE_CHECKING:
     from router.settings_session import RedisSettings
 
-#: More seconds than any session lasts.
+#: Longer than any session lasts, in seconds; stands for infinity.
 _FOREVER = 1e9
 
 
 class RedisStore:
-    """Sessions of one pool. Raises StoreDown when Redis cannot be reached in time."""
+    """The sessions of one pool in Redis. Raises StoreDown if Redis does not answer in time."""
 
     def __init__(self, settings: "RedisSettings", pool: str, lease: Lease) -> None:
-        """Connects when it is first asked."""
+        """Set up the client; it connects at the first request."""
         self.lease = lease
         self._redis = Scripted(settings)
         self._errors = (*self._redis.errors, TimeoutError)
-        self._stem = f"warmroute:{{{pool}}}:"  # in braces: one slot of a cluster
+        self._stem = f"warmroute:{{{pool}}}:"  # the braces: one cluster slot for all of its keys
         self._beside = [self._stem + name for name in BESIDE]
         self._patience = settings.timeout
         self._url, self._has_password = settings.url, settings.password is not None
         self._era = ""
 
     async def use(self, key: str) -> Session | None:
-        """As the seam has it."""
+        """See `Store`."""
         return _found(await self._do("use", key))
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """As the seam has it."""
+        """See `Store`."""
         end = "" if to.expires is None else repr(to.expires)
         used = "" if to.used is None else repr(to.used)
         noted = (to.own, to.call, end, int(to.fixed))
@@ -46,20 +47,20 @@ class RedisStore:
         return Bound(_found(told), done=done == "1")
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:
-        """As the seam has it."""
+        """See `Store`."""
         return _found(await self._do("close", key, "" if begun is None else repr(begun)))
 
     async def doubt(self, seconds: float) -> None:
-        """As the seam has it."""
+        """See `Store`."""
         await self._do("doubt", "", seconds)
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
-        """As the seam has it."""
+        """See `Store`."""
         found = await self._do("list", "", most)
         return [(key, _session(told)) for key, *told in (one.split(APART) for one in found)]
 
     async def look(self) -> Kept:
-        """As the seam has it."""
+        """See `Store`."""
         return Kept(*map(int, await self._do("look", "", SWEPT)))
 
     async def stop(self) -> None:
@@ -73,10 +74,11 @@ class RedisStore:
         keys = [f"{self._stem}s:{key}", *self._beside]
         arguments: list[Word] = [key, *rules, self._era, *more]
         try:
-            async with asyncio.timeout(self._patience):  # waiting for a connection included
+            async with asyncio.timeout(self._patience):  # includes waiting for a connection
                 said = await self._redis.run(SCRIPTS[what], keys, arguments)
         except self._errors as error:
-            # Whatever is on the way may have forgotten the others too, and say nothing of it.
+            # Something in between, such as a firewall, may have silently dropped the other
+            # connections too.
             await self._redis.close()
             raise StoreDown(self._down(error)) from None
         told: list[str] = said.split(APART) if isinstance(said, str) else said
@@ -84,7 +86,7 @@ class RedisStore:
         return told[1:]
 
     def _down(self, error: Exception) -> str:
-        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - imports redis, an extra
 
         return sentence(self._url, error, "session.redis.password", password=self._has_password)
 

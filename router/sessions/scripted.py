@@ -1,7 +1,7 @@
-"""Scripts in Redis, over kept connections: the least that asking it can cost.
+"""Run scripts in Redis over kept connections, at the lowest cost per call.
 
-redis-py makes connections and speaks its protocol; its client and its pool, which measure and look
-after every command, take half as long again as all of that.
+redis-py creates the connections and speaks the protocol. Its client and pool are not used: the
+metrics and checks they run after every command add half as much time again.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
     from router.settings_session import RedisSettings
 
-#: Connections to Redis; whoever finds all of them busy waits for one.
+#: Most connections to Redis; a caller that finds all of them busy waits for one.
 CONNECTIONS = 32
 
 Word = str | float
-#: What scripts here return.
+#: What the scripts return.
 Said = str | list[str]
 
 
 class Scripted:
-    """One Redis. Raises what redis-py does: RedisError, OSError."""
+    """One Redis server. Raises what redis-py raises: RedisError, OSError."""
 
     def __init__(self, settings: "RedisSettings") -> None:
-        """Connects when it is first asked."""
-        from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
+        """Set up the connections; the first is opened by the first call."""
+        from redis import asyncio as client  # noqa: PLC0415 - an extra
         from redis import exceptions  # noqa: PLC0415
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415
@@ -48,7 +48,7 @@ class Scripted:
         self._free: list[AbstractConnection] = []
 
     async def run(self, script: str, keys: list[str], arguments: list[Word]) -> Said:
-        """Return what a script returns."""
+        """Run a script and return its result."""
         named = [_digest(script), len(keys), *keys, *arguments]
         async with self._room:
             kept = self._free.pop() if self._free else None
@@ -57,7 +57,7 @@ class Scripted:
             except self._gone:
                 if kept is None:
                     raise
-            # Redis has closed it since its last use, and with it most likely all others.
+            # Redis has closed this idle connection, and most likely all the others too.
             await self.close()
             return await self._on(self._make(), script, named)
 
@@ -69,13 +69,13 @@ class Scripted:
                 await _ask(connection, "SCRIPT", "LOAD", script)
                 said = await _ask(connection, "EVALSHA", *named)
         except BaseException:
-            await connection.disconnect(nowait=True)  # the answer may be on its way
+            await connection.disconnect(nowait=True)  # the answer may still arrive
             raise
         self._free.append(connection)
         return said
 
     async def close(self) -> None:
-        """Close all connections that nobody uses."""
+        """Close all idle connections."""
         free, self._free = self._free, []
         for connection in free:
             await connection.disconnect(nowait=True)
@@ -89,5 +89,5 @@ async def _ask(connection: "AbstractConnection", *command: Word) -> Said:
 
 @cache
 def _digest(script: str) -> str:
-    """Return the name by which Redis knows a script."""
+    """Return the digest by which Redis knows a script."""
     return sha1(script.encode(), usedforsecurity=False).hexdigest()

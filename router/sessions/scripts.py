@@ -1,20 +1,21 @@
-"""What is done in Redis, one script a step: of several routers one decides.
+"""The Redis scripts, one per step, so that each step is atomic across routers.
 
-Redis keeps the time (its own, the same for all) and ends sessions itself. Sorted sets beside them
-say how many there are and who makes room: by last use, by end, and those that are over.
+Redis's own clock counts, so all routers agree on the time, and Redis expires the sessions itself.
+Sorted sets beside the sessions give their number and which one to evict: ids by last use, by end,
+and those that are over.
 """
 
-#: What there is of a pool beside its sessions, in the order of the scripts' keys.
+#: Keys of a pool besides its sessions, in the order in which the scripts receive them.
 BESIDE = ("used", "ends", "counts", "over", "era", "doubt")
-#: Ids that one new session clears out of the sorted sets, of those expired and of those for which
-#: there is no room any more; and one look at them. While a script runs Redis answers nobody.
+#: Most ids removed from the sorted sets in one script: by a new session (of expired sessions, and
+#: of evicted ones), and by one look. Limited because Redis serves nobody else while a script runs.
 CLEARED, SWEPT = 100, 1000
-#: Stands between the words of an answer: reading one text takes a third of reading eight.
+#: Separates the fields of an answer: reading one string takes a third of the time of reading eight.
 APART = "\n"
 
-# Every answer begins with the era: Redis has another one when it has lost its memory. Then, and for
-# a while after an outage, an id that it does not know may be that of an open session, unless it is
-# known to be over.
+# Every answer begins with the era, a value that changes when Redis loses its data. After that, and
+# for a while after an outage, an unknown id may be that of an open session, unless it is known to
+# be over.
 _BEGIN = """
 local at = redis.call('TIME')
 local now = tonumber(at[1]) + tonumber(at[2]) / 1000000

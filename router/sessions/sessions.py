@@ -1,4 +1,4 @@
-"""The sessions of one pool: rules, store, counts, and what is done while the store is down."""
+"""The sessions of one pool: rules, store, counts, and what happens while the store is down."""
 
 import asyncio
 import logging
@@ -33,37 +33,37 @@ class Sessions:
         self.counts: Counter[str] = Counter(
             dict.fromkeys((*_STATES, "closed", "lost", "hashed"), 0)
         )
-        """What became of sessions, by word."""
+        """How often each thing happened to a session, by the word used in metrics."""
         self.down = False
-        """The store cannot be reached: sessions are where their ids' hash says."""
+        """The store cannot be reached; sessions are routed by the hash of their id."""
         self.away = Away(0)
-        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests change it
+        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests replace it
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
-        """Where the store is, if it is not in memory."""
+        """Settings of the remote store, if sessions are not in memory."""
         self.change(settings, stays=stays)
 
     def change(self, settings: "SessionSettings", *, stays: bool) -> None:
-        """Other rules, for sessions to come; those there are keep their end."""
+        """Change the rules for new sessions; open ones keep their end."""
         self.stays = stays
-        """A bound session waits for its worker."""
+        """A session waits for its worker rather than move away from it."""
         self._lost_is_over = settings.on_worker_lost == "error"
         self._creates = settings.create
         self.names = settings.names
         self.line = b"\n%b:" % self.names.header
-        """How the line of a header begins that names a session."""
+        """How the header line that names a session begins."""
         self._store.lease = settings.lease
         self.away.most = settings.lease.most
 
     def keep_in(self, store: Store) -> None:
-        """Keep them there from now on."""
+        """Keep sessions in this store from now on."""
         store.lease = self._store.lease
         self._store = store
 
-    # Who belongs to which session.
+    # Which request belongs to which session.
 
     def asked(self, headers: Headers, body: bytes) -> Visit | None:
-        """Read which session an OpenAI request belongs to; None: to none. Raises BadRequest."""
+        """Return the session that an OpenAI request belongs to; None: none. Raises BadRequest."""
         named = ids.in_headers(headers, (ids.AWS_HEADER,))
         if named == ids.NEW_SESSION:
             return self.opening(None)
@@ -73,31 +73,31 @@ class Sessions:
         return None if found is None else self.named(found)
 
     def named(self, key: str) -> Visit:
-        """Go on with a session, or begin it if it is not open and clients may do so."""
+        """Continue a session, or start it if it is not open and clients may do so."""
         return Visit(self, key, Wanted.EITHER if self._creates else Wanted.OPEN)
 
     def opening(self, key: str | None, call: str = "") -> Visit:
-        """Begin a session, with an id of the client's own or one of ours. Raises BadRequest.
+        """Start a session, with an id of the client's own or a new one. Raises BadRequest.
 
-        `call` is the client's name for this call, and the same where it sends it once more.
+        `call` is the client's id of this call, which is the same when it retries the call.
         """
         if key is not None and len(key) > ids.LONGEST_NEW:
             raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
         return Visit(self, key or ids.new_id(), Wanted.NEW, call if key else "")
 
     def within(self, key: str) -> Visit:
-        """Go on with a session that must be open."""
+        """Continue a session that must be open."""
         return Visit(self, key, Wanted.OPEN)
 
-    # What a visit asks for.
+    # What a `Visit` calls.
 
     async def use(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
     ) -> Session | None:
-        """Find a session; `known`: the client says that it is open.
+        """Return a session, or None. Raises NoWorker.
 
-        While the store is away it is where its id's hash says, among these workers; if they keep
-        sessions themselves, where this router has seen it. Raises NoWorker.
+        `known`: the client says that it is open. While the store is down, the hash of the id
+        chooses among `workers`; in a stateful pool the session is where this router last saw it.
         """
         if not self.down:
             try:
@@ -120,7 +120,7 @@ class Sessions:
         return self._hashed(key, workers)
 
     def _noted(self, key: str, session: Session | None, pool: "Pool") -> None:
-        """The store has said so."""
+        """Remember what the store said about a session."""
         if session is not None:
             self.away.closed.pop(key, None)
         if pool.stateful:
@@ -129,7 +129,7 @@ class Sessions:
     async def _again(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
     ) -> Session | None:
-        """Find a session that the store knows nothing of, and may be open."""
+        """Find a session that the store does not know but that may be open."""
         if key in self.away.closed:
             return None
         seen = self.away.find(key)
@@ -138,7 +138,7 @@ class Sessions:
         return self._hashed(key, workers) if known and not pool.stateful else None
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """Bind a session that is bound to `expected`; None: that is not there."""
+        """Bind a session that is now bound to `expected`; None: one that is not open."""
         if not self.down:
             try:
                 bound = await self._store.bind(key, to, expected)
@@ -153,12 +153,13 @@ class Sessions:
         return Bound(session, done=True)
 
     async def surely(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """Bind it; if its client leaves before that is known, it is as it was."""
+        """Bind a session; if the request is cancelled before the result is known, undo that."""
         binding = asyncio.ensure_future(self.bind(key, to, expected))
         try:
             return await asyncio.shield(binding)
         except asyncio.CancelledError:
-            # It is on its way to the store, and cannot be undone before it has come there.
+            # The command is already on its way to the store, and can only be undone once it is
+            # done.
             session, done = await binding
             if done and session is not None and expected is None:
                 await self.undo(key, session.created)
@@ -167,14 +168,15 @@ class Sessions:
             raise
 
     async def close(self, key: str) -> bool:
-        """End a session; tell whether it was open. What cannot be known is believed."""
+        """Close a session; return whether it was open. If that cannot be known, assume it was."""
         if not self.down:
             try:
                 session = await self._store.close(key)
             except StoreDown as down:
                 self._lost(down)
             else:
-                # It may be away when the next use comes, or have forgotten what was closed.
+                # Remembered here too: at the next use the store may be down, or have lost what was
+                # closed.
                 news = self.redis is None or self.away.close(key, told=True)
                 was = session is not None and (news or session is not PERHAPS)
                 self.counts["closed"] += was
@@ -184,8 +186,10 @@ class Sessions:
         return was
 
     async def undo(self, key: str, begun: float) -> bool:
-        """What has `begun` then has not, unless others use it already, or have closed it and begun
-        another one; tell whether it is so now."""
+        """Undo the start of a session created at `begun`; return whether that was done.
+
+        It stays if others have used it, or if it was closed and another one started under its id.
+        """
         if not self.down:
             try:
                 return await self._store.close(key, begun=begun) is not None
@@ -194,24 +198,27 @@ class Sessions:
         return self.away.close(key, begun=begun)
 
     async def back(self, key: str, worker: str, home: str | None, used: float) -> bool:
-        """Bind a session that was moved to `worker` to its home again, unless it was used since;
-        tell whether it is there now."""
+        """Move a session from `worker` back to its home; return whether it is there now.
+
+        It stays if it was used after `used`.
+        """
         if self.down or home is None:
             return False
         return (await self.bind(key, Binding(home, used=used), worker)).done
 
     async def lose(self, key: str) -> None:
-        """End a session whose worker is gone."""
+        """Close a session whose worker is gone."""
         if await self.close(key):
             self.counts["closed"] -= 1
             self.counts["lost"] += 1
 
     def ends_with_its_worker(self, pool: "Pool") -> bool:
-        """Whether a session is over when its worker is gone: nobody else has its state."""
+        """Whether a session ends if its worker is gone, because of settings or its worker's
+        state."""
         return self._lost_is_over or pool.stateful
 
     def count(self, state: str) -> None:
-        """Something became of a session."""
+        """Count what happened to a session."""
         if state != "kept":
             self.counts[state] += 1
 
@@ -226,30 +233,30 @@ class Sessions:
             return []
 
     def kept(self) -> Kept:
-        """How many there are; as last known, where that has to be asked for."""
+        """Return the counts; for a remote store, those of the last `look`."""
         if isinstance(self._store, MemoryStore):
             return self._store.kept()
         return self._kept
 
     async def look(self) -> None:
-        """Ask the store how many there are. Told so often, it also finds out that it is back."""
+        """Get the store's counts; called regularly, this also notices that the store is back."""
         try:
             self._kept = await self._store.look()
             await self.away.tell_ends(self._store)
             if self.down:
-                await self._store.doubt(DOUBT_S)  # others may have something to tell yet
-            # First, for what is begun from now on need not be told: all of it might never be told,
-            # were the router busy enough.
+                await self._store.doubt(DOUBT_S)  # other routers may still have sessions to report
+            # Mark it as back first: what starts from now on goes straight to the store. Otherwise a
+            # busy router could add sessions to report faster than they are reported.
             self._found()
             await self.away.tell_begun(self._store)
         except StoreDown as down:
             self._lost(down)
 
     async def stop(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await self._store.stop()
 
-    # The store comes and goes.
+    # Outages of the store.
 
     def _lost(self, why: StoreDown) -> None:
         if not self.down:

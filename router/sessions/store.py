@@ -1,66 +1,69 @@
-"""Where sessions are kept: the seam, and the store in this process's memory."""
+"""The interface of session stores, and the store in this process's memory."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
 
-#: Tells the time in seconds since 1970, UTC: expiries are told to clients.
+#: Returns seconds since 1970, UTC: clients are told when sessions expire.
 Clock = Callable[[], float]
 
 
 class StoreDown(Exception):
-    """The store cannot be reached; says why."""
+    """The store cannot be reached; the message says why."""
 
 
-#: What a store says of an id that it does not know, where sessions may be open that it knows
-#: nothing of: others have begun them while they could not note it, or it has lost its memory.
+#: Returned for an unknown id while sessions may be open that the store does not know: another
+#: router started one when it could not record it, or the store has lost its data.
 PERHAPS = Session("", UNNOTED, 0.0, 0.0)
 
 
 class Kept(NamedTuple):
-    """What a store can tell of itself, for metrics."""
+    """Counts of a store, for metrics."""
 
     open: int
-    """Sessions, as far as it is known without looking at all of them."""
+    """Open sessions, as far as known without looking at each one."""
     expired: int
     evicted: int
 
 
 class Store(Protocol):
-    """Keeps sessions. All methods raise StoreDown."""
+    """A store of sessions. All methods raise StoreDown."""
 
     lease: Lease
-    """For sessions to come."""
+    """The rules for new sessions."""
 
     async def use(self, key: str) -> Session | None:
-        """Return an open session, and count this as a use of it; or PERHAPS."""
+        """Return an open session, or PERHAPS, and count this as a use of it."""
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """Bind a session if it is bound to `expected`; None: if it is not there.
+        """Bind a session to a worker if it is now bound to `expected`; None: if it is not open.
 
-        Of several who try at once one wins; all are told the session as it is then.
+        If several callers try at once, one succeeds; all are given the session as it then is.
         """
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:
-        """End a session, or only the one `begun` then and used by nobody since; return it if it has
-        ended so; or PERHAPS."""
+        """Close a session and return it if that closed it, or PERHAPS.
+
+        With `begun`, close it only if it was created at that time and nobody has used it since.
+        """
 
     async def doubt(self, seconds: float) -> None:
-        """For so long, others may have begun sessions that it has not heard of yet."""
+        """For so many seconds, answer PERHAPS for unknown ids: other routers may have started
+        some."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """Return up to `most` open sessions."""
 
     async def look(self) -> Kept:
-        """Tell how many there are."""
+        """Return how many sessions there are."""
 
     async def stop(self) -> None:
-        """Let go of whatever it holds."""
+        """Release connections and other resources."""
 
 
 class MemoryStore:
-    """In this process, and gone with it."""
+    """Sessions in this process's memory, lost when it ends."""
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
         self._table = Table(lease)
@@ -68,7 +71,7 @@ class MemoryStore:
 
     @property
     def lease(self) -> Lease:
-        """For sessions to come."""
+        """The rules for new sessions."""
         return self._table.lease
 
     @lease.setter
@@ -76,32 +79,32 @@ class MemoryStore:
         self._table.lease = lease
 
     async def use(self, key: str) -> Session | None:
-        """As the seam has it."""
+        """See `Store`."""
         return self._table.use(key, self._clock())
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """As the seam has it."""
+        """See `Store`."""
         return self._table.bind(key, to, expected, self._clock())
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:
-        """As the seam has it."""
+        """See `Store`."""
         return self._table.close(key, self._clock(), begun=begun)
 
     async def doubt(self, seconds: float) -> None:
-        """Nobody else begins any."""
+        """Do nothing: no other process starts sessions here."""
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
-        """As the seam has it."""
+        """See `Store`."""
         return list(self._table.items(most, self._clock()))
 
     async def look(self) -> Kept:
-        """As the seam has it."""
+        """See `Store`."""
         return self.kept()
 
     def kept(self) -> Kept:
-        """The same, at once."""
+        """Return the counts without awaiting."""
         self._table.sweep(self._clock())
         return Kept(len(self._table), self._table.expired, self._table.evicted)
 
     async def stop(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to release."""

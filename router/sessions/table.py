@@ -1,9 +1,10 @@
-"""The sessions that are open: id → worker, with an end. Pure: time is an argument, in seconds.
+"""The table of open sessions: id to worker, with an expiry. Pure: time is an argument, in seconds.
 
-Every session ends: its expiry is strict (the first use after it is refused; AWS's container
-library lets one pass), and where there are too many, the one unused for longest goes. Looking for
-what has expired costs what has expired, not what is there: ends lie in a heap, and one that has
-moved meanwhile is put back when its turn comes, only so many at once.
+Every session ends. Expiry is strict: the first use after it is refused (AWS's container library
+lets one pass). If there are too many sessions, the least recently used one goes.
+
+The cost of expiry depends on how many have expired, not on how many are open: ends lie in a heap,
+and an end that has moved meanwhile is put back when its turn comes, a limited number per sweep.
 """
 
 from collections import OrderedDict
@@ -15,8 +16,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-#: Ends that have moved and are put back in one sweep: a few milliseconds. What they hide for the
-#: next ones is refused all the same when it is used.
+#: Most moved ends that one sweep puts back: a few milliseconds. Expired sessions behind them stay
+#: in the table until a later sweep, but are refused if used.
 MOVED = 1000
 
 
@@ -24,30 +25,33 @@ class Lease(NamedTuple):
     """How long sessions last, and how many there may be."""
 
     ttl: float = 1200.0
-    """Seconds from creation, or, if sliding, from the last use."""
+    """Seconds from creation or, if sliding, from the last use."""
     sliding: bool = False
     longest: float = inf
-    """Seconds from creation, however often it is used."""
+    """Seconds from creation, however often the session is used."""
     most: int = 100_000
-    """The one unused for longest makes room."""
+    """Most open sessions; beyond it the least recently used is evicted."""
 
     def end(self, created: float, now: float) -> float:
-        """When a session ends that is used now."""
+        """Return when a session ends if it is used now."""
         begin = now if self.sliding else created
         return min(begin + self.ttl, created + self.longest)
 
     def begun(self, to: "Binding", now: float) -> "Session":
-        """Return the session that begins now; an end of its own is no later than any other's."""
+        """Return a new session that starts now.
+
+        If the binding gives an end, that is used, but no later than `longest` allows.
+        """
         end = self.end(now, now) if to.expires is None else min(to.expires, now + self.longest)
         return Session(to.worker, now, end, now, to.own, to.call, to.fixed)
 
 
-#: When a session was created that nobody has noted.
+#: The creation time of a session that no store has recorded.
 UNNOTED = -inf
 
 
 class Session(Struct, gc=False):
-    """One session. Times are the caller's clock, in seconds."""
+    """One session. Times are those of the caller's clock, in seconds."""
 
     worker: str
     """Name of the worker it is bound to."""
@@ -57,53 +61,54 @@ class Session(Struct, gc=False):
     own: str = ""
     call: str = ""
     fixed: bool = False
-    """As in its binding."""
+    """See `Binding`."""
 
     @property
     def noted(self) -> bool:
-        """A store knows of it."""
+        """Whether a store has recorded it."""
         return self.created != UNNOTED
 
 
 class Binding(NamedTuple):
-    """Where a session is to be bound, and what is noted with that."""
+    """Where to bind a session, and what is recorded with it."""
 
     worker: str
     """Name of the worker."""
     own: str = ""
-    """The id that the worker itself gave it, if it keeps sessions and chose another one."""
+    """The worker's own id for it, if the worker keeps sessions and chose another one."""
     expires: float | None = None
-    """Its end, where that is known already."""
+    """When the session ends, if known already."""
     call: str = ""
-    """The client's call that begins it: sent again, it is no other one."""
+    """The client's id of the call that starts it: a retry of that call is not a second start."""
     fixed: bool = False
-    """Its worker has said when it ends: no use puts that off."""
+    """The worker has set the end: using the session does not extend it."""
     used: float | None = None
-    """Only if it was used then, and not since."""
+    """Bind only if the session's last use was at this time."""
 
     @classmethod
     def of(cls, session: Session) -> "Binding":
-        """As it is."""
+        """Return the binding of an existing session."""
         return cls(session.worker, session.own, session.expires, session.call, fixed=session.fixed)
 
 
 class Bound(NamedTuple):
-    """What came of binding a session."""
+    """The result of binding a session."""
 
     session: Session | None
-    """As it is then; None: it is not there."""
+    """The session as it is afterwards; None: it is not open."""
     done: bool = False
-    """By this and no other."""
+    """Whether this call bound it."""
 
 
 class Table:
-    """Open sessions by id, the one used last at the end."""
+    """Open sessions by id, the most recently used last."""
 
     def __init__(self, lease: Lease | None = None) -> None:
         self.lease = lease or Lease()
         self.expired = self.evicted = 0
-        """Sessions that have ended by themselves, and for want of room."""
-        # A plain dictionary would look at every hole that its first entries have left.
+        """Sessions that have expired, and those evicted for lack of room."""
+        # Not a plain dict: finding its first entry means skipping every hole that removed ones
+        # left.
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._ends: list[tuple[float, str]] = []
 
@@ -126,7 +131,7 @@ class Table:
             self._touch(key, session, now)
             if self.lease.sliding and not session.fixed:
                 session.expires = max(session.expires, self.lease.end(session.created, now))
-                self.sweep(now, moved=2)  # one has moved: so their number does not grow
+                self.sweep(now, moved=2)  # at most one end moved, so putting back two keeps up
         return session
 
     def _touch(self, key: str, session: Session, now: float) -> None:
@@ -134,11 +139,11 @@ class Table:
         self._sessions.move_to_end(key)
 
     def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Bound:
-        """Bind a session if it is bound to `expected` now; None: if it is not there."""
+        """Bind a session to a worker if it is now bound to `expected`; None: if it is not open."""
         session = self.find(key, now)
         if (session.worker if session else None) != expected:
             if session is not None:
-                self._touch(key, session, now)  # whoever is told of it goes there
+                self._touch(key, session, now)  # the caller goes to that worker: a use
             return Bound(session)
         if session is not None and to.used is not None and session.used != to.used:
             return Bound(session)
@@ -152,15 +157,20 @@ class Table:
         return Bound(session, done=True)
 
     def close(self, key: str, now: float, *, begun: float | None = None) -> Session | None:
-        """End a session, or only the one `begun` then and used by nobody since; return it if it has
-        ended so."""
+        """Close a session and return it if that closed it.
+
+        With `begun`, close it only if it was created at that time and nobody has used it since.
+        """
         session = self.find(key, now)
         if session is None or (begun is not None and not session.created == begun == session.used):
             return None
         return self._sessions.pop(key)
 
     def sweep(self, now: float, moved: int = MOVED) -> int:
-        """Drop what has expired, until so many were found that have `moved`; return how many."""
+        """Drop expired sessions and return how many.
+
+        Stops after finding `moved` entries whose end has moved.
+        """
         dropped = 0
         ends, sessions = self._ends, self._sessions
         while moved and ends and ends[0][0] <= now:
@@ -168,7 +178,7 @@ class Table:
             session = sessions.get(key)
             if session is None:
                 continue
-            if session.expires > now:  # it was used, or made anew
+            if session.expires > now:  # its end has moved, or the id was opened again
                 heappush(ends, (session.expires, key))
                 moved -= 1
             else:
@@ -178,14 +188,14 @@ class Table:
         return dropped
 
     def items(self, most: int, now: float) -> Iterator[tuple[str, Session]]:
-        """Return open sessions, those unused for longest first."""
+        """Return up to `most` open sessions, the least recently used first."""
         return islice(
             ((key, one) for key, one in self._sessions.items() if one.expires > now), most
         )
 
     def _note_end(self, expires: float, key: str) -> None:
         heappush(self._ends, (expires, key))
-        if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions long closed
+        if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions closed since
             self._ends = [(one.expires, key) for key, one in self._sessions.items()]
             heapify(self._ends)
 

@@ -2,10 +2,10 @@
 
     look → (wait for room, decide, book) → settle → ask the worker
 
-`settle` is asked before every attempt, once that is booked: what is decided meanwhile must see it.
-A session is bound before a byte is sent, by comparing and setting, so that of several requests, in
-several routers, one decides and the others follow it. If no worker takes the request on, the
-session is where it was.
+`settle` is called before every attempt, after its booking, so that decisions made meanwhile count
+it. A session is bound by compare-and-set before a byte is sent: of several requests, in several
+routers, one decides and the others follow it. If no worker accepts the request, the session stays
+where it was.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from strategies.base import Decision
 
 
-#: How often a request starts anew because others bind its session too.
+#: How often a request tries again because others bind its session at the same time.
 TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
-#: What a decision is called that came to this.
+#: The reason given for a decision, by the session's state afterwards.
 _REASONS = {"kept": "session", "rebound": "rebind", "spilled": "spill"}
 _DECIDED = frozenset(("bind", *_REASONS.values()))
 
 
 class Wanted(Enum):
-    """What must be true of the session."""
+    """What the request requires of the session."""
 
     OPEN = "open"
-    """It is open."""
+    """It must be open."""
     NEW = "new"
-    """It is not."""
+    """It must not be open."""
     EITHER = "either"
 
 
@@ -75,40 +75,42 @@ class Visit:
         self._sessions = sessions
         self._wanted = wanted
         self._expected: str | None = None
-        """The worker as the store has it; None while the session is not there."""
+        """The worker recorded in the store; None if the session is not there."""
         self._before: str | None = None
-        """The worker from which this request has moved it."""
+        """The worker that this request has moved the session away from."""
         self._begun = self._used = 0.0
-        """When it was created, and used last, as the store has it."""
+        """Times of creation and last use, as recorded in the store."""
         self._tries = 0
         self.id = key
         self.call = call
-        """The client's name for the call that begins it."""
+        """The client's id of the call that starts the session."""
         self.bound = ""
-        """Name of its worker; empty while it has none."""
+        """Name of the session's worker; empty while it has none."""
         self.own = ""
-        """The id by which its worker knows it, if that is another one."""
+        """The worker's own id for the session, if it differs."""
         self.expires = 0.0
         self.state = "kept"
         """`new`, `kept`, `rebound` (its worker was lost), `spilled` (moved for its load), or
         `hashed` (the store is down)."""
         self.counted = False
-        """What became of it is in the metrics."""
+        """Whether the outcome is in the metrics."""
         self.told = False
-        """The client has been told of it."""
+        """Whether the client has been told of the session."""
         self.undone: Callable[[], Awaitable[object]] | None = None
-        """What else is to be done if it turns out that it has not begun."""
+        """What else to undo if the session turns out not to have started."""
 
     @property
     def begins(self) -> bool:
-        """The session begins with it, and the client is to be told its id."""
+        """Whether this request starts the session, so that the client must be told its id."""
         return self._wanted is Wanted.NEW
 
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
-        """Find out where the session is; `workers` could answer. Raises UnknownSession,
-        SessionExists, NoWorker."""
+        """Look up the session; `workers` are those that could answer.
+
+        Raises UnknownSession, SessionExists, NoWorker.
+        """
         if self._wanted is Wanted.NEW and self.bound:
-            return  # this request has begun it
+            return  # this request has already started it
         known = self._wanted is Wanted.OPEN
         session = await self._sessions.use(self.id, pool, workers, known=known)
         if session is None and known:
@@ -117,12 +119,12 @@ class Visit:
             there = session if session.noted else self._sessions.away.find(self.id)
             if there is not None and not self.has_begun(there):
                 raise SessionExists
-        if self._wanted is Wanted.NEW:  # the store was asked twice, and had done it the first time
+        if self._wanted is Wanted.NEW:  # a repeated store command that had succeeded the first time
             self.state = "new"
         self.take(session)
 
     def take(self, session: Session | None) -> None:
-        """It is bound so."""
+        """Take over the session's binding; None: it has none."""
         if session is None:
             self._expected, self.bound, self.own = None, "", ""
             return
@@ -131,15 +133,16 @@ class Visit:
         self.bound, self.own, self.expires = session.worker, session.own, session.expires
 
     def has_begun(self, session: Session) -> bool:
-        """Whether it is this request that began it, or another attempt at the same call."""
+        """Whether this request started the session, or another attempt at the same call did."""
         ours = self._expected is not None and session.created == self._begun
         return ours or bool(self.call and session.call == self.call)
 
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        One that is being drained keeps its sessions, unless they may move and can. One that is left
-        out for its failures is asked all the same by those that cannot: nobody else could answer.
+        A draining worker keeps its sessions, unless they may move and another worker is there. An
+        ejected worker is asked all the same if its sessions end with it: no other worker could
+        answer.
         """
         if not self.bound:
             return None
@@ -156,13 +159,14 @@ class Visit:
         return found if pool.breakers.admits(monotonic(), found) else None
 
     def named(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
-        """Return the decision under its right name: a worker without room is there all the same."""
+        """Return the decision with its reason corrected: if the worker is there but full, it is a
+        spill."""
         if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
             return replace(decision, reason="spill")
         return decision
 
     def reason(self, decided: str) -> str:
-        """Return why it is where it is: its worker may have refused it since that was decided."""
+        """Return the reason that finally holds: the worker may have refused after the decision."""
         return _REASONS.get(self.state, decided) if decided in _DECIDED else decided
 
     async def settle(
@@ -170,21 +174,23 @@ class Visit:
     ) -> Candidate:
         """Bind the session to the chosen worker; return the choice that holds.
 
-        That is another one where others were first; nobody has looked for room there. Raises
-        SessionLost or NoWorker where it must not move, UnknownSession if it was closed meanwhile.
+        If another request bound it first, that is another worker, not checked for room. Raises
+        SessionLost or NoWorker if the session must not move, UnknownSession if it was closed
+        meanwhile.
         """
         theirs = False
         while (name := choice.worker.name) != self._expected:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
-            # Others may have followed it to a worker that has refused us: then it is theirs too.
+            # If its first worker refused, other requests may have followed the session there
+            # meanwhile; then it is theirs too, and is moved like any other.
             again = self._expected is not None and state == "new" and not theirs
             to = Binding(name, call=self.call, used=self._begun if again else None)
             surely = self.begins or state in _MOVES
             bind = self._sessions.surely if surely else self._sessions.bind
             session, done = await bind(self.id, to, self._expected)
-            if session is None:  # closed or expired since we looked
+            if session is None:  # closed or expired meanwhile
                 if self._wanted is Wanted.OPEN:
                     raise UnknownSession
                 self.take(None)
@@ -193,7 +199,8 @@ class Visit:
                 self.take(session)
                 return choice
             elif state == "new" and session.worker == self._expected:
-                # (Who was told that it exists has used it too: it begins with this request still.)
+                # Another request used it meanwhile. It still starts with this request: a call
+                # refused because the session exists counts as a use too.
                 theirs, self.state = True, "new" if self.begins else "kept"
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
@@ -203,7 +210,7 @@ class Visit:
         return choice
 
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:
-        # Whoever refuses its first request never had it, unless it keeps sessions itself.
+        # A worker that refuses the first request never had the session, unless it is stateful.
         if not self.bound or (self.state == "new" and not pool.stateful):
             return "new"
         if name == self.bound:
@@ -237,11 +244,11 @@ class Visit:
         pool: "Pool",
         model: str,
     ) -> Candidate:
-        """Somebody was first: go where the session is now, if one can."""
+        """Another request bound it first: go to its worker, if possible."""
         if self._wanted is Wanted.NEW and not self.has_begun(session):
-            self.take(None)  # it is somebody else's
+            self.take(None)  # another client started it
             raise SessionExists
-        if self._wanted is Wanted.NEW:  # the store was asked twice, and had done it the first time
+        if self._wanted is Wanted.NEW:  # a repeated store command that had succeeded the first time
             self.state = "new"
         self.take(session)
         for one in candidates:
@@ -251,17 +258,22 @@ class Visit:
         return Candidate(home, FREE) if home is not None and self._sessions.stays else choice
 
     def accepted(self, status: int) -> None:
-        """A worker has taken the request on: what has become of the session is certain, unless it
-        was to begin with an answer that has failed."""
+        """Count the outcome, now that a worker has accepted the request.
+
+        An error in answer to a request that was to start the session is not counted.
+        """
         if not self.counted and not (self.begins and status >= 400):
             self.counted = True
             self._sessions.count(self.state)
 
     async def undo(self) -> None:
-        """A request that was to begin the session was not answered: it has not begun. Nor has one
-        moved it that nobody has taken on."""
+        """Undo what this request did to its session, because it failed.
+
+        A session that it was to start is closed; one that it moved goes back if no worker accepted
+        it.
+        """
         if self._wanted is Wanted.NEW and self.bound:
-            self.take(None)  # once: whatever becomes of this
+            self.take(None)  # so that this runs only once
             if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
                 await self.undone()
         elif not self.counted and self.bound:
@@ -272,14 +284,14 @@ class Visit:
             self.accepted(0)
 
     def stripped(self, request: Incoming) -> Stripped:
-        """Return the request without the header field that names its session: that is the router's
-        own affair, and the worker keeps none."""
+        """Return the request without the header line that names its session, which is not for
+        workers."""
         return Stripped(request, self._sessions.line)
 
     def fields(self, status: int) -> bytes:
-        """Return the header line that tells the client what became of its session.
+        """Return the header lines that tell the client what happened to its session.
 
-        One that has begun is announced, unless the answer is an error.
+        A new session is announced unless the answer is an error.
         """
         self.told = True
         if not self.bound:

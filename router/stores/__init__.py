@@ -1,1 +1,1 @@
-"""Stores of KV blocks that all workers share: what lies in them, asked before a decision."""
+"""Stores of KV blocks shared by all workers, which are asked for a prompt before its decision."""

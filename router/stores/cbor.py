@@ -1,20 +1,23 @@
-"""CBOR, as RFC 8949 writes it in its core deterministic form: of numbers and texts, and of many
-token ids at once, which one by one would take tens of milliseconds a prompt."""
+"""CBOR in the core deterministic form of RFC 8949: numbers, texts, and arrays of token ids.
+
+Arrays are encoded with numpy, as one by one the ids of a prompt would take tens of milliseconds.
+"""
 
 from functools import cache
 from typing import TYPE_CHECKING
 
-# Loading numpy takes 17 MB, and only who has a memory needs it.
+# Loading numpy takes 17 MB, and only strategies with a memory need it.
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Major types.
+#: CBOR's major types.
 NUMBER, TEXT, ARRAY = 0, 3, 4
 
 
 def head(kind: int, number: int) -> bytes:
-    """Write a type and a number of up to 64 bits, in as few bytes as can be. Raises ValueError."""
+    """Encode a type and a number of up to 64 bits in as few bytes as possible. Raises
+    ValueError."""
     if number < 24:
         return bytes([kind << 5 | number])
     for place, width in enumerate((1, 2, 4, 8)):
@@ -24,19 +27,19 @@ def head(kind: int, number: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Write a text."""
+    """Encode a text."""
     return head(TEXT, len(value.encode())) + value.encode()
 
 
 def array(ids: bytes) -> bytes:
-    """Write an array of numbers, 32 bits each in the machine's order."""
+    """Encode an array of numbers, given as 32 bits each in the machine's byte order."""
     import numpy as np  # noqa: PLC0415
 
     words = np.frombuffer(ids, np.uint32)
     wide = np.empty((len(words), 5), np.uint8)
     wide[:, 1:] = words.astype(">u4").view(np.uint8).reshape(-1, 4)
-    # Which of four widths, by how many of these bounds are reached; the first byte says so, or is
-    # the number itself.
+    # Which of four widths a number has: the count of bounds that it reaches. The first byte gives
+    # the width, or is the number itself.
     width = np.zeros(len(words), np.uint8)
     for bound in _BOUNDS:
         width += words >= bound
@@ -45,13 +48,13 @@ def array(ids: bytes) -> bytes:
     return head(ARRAY, len(words)) + wide[_written()[width]].tobytes()
 
 
-#: Numbers from which on more bytes are needed.
+#: Numbers from which more bytes are needed.
 _BOUNDS = (24, 1 << 8, 1 << 16)
 
 
 @cache
 def _written() -> "NDArray[np.bool_]":
-    """Which of five bytes are written, for each of the widths."""
+    """Return which of the five bytes are written, for each width."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[1, 0, 0, 0, 0], [1, 0, 0, 0, 1], [1, 0, 0, 1, 1], [1, 1, 1, 1, 1]], bool)

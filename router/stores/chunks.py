@@ -1,10 +1,10 @@
-"""The names that LMCache's server gives to chunks of a prompt (0.5; `lmcache/v1/distributed`).
+"""Names that LMCache's server gives to chunks of a prompt (0.5; `lmcache/v1/distributed`).
 
-Only full chunks have one. Each digest is the blake3 of the one before it and of the chunk's token
-ids, 32 bits each, highest byte first; the first follows the digest of eight zero bytes and a zero
-id. A key is `<model>@<rank>@<group>@<digest>`, and with a salt `@<salt>` more; the rank, eight hex
-digits, packs GPUs in all, which of them, GPUs of the node and which of those
-(`ObjectKey.ComputeKVRank`). Held against a real server's keys and events in tests.
+Only full chunks have one. Each digest is the blake3 of the previous digest and the chunk's token
+ids, 32 bits each, big-endian; the digest before the first chunk is that of eight zero bytes and a
+zero id. A key is `<model>@<rank>@<group>@<digest>`, plus `@<salt>` if there is a salt. The rank,
+eight hex digits, packs the number of GPUs, the GPU's index, the number of GPUs on the node and the
+GPU's index there (`ObjectKey.ComputeKVRank`). Tests compare with a real server's keys and events.
 """
 
 import re
@@ -17,24 +17,24 @@ from typing import NamedTuple
 from router.stores.kinds import Kind
 
 _DIGEST = 32
-#: Chunks that are named at once.
+#: Chunks named at once.
 TOGETHER = 16
-#: A salt that LMCache takes; another one is an error there, and nothing lies under it.
+#: Salts that LMCache accepts; others are an error there, so nothing is stored under them.
 _SALT = re.compile(r"[^@/\\\0\ud800-\udfff]{1,128}")
 
 
 class Chunking(NamedTuple):
-    """How chunks are cut and named."""
+    """How prompts are cut into chunks, and how these are named."""
 
     tokens: int = 256
-    """Tokens of a chunk."""
+    """Tokens per chunk."""
     gpus: int = 1
-    """GPUs of a worker."""
+    """GPUs per worker."""
     model: str | None = None
-    """The model as the engine was given it; None for the name that is asked for."""
+    """The model as given to the engine; None for the name in the request."""
 
     def names(self, ids: bytes, salt: str) -> Iterator[str]:
-        """Name the full chunks of a prompt, a few at a time as they are wanted; `ids` are 32 bits
+        """Yield the names of a prompt's full chunks, computed a few at a time; `ids` are 32 bits
         each."""
         suffix, width = ending(salt), 4 * self.tokens * TOGETHER
         some: list[bytes] = []
@@ -44,27 +44,27 @@ class Chunking(NamedTuple):
                 yield f"{digest.hex()}{suffix}"
 
     def keys(self, model: str, name: str) -> Sequence[Sequence[str]]:
-        """Sets of keys, of one of which all are there if the chunk is: each GPU writes its part.
+        """Return sets of keys; a chunk is stored if all keys of one set exist, one per GPU.
 
         LMCache itself loads a chunk only if it finds all parts (`_lookup_kv_ranks`).
         """
         return ([self.prefix(model, gpu) + name for gpu in range(self.gpus)],)
 
     def prefix(self, model: str, gpu: int = 0) -> str:
-        """What comes before the digest, of one GPU's part."""
+        """Return the part of a key before the digest, for one GPU."""
         return f"{self.model or model}@{2 * f'{self.gpus:02x}{gpu:02x}'}@0@"
 
     def kind(self, model: str) -> Kind:
-        """What is told from its keys."""
+        """Return the kind of chunks that its keys tell of."""
         return Kind(self.model or model, self.gpus)
 
     def said(self, model: str) -> str:
-        """What names are made of, for people."""
+        """Describe what names are made of, for messages."""
         return f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus}"
 
 
 def ending(salt: str) -> str | None:
-    """Return what comes after the digest; None for a salt that LMCache does not take."""
+    """Return the part of a key after the digest; None for a salt that LMCache does not accept."""
     if not salt:
         return ""
     return f"@{salt}" if _SALT.fullmatch(salt) else None
@@ -76,15 +76,17 @@ def _root() -> bytes:
 
 
 def _blake3(data: bytes) -> bytes:
-    # Only for those who want it: it is in the extra `lmcache`.
+    # Imported here because it is in the extra `lmcache`.
     from blake3 import blake3  # noqa: PLC0415
 
     return blake3(data).digest(_DIGEST)
 
 
 def digests(ids: bytes, tokens: int, most: int, last: bytes | None = None) -> list[bytes]:
-    """Name the first full chunks of a prompt, `most` of them at most; `ids` are 32 bits each.
-    `last` is the digest before them, if they are not the very first."""
+    """Return the digests of the first full chunks, at most `most`; `ids` are 32 bits each.
+
+    `last` is the digest before them, unless they are the first of the prompt.
+    """
     words = array("I", ids)
     if byteorder == "little":
         words.byteswap()

@@ -1,7 +1,8 @@
-"""LMCache's coordinator: its directory says where the chunks of a prompt lie, over HTTP.
+"""LMCache's coordinator, whose directory tells over HTTP where the chunks of a prompt are.
 
-`POST /directory/lookup` with the whole token sequence gives, chunk by chunk and GPU by GPU, where
-each lies (`lmcache/v1/mp_coordinator/schemas.py`). It is eventually consistent by its own word.
+`POST /directory/lookup` with the whole token sequence returns, for each chunk and each GPU, where
+it is stored (`lmcache/v1/mp_coordinator/schemas.py`). By its own account it is eventually
+consistent.
 """
 
 from array import array
@@ -12,14 +13,14 @@ import msgspec
 from router.stores.chunks import Chunking
 from router.stores.lookup import StoreDown
 
-#: Bytes of an answer, and tokens of a prompt, that are taken.
+#: Largest answer in bytes, and most tokens of a prompt that are sent.
 LARGEST, MOST_TOKENS = 16 << 20, 1 << 20
 PATIENCE_S = 5.0
 
 
 class _Placement(msgspec.Struct):
     shared: bool = False
-    """All workers can load it from there."""
+    """Whether all workers can load the chunk from there."""
 
 
 class _Chunk(msgspec.Struct):
@@ -33,10 +34,10 @@ class _Said(msgspec.Struct):
 
 
 class Coordinator:
-    """Asks with whole prompts, as it wants them."""
+    """Asks LMCache's coordinator, which takes whole prompts."""
 
     def __init__(self, url: str, chunking: Chunking) -> None:
-        """`url` is where it listens, without a path."""
+        """`url` is the coordinator's address, without a path."""
         self._url = url
         self._chunking = chunking
         self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
@@ -44,11 +45,11 @@ class Coordinator:
 
     @property
     def chunk(self) -> int:
-        """As the seam has it."""
+        """See `Lookup`."""
         return self._chunking.tokens
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As the seam has it."""
+        """See `Lookup`."""
         tokens = array("I", ids)[:MOST_TOKENS].tolist()
         if len(tokens) < self._chunking.tokens:
             return 0
@@ -60,20 +61,20 @@ class Coordinator:
         return found * self._compared(len(tokens), said)
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
-        """As the seam has it."""
+        """See `Lookup`."""
         tokens = array("I", ids)[:MOST_TOKENS].tolist()
         there = _there(await self._ask(tokens, model, salt))
         return there[-1] if there else None
 
     def compare(self, model: str) -> str:
-        """As the seam has it."""
+        """See `Lookup`."""
         return (
             f"by what tiers.l2.lmcache says ({self._chunking.said(model)}): compare it with the"
             f" engines' own, and see that their servers report to {self._url}"
         )
 
     def _compared(self, tokens: int, said: _Said) -> int:
-        """Return the size of its chunks: as told, or as it shows; 0 where that is unknown."""
+        """Return the coordinator's chunk size, as stated or as evident; 0 if unknown."""
         told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
         expected = self._chunking.tokens
         if said.chunks == tokens // expected and told in {0, expected}:
@@ -87,7 +88,7 @@ class Coordinator:
         return told
 
     async def check(self) -> str:
-        """As the seam has it."""
+        """See `Lookup`."""
         expected = self._chunking.tokens
         said = await self._ask(list(range(expected)), self._chunking.model or "model", "")
         if said.chunks != 1:
@@ -118,12 +119,12 @@ class Coordinator:
             raise StoreDown(f"{self._url} answers something else than a directory") from None
 
     async def close(self) -> None:
-        """As the seam has it."""
+        """See `Lookup`."""
         await self._client.aclose()
 
 
 def _there(said: _Said) -> list[bool]:
-    """Whether all GPUs' parts of a chunk are where everybody can load them, chunk by chunk."""
+    """Return for each chunk whether the parts of all GPUs are where every worker can load them."""
     fan_out = len(said.results) // said.chunks if said.chunks else 0
     shared = [any(one.shared for one in part.placements) for part in said.results]
     starts = range(0, len(shared), fan_out) if fan_out else ()

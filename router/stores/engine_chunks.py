@@ -1,11 +1,11 @@
-"""The names that LMCache in the engine's own process gives to chunks of a prompt (0.3 to 0.5).
+"""Names that LMCache in the engine's own process gives to chunks of a prompt (0.3 to 0.5).
 
-`lmcache/v1/token_database.py` and `lmcache/utils.py`, `CacheEngineKey.to_string`: a key is
-`<model>@<GPUs>@<GPU>@<hash>@<dtype>`, the hash that of `(hash before, tokens, ())` by vLLM's
-function, cut to eight bytes, highest first; before the first stands vLLM's `NONE_HASH`, the hash of
-the seed (`vllm/v1/core/kv_cache_utils.py`). Only full chunks have one. Redis has two keys of each,
-that and `metadata` or `kv_bytes` after it; LMCache's own client of Redis (`resp://`) has it bare.
-Held against what LMCache 0.5.6 itself computes, in a test.
+See `lmcache/v1/token_database.py` and `lmcache/utils.py`, `CacheEngineKey.to_string`. A key is
+`<model>@<GPUs>@<GPU>@<hash>@<dtype>`. The hash is that of `(previous hash, tokens, ())` by vLLM's
+function, cut to eight bytes, big-endian. The first chunk follows vLLM's `NONE_HASH`, the hash of
+the seed (`vllm/v1/core/kv_cache_utils.py`). Only full chunks have a name. Redis has two keys for
+each, with `metadata` or `kv_bytes` appended; LMCache's own client of Redis (`resp://`) stores the
+bare key. A test compares with what LMCache 0.5.6 itself computes.
 """
 
 import os
@@ -22,33 +22,33 @@ from router.stores import cbor
 from router.stores.kinds import Kind
 
 Hash = Literal["builtin", "sha256", "sha256_cbor"]
-#: What vLLM hashes first where PYTHONHASHSEED is not set.
+#: What vLLM hashes first if PYTHONHASHSEED is not set.
 UNSEEDED = "vllm-none-hash"
-#: Of PYTHONHASHSEED: Python starts with none beyond.
+#: Largest PYTHONHASHSEED: Python does not start with a larger one.
 LARGEST_SEED = 2**32 - 1
 _BYTES = 8
 
 
 class EngineChunking(NamedTuple):
-    """How chunks are cut and named."""
+    """How prompts are cut into chunks, and how these are named."""
 
     tokens: int = 256
-    """Tokens of a chunk."""
+    """Tokens per chunk."""
     gpus: int = 1
-    """GPUs of a worker."""
+    """GPUs per worker."""
     model: str | None = None
-    """The model as the engine was given it; None for the name that is asked for."""
+    """The model as given to the engine; None for the name in the request."""
     hash: Hash = "builtin"
     """LMCache's `pre_caching_hash_algorithm`."""
     seed: str | None = None
     """The engines' PYTHONHASHSEED."""
     dtype: str = "bfloat16"
-    """Of the KV cache, as LMCache calls it."""
+    """The KV cache's dtype, as LMCache calls it."""
 
     def names(self, ids: bytes, salt: str) -> Iterator[str]:
-        """Name the full chunks of a prompt, one by one as they are wanted; `ids` are 32 bits each.
+        """Yield the names of a prompt's full chunks, computed one by one; `ids` are 32 bits each.
 
-        None with a salt: of those nothing is known.
+        None with a salt: how those chunks are named is not known.
         """
         if salt:
             return
@@ -59,20 +59,20 @@ class EngineChunking(NamedTuple):
             yield f"{last:x}@{self.dtype}"
 
     def keys(self, model: str, name: str) -> Sequence[Sequence[str]]:
-        """Sets of keys, of one of which all are there if the chunk is: each GPU writes its part."""
+        """Return sets of keys; a chunk is stored if all keys of one set exist, one per GPU."""
         parts = [self.prefix(model, gpu) + name for gpu in range(self.gpus)]
         return [f"{part}metadata" for part in parts], parts
 
     def prefix(self, model: str, gpu: int = 0) -> str:
-        """What comes before the hash, of one GPU's part."""
+        """Return the part of a key before the hash, for one GPU."""
         return f"{self.model or model}@{self.gpus}@{gpu}@"
 
     def kind(self, model: str) -> Kind:
-        """What is told from its keys."""
+        """Return the kind of chunks that its keys tell of."""
         return Kind(self.model or model, self.gpus, self.dtype)
 
     def said(self, model: str) -> str:
-        """What names are made of, for people."""
+        """Describe what names are made of, for messages."""
         seed = "not set" if self.seed is None else self.seed
         return (
             f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus},"
@@ -82,17 +82,17 @@ class EngineChunking(NamedTuple):
 
 @cache
 def first(function: Hash, seed: str | None) -> int:
-    """What the first chunk's hash follows: `NONE_HASH`.
+    """Return `NONE_HASH`, which the first chunk's hash follows.
 
-    Python's own hash of a text hangs on its seed from the start of the process: another one is
-    asked. (It is that of CPython 3.11 and later on 64 bits.)
+    Python's own hash of a text depends on a seed that is fixed when a process starts, so another
+    process is asked. (The result is that of CPython 3.11 and later on 64 bits.)
     """
     if function != "builtin":
         root = UNSEEDED if seed is None else seed
         return _short(cbor.text(root) if function == "sha256_cbor" else _pickled(root))
     if seed is None:
         raise ValueError("the seed is not known")
-    done = subprocess.run(  # noqa: S603 - ourselves, and a number from the settings
+    done = subprocess.run(  # noqa: S603 - this Python, a number from the settings
         [sys.executable, "-c", "import sys; print(hash(sys.argv[1]))", seed],
         capture_output=True,
         check=True,
@@ -119,7 +119,7 @@ def _cbor(last: int, ids: bytes) -> bytes:
     return triple + cbor.head(cbor.NUMBER, last) + cbor.array(ids) + nothing
 
 
-#: What comes after a hash, by the token ids of the chunk.
+#: Functions from a hash and the chunk's token ids to the next hash.
 _FOLLOW: dict[Hash, Callable[[int, bytes], int]] = {
     "builtin": lambda last, ids: hash(_triple(last, ids)),
     "sha256": lambda last, ids: _short(_pickled(_triple(last, ids))),

@@ -1,9 +1,9 @@
-"""Whose chunks lie in a Redis, as their keys say."""
+"""What kinds of chunks a Redis holds, according to its keys."""
 
 import re
 from typing import NamedTuple
 
-#: A key of LMCache's server (`chunks`), and one that LMCache in the engine's own process makes
+#: Patterns of the keys of LMCache's server (`chunks`), and of LMCache in the engine's own process
 #: (`engine_chunks`).
 SERVERS = re.compile(
     rb"(?P<model>.+)@(?P<gpus>[0-9a-f]{2})[0-9a-f]{6}@(?P<group>[0-9a-f]+)@(?P<digest>[0-9a-f]{64})"
@@ -16,23 +16,24 @@ ENGINES = re.compile(
 
 
 class Kind(NamedTuple):
-    """Chunks that are named in one way."""
+    """A kind of chunks: those that share a naming scheme."""
 
     model: str
     gpus: int
-    """Of a worker."""
+    """GPUs per worker."""
     dtype: str = ""
-    """Of the KV cache, as LMCache in the engine has it in its keys; its server has not."""
+    """The KV cache's dtype, as in the keys of LMCache in the engine; empty for its server's
+    keys."""
 
     def __str__(self) -> str:
-        """For people."""
+        """Describe it, for messages."""
         model = re.sub(r"[^ -~]", "?", self.model)[:100]
         how = f"{self.dtype}, named in the engine" if self.dtype else "named by the server"
         return f"{model} with {self.gpus} GPUs, {how}"
 
 
 def kind_of(key: bytes) -> Kind | None:
-    """Return whose key it is; None where it is none of LMCache's."""
+    """Return the kind of chunk that a key is of; None if it is not one of LMCache's."""
     found = SERVERS.fullmatch(key)
     if found is not None:
         return Kind(_text(found["model"]), int(found["gpus"], 16))

@@ -1,4 +1,4 @@
-"""The seam to a shared store (L2): which first tokens of a prompt lie there, for all to load."""
+"""The interface to a shared store (L2): how many of a prompt's first tokens any worker can load."""
 
 from typing import Protocol
 
@@ -8,32 +8,36 @@ class StoreDown(Exception):
 
 
 class Lookup(Protocol):
-    """One store. Nobody needs it: without an answer, what else is known decides."""
+    """One store. It is optional: without its answer, decisions rest on what else is known."""
 
     @property
     def chunk(self) -> int:
-        """Tokens of a chunk: what is shorter is never there."""
+        """Tokens per chunk; anything shorter is never stored."""
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """How many of the first tokens lie there. Raises StoreDown.
+        """Return how many of the first tokens are stored. Raises StoreDown.
 
-        `ids` are token ids, 32 bits each in the machine's order; `model` is the name that was asked
-        for, `salt` what keeps the cache apart from others.
+        `ids` are token ids, 32 bits each in the machine's byte order. `model` is the name in the
+        request, `salt` what separates caches.
         """
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
-        """Whether the last full chunk of these tokens lies there, whatever lies before it; None if
-        it cannot be asked about. Raises StoreDown."""
+        """Return whether the last full chunk of these tokens is stored, whatever comes before it.
+
+        None if that cannot be asked. Raises StoreDown.
+        """
 
     def compare(self, model: str) -> str:
-        """Say by which names chunks are looked for and where, and what to compare them with: the
-        end of a sentence. `model` is the name that was asked for."""
+        """Return the end of a sentence: which names are looked up where, and how to check them.
+
+        `model` is the name in the request.
+        """
 
     async def check(self) -> str:
-        """Say what is wrong with what lies there, in a sentence; empty if nothing is seen to be.
+        """Return what is wrong with the store's content, as a sentence; empty if nothing is.
 
         Raises StoreDown.
         """
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""

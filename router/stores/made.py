@@ -1,4 +1,4 @@
-"""From the settings to what asks a store, and the look at it before anything is served."""
+"""Creates the lookup of a shared store from the settings, and checks it before serving."""
 
 import logging
 
@@ -13,9 +13,9 @@ log = logging.getLogger("warmroute.tiers")
 
 
 def lookup_of(tiers: TiersSettings) -> Lookup | None:
-    """Make what asks the store; None where there is none to ask, or it does not count.
+    """Return the lookup of the store; None if there is no store to ask, or L2 is disabled.
 
-    Raises CannotBuild where what it needs is not installed.
+    Raises CannotBuild if a required package is not installed.
     """
     told = tiers.l2.lmcache
     if told is None or not tiers.l2.enabled:
@@ -39,7 +39,7 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
 
 
 async def refuse_lacking_stores(settings: Settings) -> None:
-    """Raises CannotBuild where what is to ask a store cannot be made. Nothing is asked."""
+    """Raise CannotBuild if the lookup of a store cannot be created; no store is asked."""
     if any(_asks(pool.strategy) for pool in settings.all_pools()):
         lookup = lookup_of(settings.tiers)
         if lookup is not None:
@@ -47,9 +47,10 @@ async def refuse_lacking_stores(settings: Settings) -> None:
 
 
 async def refuse_lost_stores(settings: Settings) -> None:
-    """Raises CannotBuild, with a sentence, where a store cannot be asked at the start.
+    """Raise CannotBuild, with a sentence, if a store cannot be asked at startup.
 
-    Later it may go and come: then it does not count meanwhile. One that nobody asks ends nothing.
+    An outage later is tolerated: the store does not count meanwhile. A store that no strategy asks
+    is no reason to fail.
     """
     told = settings.tiers.l2.lmcache
     if told is None or not settings.tiers.l2.enabled:
@@ -59,7 +60,7 @@ async def refuse_lost_stores(settings: Settings) -> None:
         log.warning("%s: no pool has a strategy that asks it, as kvaware does", field)
         return
     lookup = lookup_of(settings.tiers)
-    assert lookup is not None  # noqa: S101 - it is told
+    assert lookup is not None  # noqa: S101 - checked above
     store = SharedStore(lookup, 0.0)
     try:
         await store.look()
@@ -70,6 +71,6 @@ async def refuse_lost_stores(settings: Settings) -> None:
 
 
 def _asks(strategy: StrategySettings) -> bool:
-    """Whether it has a memory, or the one below it has, beside which a store is asked."""
+    """Whether the strategy, or the one below it, has a memory, which a store complements."""
     made = make(strategy.name, strategy.options)
     return hasattr(getattr(made, "over", made), "memory_bytes")

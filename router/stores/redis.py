@@ -1,4 +1,7 @@
-"""LMCache's chunks in a Redis: whether their keys are there. They are never read, nor written."""
+"""LMCache's chunks in a Redis: only the existence of keys is checked, except for one value's size.
+
+Values are neither read nor written.
+"""
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Collection
@@ -13,23 +16,24 @@ from router.stores.lookup import StoreDown
 if TYPE_CHECKING:
     from router.settings_tiers import LmcacheSettings
 
-#: Keys in one question, and chunks of a prompt that are asked about: a million tokens.
+#: Most keys per question, and most chunks of a prompt that are asked about: a million tokens.
 BATCH, MOST_CHUNKS = 256, 4096
-#: Chunks in the first question, as most prompts are not there at all; each further one is about
-#: twice as many. And tokens of one: naming them takes a millisecond, in which nobody is served.
+#: Chunks in the first question; few, as most prompts are not stored at all. Each further question
+#: has about twice as many. And most tokens per question: naming their chunks takes a millisecond,
+#: which blocks all requests.
 FIRST, TOKENS = 16, 16_384
 #: Connections to Redis.
 CONNECTIONS = 8
-#: Keys that are looked at to see what kind they are, and models that prompts were asked for.
+#: Keys examined to see their kind, and most models remembered from requests.
 SAMPLE, MODELS = 1000, 64
-#: The part of a chunk that is not as large as the chunk.
+#: The part of a chunk whose size is not the chunk's.
 _APART = b"metadata"
-#: Seconds that looking may take: nobody waits for it.
+#: Seconds that a check may take: no request waits for it.
 PATIENCE_S = 5.0
 
 
 class RedisChunks:
-    """Names chunks and asks about them in batches, no further than the first that has a gap."""
+    """Asks about chunks in batches, up to the first that is missing."""
 
     def __init__(
         self,
@@ -37,8 +41,11 @@ class RedisChunks:
         chunking: Chunking | EngineChunking,
         bytes_per_token: int | None,
     ) -> None:
-        """Connects when it is first asked. `bytes_per_token` where the operator said it."""
-        from redis import asyncio as client  # noqa: PLC0415 - only for those who want it
+        """Set up the client, which connects when first used.
+
+        `bytes_per_token` only if the operator set it.
+        """
+        from redis import asyncio as client  # noqa: PLC0415 - an extra
         from redis.asyncio.retry import Retry  # noqa: PLC0415
         from redis.backoff import NoBackoff  # noqa: PLC0415
         from redis.exceptions import RedisError  # noqa: PLC0415
@@ -55,25 +62,25 @@ class RedisChunks:
             timeout=PATIENCE_S,
             socket_timeout=PATIENCE_S,
             socket_connect_timeout=PATIENCE_S,
-            retry=Retry(NoBackoff(), 0),  # whoever asks has a deadline
+            retry=Retry(NoBackoff(), 0),  # callers have a deadline
         )
         self._redis = client.Redis.from_pool(pool)
         self._url = str(settings.redis)
         self._models: set[str] = set() if chunking.model is None else {chunking.model}
-        """Whose chunks are ours."""
+        """Models whose chunks belong to this fleet."""
         self._seen: Kind | None = None
-        """Whose were there when it was looked at last, ours or not."""
-        # What the first name takes once, no prompt has to wait for: loading what it is made with,
-        # or even asking another process.
+        """A kind of chunk found at the last check, ours or not."""
+        # Compute one name now, so that no prompt has to wait for what the first one needs: loading
+        # libraries, or even asking another process.
         next(chunking.names(bytes(4 * chunking.tokens), ""), None)
 
     @property
     def chunk(self) -> int:
-        """As the seam has it."""
+        """See `Lookup`."""
         return self._chunking.tokens
 
     def compare(self, model: str) -> str:
-        """As the seam has it."""
+        """See `Lookup`."""
         there = f", which holds chunks of {self._seen}" if self._seen else ""
         return (
             f"by the names that tiers.l2.lmcache says ({self._chunking.said(model)}): compare them"
@@ -81,7 +88,7 @@ class RedisChunks:
         )
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As the seam has it."""
+        """See `Lookup`."""
         if self._chunking.model is None and len(self._models) < MODELS:
             self._models.add(model)
         names = islice(self._chunking.names(ids, salt), MOST_CHUNKS)
@@ -94,7 +101,7 @@ class RedisChunks:
         return found * self._chunking.tokens
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
-        """As the seam has it."""
+        """See `Lookup`."""
         last = deque(self._chunking.names(ids, salt), 1)
         return bool(await self._leading(model, last)) if last else None
 
@@ -113,7 +120,7 @@ class RedisChunks:
         return there.index(False) if False in there else len(there)
 
     async def check(self) -> str:
-        """As the seam has it: whether the keys of our models are of the kind and size expected."""
+        """See `Lookup`: checks whether the keys of our models have the expected kind and size."""
         try:
             await cast("Awaitable[Any]", self._redis.ping())
             return await self._wrong()
@@ -121,7 +128,7 @@ class RedisChunks:
             raise StoreDown(self._down(error)) from None
 
     async def _wrong(self) -> str:
-        """What others keep there says nothing of ours, whatever it is."""
+        """Return what is wrong with our models' chunks; those of other models do not matter."""
         others: Counter[Kind] = Counter()
         looked, expected, self._seen = 0, False, None
         async for key in self._redis.scan_iter(count=SAMPLE):
@@ -139,7 +146,7 @@ class RedisChunks:
         return self._other(others.most_common(1)[0][0]) if others and not expected else ""
 
     def _tells_size(self, key: bytes, model: str) -> bool:
-        """Whether it is known of what size a chunk must be: of two models that is not."""
+        """Whether a key's value shows the chunk size: not if there is more than one model."""
         first = self._chunking.prefix(model).encode()
         return len(self._models) == 1 and key.startswith(first) and not key.endswith(_APART)
 
@@ -150,7 +157,8 @@ class RedisChunks:
         )
 
     def _size(self, stored: int) -> str:
-        """Tell from one value how many tokens a chunk has, if it is known what a token takes."""
+        """Return what is wrong with the chunk size, by the size of one value and the bytes per
+        token."""
         if not self._bytes or not stored:
             return ""
         tokens = stored * self._chunking.gpus / self._bytes
@@ -163,11 +171,11 @@ class RedisChunks:
         )
 
     def _down(self, error: Exception) -> str:
-        from router.stores.redis_errors import sentence  # noqa: PLC0415 - as the client itself
+        from router.stores.redis_errors import sentence  # noqa: PLC0415 - imports redis, an extra
 
         setting = "tiers.l2.lmcache.password"
         return sentence(self._url, error, setting, password=self._password is not None)
 
     async def close(self) -> None:
-        """As the seam has it."""
+        """See `Lookup`."""
         await self._redis.aclose()

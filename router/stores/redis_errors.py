@@ -1,4 +1,4 @@
-"""What keeps a Redis from answering, in sentences that say what to look at."""
+"""Errors of a Redis, as sentences that say what to check."""
 
 import os
 from asyncio import IncompleteReadError
@@ -6,13 +6,15 @@ from asyncio import IncompleteReadError
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-#: Letters of what a server says that are shown.
+#: Most characters shown of a server's message.
 LONGEST = 200
 
 
 def sentence(url: str, error: Exception, setting: str, *, password: bool) -> str:
-    """Say why the Redis at `url` gave no answer; `password` if that of the `setting` was shown to
-    it."""
+    """Return why the Redis at `url` gave no answer.
+
+    `password`: whether the password in `setting` was sent to it.
+    """
     if isinstance(error, AuthenticationError):
         if password:
             return f"the Redis at {url} does not take the password of {setting}"
@@ -28,7 +30,7 @@ def sentence(url: str, error: Exception, setting: str, *, password: bool) -> str
 
 
 def _reason(error: Exception) -> str:
-    """Without the address once more."""
+    """Return the reason without repeating the address."""
     cause = error.__cause__ or error.__context__
     number = cause.errno if isinstance(cause, OSError) else None
     return os.strerror(number) if number and number > 0 else _shown(error)

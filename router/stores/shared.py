@@ -1,8 +1,8 @@
-"""What a shared store has of prompts that are about to be decided on: asked in time, or not at all.
+"""What a shared store holds of prompts about to be decided, asked within a deadline.
 
-The answer is kept until the decision is made. A store that is slow or away costs its deadline and
-then, for a second, nothing: it is left alone meanwhile. One in which nothing is found is looked at,
-and so is whether what workers computed came to lie there; what is wrong with it is said.
+The answer is kept until the decision. A store that is slow or down costs one deadline, and then one
+second passes before it is asked again. If nothing is found, the store's content is checked, as is
+whether what workers computed gets stored there; any problem is reported.
 """
 
 import asyncio
@@ -18,36 +18,37 @@ from strategies.base import Prompt
 
 log = logging.getLogger("warmroute.tiers")
 
-#: Prompts whose answers are kept, and bytes of their ids; questions under way, more are not asked.
+#: Most prompts whose answers are kept, and bytes of their ids; most questions in flight: further
+#: ones are not asked.
 KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
-#: Seconds for which a store that failed is left alone.
+#: Seconds before a failed store is asked again.
 PAUSE_S = 1.0
-#: Questions in a row that find nothing, after which it is looked at what lies there.
+#: Questions in a row without a find, after which the store's content is checked.
 SUSPECT = 50
-#: Seconds between two such looks at least, and between two warnings.
+#: Least seconds between two such checks, and between two warnings.
 LOOK_S, AGAIN_S = 10.0, 300.0
 
 
 class SharedStore:
-    """One store, as `kvaware` asks it."""
+    """One store, as used by `kvaware`."""
 
     def __init__(
         self, lookup: Lookup, deadline_s: float, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`deadline_s`: seconds that a decision waits for it."""
+        """`deadline_s`: seconds that a decision waits for the store."""
         self.lookup = lookup
         self.found = self.missed = self.slow = self.failed = 0
-        """Questions that found something, or nothing; that were not in time; that failed."""
+        """Questions that found something; found nothing; were too late; failed."""
         self.down = ""
-        """Why it cannot be asked, in a sentence; empty while it can."""
+        """Why the store cannot be asked, as a sentence; empty if it can."""
         self.wrong = ""
-        """What is wrong with what lies there, in a sentence."""
+        """What is wrong with the store's content, as a sentence."""
         self._deadline_s = deadline_s
         self._clock = clock
         self._said: OrderedDict[int, tuple[Prompt, int, float]] = OrderedDict()
-        """Of each prompt the tokens that lie there, and when that was said."""
+        """For each prompt, the tokens stored, and when that was answered."""
         self.written = Written(lookup)
-        """Whether what workers compute comes to lie there."""
+        """Checks that what workers compute gets stored."""
         self._bytes = self._flying = self._in_vain = 0
         self._again = 0.0
         self._look_at = self._warn_at = -inf
@@ -73,19 +74,21 @@ class SharedStore:
             self._flying -= 1
 
     def held(self, prompt: Prompt) -> int:
-        """Tokens from the first on that lie there, as far as it was told in time."""
-        said = self._said.get(id(prompt))  # kept with it, so nobody else can have that number
+        """Return how many of the first tokens are stored, as far as was answered in time."""
+        said = self._said.get(id(prompt))  # the prompt is kept too, so its id is not reused
         return said[1] if said is not None else 0
 
     def computed(self, prompt: Prompt, cached: int) -> None:
-        """A worker has computed a prompt, but for its first `cached` tokens: if nothing of it lay
-        there, some of it must come to."""
+        """Note that a worker has computed a prompt except for its first `cached` tokens.
+
+        If nothing of it was stored, some of it should be soon.
+        """
         said = self._said.get(id(prompt))
         if said is not None and not said[1]:
             self.written.computed(prompt, cached, said[2], self._clock())
 
     async def look(self) -> None:
-        """See whether what lies there can be understood, and say so. Raises StoreDown."""
+        """Check whether the store's content can be used, and log if not. Raises StoreDown."""
         now = self._look_at = self._clock()
         await self.written.look(now)
         self.wrong = await self.lookup.check() or self.written.lacking
@@ -94,7 +97,7 @@ class SharedStore:
             log.warning("no prompt will be found on L2: %s", self.wrong)
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -104,7 +107,7 @@ class SharedStore:
         if self.down:
             log.warning("the L2 store answers again")
         self.down = ""
-        tokens = min(tokens, prompt.tokens)  # whatever a directory says
+        tokens = min(tokens, prompt.tokens)  # a directory may claim more
         self._keep(prompt, tokens)
         if tokens:
             self.found += 1
@@ -142,5 +145,5 @@ class SharedStore:
 
 
 def _bytes(prompt: Prompt) -> int:
-    """What keeping it takes; its client chose how long its salt is."""
+    """Return the bytes that keeping a prompt takes; clients choose the length of the salt."""
     return len(prompt.ids) + len(prompt.salt)

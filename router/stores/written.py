@@ -1,7 +1,7 @@
-"""Whether what workers compute comes to lie in a shared store, under the names it is looked for by.
+"""Checks that what workers compute is stored under the names that are looked up.
 
-If none of it ever does, nothing will be found: a seed, a hash, a size of chunks or a model is
-another one there, or the store is.
+If none of it ever is, nothing will ever be found: the seed, hash, chunk size, model or store
+differs from the settings.
 """
 
 from collections import Counter
@@ -12,41 +12,45 @@ from typing import NamedTuple
 from router.stores.lookup import Lookup
 from strategies.base import Prompt
 
-#: Computed chunks that wait to be looked for; so many make a look; and tokens up to the last of
-#: them, or one chunk.
+#: Most computed chunks waiting to be looked up; how many trigger a look; and the longest prefix, in
+#: tokens, that ends with such a chunk, unless it is a single chunk.
 WAITING, FEW, LONGEST = 8, 4, 16_384
-#: Seconds in which a chunk must have come, once the answer has ended; after these it may have left.
+#: Seconds after the end of an answer within which a chunk must be stored, and after which it may be
+#: evicted again.
 WRITTEN_S, STAYS_S = 5.0, 60.0
-#: So many looks in vain, one after the other, mean that none will come. A store that lost all it
-#: had, as it began anew, explains one.
+#: So many failed looks in a row mean that nothing will ever be stored. A store that lost its data
+#: in a restart explains only one.
 ENOUGH = 4
 
 
 class _Computed(NamedTuple):
     at: float
     prompt: Prompt
-    """Up to the end of a chunk that was computed as a whole."""
+    """The prompt up to the end of a chunk that was computed completely."""
 
 
 class Written:
-    """Of a few prompts at a time the chunk that should come: a full row is looked through before
-    another one begins, so that none is pushed out by those after it, however many there are.
+    """Looks up one chunk each of a few prompts at a time.
 
-    A row is of prompts that were asked about after the look before it, so no two looks lack what
-    the store lost at once."""
+    A full batch is looked up before the next one starts, so that later prompts cannot push out
+    earlier ones, however many there are. A batch has only prompts that were asked about after the
+    previous look, so data lost by the store affects no more than one look.
+    """
 
     def __init__(self, lookup: Lookup) -> None:
         self.came = self.missing = 0
-        """Chunks that were looked for, and lay there, or did not."""
+        """Chunks looked up that were stored, and those that were not."""
         self._lookup = lookup
         self._waiting: list[_Computed] = []
         self._looked_at = -inf
         self._in_vain: Counter[str] = Counter()
-        """By model, looks since something of it came."""
+        """Failed looks in a row, by model."""
 
     def computed(self, prompt: Prompt, cached: int, asked: float, now: float) -> None:
-        """A worker has computed all but the first `cached` tokens, and its answer has ended.
-        `asked` is when nothing of the prompt lay there."""
+        """Note that a worker has answered, having computed all but the first `cached` tokens.
+
+        `asked` is when nothing of the prompt was stored.
+        """
         chunk = self._lookup.chunk
         end = (-(-cached // chunk) + 1) * chunk
         if (
@@ -59,15 +63,15 @@ class Written:
             self._waiting.append(_Computed(now, upto))
 
     def due(self, now: float) -> bool:
-        """Whether enough of them had time to come."""
+        """Whether enough chunks have had time to be stored."""
         return len(self._waiting) >= FEW and now - self._waiting[FEW - 1].at >= WRITTEN_S
 
     def found(self, model: str) -> None:
-        """Something of that model was found there."""
+        """Note that something of that model was found in the store."""
         self._in_vain.pop(model, None)
 
     async def look(self, now: float) -> None:
-        """Look for those that had time to come, if they are enough. Raises StoreDown."""
+        """Look up the chunks that had time to be stored, if there are enough. Raises StoreDown."""
         if not self.due(now):
             return
         row, self._waiting, self._looked_at = self._waiting, [], now
@@ -88,7 +92,7 @@ class Written:
 
     @property
     def lacking(self) -> str:
-        """What is wrong, in a sentence; empty if some came of every model."""
+        """What is wrong, as a sentence; empty if nothing is."""
         model, number = max(self._in_vain.items(), key=itemgetter(1), default=("", 0))
         if number < ENOUGH:
             return ""
