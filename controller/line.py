@@ -44,7 +44,7 @@ class Line:
         return not self.replays
 
     def of(self, topic: bytes) -> Source | None:
-        """Return the source of a message; if it is unclear, count that with all sources."""
+        """Return the source of a message; None if that is unclear, counted with every source."""
         if not self.shared:
             return next(iter(self.replays), None)
         parts = topic.decode(errors="replace").split("@")
