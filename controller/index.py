@@ -170,7 +170,7 @@ class Index:
     # Losses without an event.
 
     def doubt(self, worker: str) -> None:
-        """Note that `worker` did not find a block on L1: if L1 is doubtful anyway, all is lost."""
+        """Learn that `worker` missed a block on L1: if L1 is doubtful, its old blocks are gone."""
         host = self.place(worker, Tier.L1)
         if host is not None and host.since is not None:
             self._lose(worker, host)

@@ -1,4 +1,4 @@
-"""One engine's event stream as a state machine: no event twice, none out of order, none missed.
+"""One engine's event stream as a state machine: no event twice or out of order, no gap unnoticed.
 
 Engines number their batches from 0, and drop batches if a subscriber is too slow. A replay brings
 missed batches as long as the engine still buffers them. Two numbers keep track: `live`, the last

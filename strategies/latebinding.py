@@ -30,7 +30,7 @@ AGING = 0.2
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
 #: Reserving it this late is rarely needed, and leaves a third of the longest hold to find room.
 LACKING_S = 20.0
-#: The longest hold, for a request that some worker accepts.
+#: The longest hold in seconds, for a request that some worker accepts.
 LONGEST_S = 30.0
 #: Seconds until the decision for a held request is made anew, as the fleet changes; shorter if it
 #: lacks room, because no event tells when room comes free.
