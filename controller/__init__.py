@@ -1,1 +1,1 @@
-"""The memory: which block is on which worker, on which tier."""
+"""The controller: an index of which block is on which worker and tier, built from KV events."""

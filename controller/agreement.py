@@ -1,11 +1,11 @@
-"""Whether engines call the same blocks by the same names, and how they come by these.
+"""Whether engines give the same names to the same blocks, and how they compute the names.
 
-Nothing here depends on it, for blocks are known by their tokens. Engines that share a store do:
-what one wrote there another finds only under the same name.
+Routing does not depend on it, since it identifies blocks by their tokens. But engines that share a
+store do: one finds what another wrote there only under the same name.
 
-A name is the end of a digest of the block before it, the tokens, and whatever else is part of it;
-before the first block stands a seed. Of a first block with nothing but tokens, all of it is known
-but for the seed, so the usual ones are tried. Source: vLLM `v1/core/kv_cache_utils.py`
+A name is the end of a digest of the previous block's digest, the tokens, and whatever else the
+engine includes. Before the first block there is a seed. For a first block with nothing but tokens,
+only the seed is unknown, so the usual seeds are tried. Source: vLLM `v1/core/kv_cache_utils.py`
 (`hash_block_tokens`, `init_none_hash`) and `utils/hashing.py`.
 """
 
@@ -20,27 +20,26 @@ from controller.events import Stored, Tier
 from controller.index import Index
 from controller.tree import BITS
 
-#: What engines begin with where `PYTHONHASHSEED` is not set: sha256 since 0.30; others something
-#: random.
+#: The seed of vLLM with sha256 since 0.30, if `PYTHONHASHSEED` is not set; others use a random one.
 DEFAULT_SEED = "vllm-none-hash"
 #: Seeds that are tried.
 SEEDS = (DEFAULT_SEED, "0", "1", "42")
-#: Tokens of the longest block that is looked at.
+#: Larger blocks, in tokens, are not examined.
 LONGEST = 1024
 
 _Parts = tuple[bytes, tuple[int, ...], None]
 
 
 class First(NamedTuple):
-    """The first block of a sequence, in whose name there is nothing but tokens."""
+    """The first block of a sequence, whose name covers only tokens."""
 
     name: int
     tokens: bytes
-    """32 bits each, in the machine's order."""
+    """Token ids, 32 bits each, in native byte order."""
 
 
 def first_of(event: Stored) -> First | None:
-    """Return the first block of an event, if it is one of these."""
+    """Return the first block of an event, if it is such a block; otherwise None."""
     plain = event.parent is None and not event.extras and not event.adapter and event.hashes
     if not plain or not 0 < event.size <= LONGEST or event.tier is not Tier.GPU:
         return None
@@ -48,8 +47,7 @@ def first_of(event: Stored) -> First | None:
 
 
 def way(first: First, seeds: Iterable[str] = SEEDS) -> str:
-    """Say by which algorithm and seed an engine comes by this name; empty if it is none of the
-    known ones."""
+    """Return the algorithm and seed that give this name, in words; empty if none of them does."""
     tokens = tuple(memoryview(first.tokens).cast("I"))
     for seed in seeds:
         for algorithm, digest in _ALGORITHMS.items():
@@ -61,16 +59,16 @@ def way(first: First, seeds: Iterable[str] = SEEDS) -> str:
 
 
 class Compared(NamedTuple):
-    """One engine's names beside those of others."""
+    """One engine's names compared with those of others."""
 
     common: int
-    """Blocks that others have named, too; of each run the first."""
+    """Number of blocks that others also have; only the first block of each run is compared."""
     others: frozenset[str]
-    """Engines that call any of these otherwise."""
+    """Engines that have another name for any of these."""
 
 
 def compared(index: Index, engines: Sequence[str]) -> dict[str, Compared]:
-    """Compare what engines call the blocks on their GPUs that several of them hold."""
+    """Compare the engines' names of blocks that several of them have on their GPUs."""
     named: dict[int, dict[int, list[str]]] = {}
     for engine in engines:
         place = index.place(engine, Tier.GPU)
@@ -94,7 +92,7 @@ def _pickled(parts: str | _Parts) -> bytes:
 
 
 def _cbor(parts: str | _Parts) -> bytes:
-    """Encode as RFC 8949 has it, shortest form (section 4.2.1); there is no more than these."""
+    """Encode as in RFC 8949, shortest form (section 4.2.1); only the types needed here."""
     if isinstance(parts, str):
         return _head(3, len(parts.encode())) + parts.encode()
     parent, tokens, _ = parts

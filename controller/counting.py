@@ -1,4 +1,4 @@
-"""What the controller was asked, and how long it took: counted by path and status."""
+"""Counts the controller's requests by path and status, and the time they took."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -6,21 +6,21 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: All paths that there are not.
+#: Stands for all unknown paths.
 OTHER = "other"
 
 
 class Counted:
-    """ASGI middleware, the outermost."""
+    """The outermost ASGI middleware, which counts requests."""
 
     def __init__(self, app: ASGIApp, paths: Iterable[str], requests: "Requests") -> None:
-        """Paths count by their first part, those of `paths` alone: nobody makes up others."""
+        """Count by the first part of the path, if `paths` has it; others count as `OTHER`."""
         self._app = app
         self._paths = frozenset(path.split("/")[1] for path in paths if path.startswith("/"))
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through, and look at the clock."""
+        """Pass the request on, and count and time it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -42,10 +42,10 @@ class Counted:
 
 
 class Requests:
-    """The counts."""
+    """Counts of requests."""
 
     def __init__(self) -> None:
         self.answered: Counter[tuple[str, str]] = Counter()
-        """By path and class of status."""
+        """Number of requests by path and status class."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Spent on all of them, by path."""
+        """Total time of the requests by path."""

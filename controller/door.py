@@ -1,6 +1,6 @@
-"""Who may ask the controller, and how much may be sent: before anything of a request is read.
+"""Checks API keys and body sizes of requests to the controller; keys before any body is read.
 
-Keys are compared as digests, so that the time it takes tells nothing of them.
+Keys are compared by their digests, so that the time it takes reveals nothing about them.
 """
 
 from collections.abc import Mapping
@@ -11,25 +11,27 @@ from fastapi import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: May be asked without a key.
+#: Paths that need no key.
 OPEN = frozenset({"/health/live"})
 
 
 class Door:
-    """ASGI middleware."""
+    """ASGI middleware that checks keys and sizes."""
 
     def __init__(
         self, app: ASGIApp, keys: Mapping[str, str], limits: Mapping[str, int], limit: int
     ) -> None:
-        """`keys` let callers in, by name; without any, everybody. A body has at most `limit` bytes,
-        or what `limits` says of its path."""
+        """Take the valid `keys` by name (without any, no key is needed) and the size limits.
+
+        A body has at most `limit` bytes, or what `limits` has for its path.
+        """
         self._app = app
         self._digests = [sha256(key.encode()).digest() for key in keys.values()]
         self._limits = limits
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through, or say why not."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif self._digests and scope["path"] not in OPEN and not self._knows(scope):

@@ -1,11 +1,11 @@
-"""KV events from bytes, in every form that engines have given them.
+"""Decodes KV events, in every form that engines have used.
 
 A payload is the msgpack array `[timestamp, events, data_parallel_rank]`. An event is a map with a
-`type` (vLLM since 0.24) or an array that begins with it (before); fields that are missing have
-their defaults, fields and events that nobody here knows are passed over. Nothing in a payload can
-do more than be refused: with `Refused` as a whole, or event by event with a reason in `ignored`.
+`type` (vLLM since 0.24), or an array that begins with the type (before). Missing fields have their
+defaults; unknown fields and events are ignored. The worst that a payload can do is to be refused:
+as a whole with `Refused`, or event by event with a reason in `ignored`.
 
-Source: vLLM `distributed/kv_events.py`, releases 0.9.2 to 0.33; SGLang signs its hashes.
+Source: vLLM `distributed/kv_events.py`, releases 0.9.2 to 0.33. SGLang's hashes are signed.
 """
 
 from array import array
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-#: Bytes of a payload; one step of an engine makes some 100 KiB.
+#: Largest payload in bytes; one step of an engine produces about 100 KiB.
 LARGEST = 16 << 20
-#: Events of a payload, and blocks of an event.
+#: Most events in a payload, and most blocks in an event.
 MOST = 1 << 17
-#: Tokens of a block.
+#: Largest block size in tokens.
 WIDEST = 1 << 16
-#: Bytes of a name within a key: an adapter, a salt (vLLM takes 128 characters).
+#: Longest name of an adapter, in characters (vLLM takes 128).
 LONGEST_NAME = 1024
 
 _MASK = (1 << 64) - 1
@@ -30,16 +30,16 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Tier(IntEnum):
-    """Where a block lies, the fastest first."""
+    """Where a block is, fastest first."""
 
     GPU = 0
     L1 = 1
-    """The host's memory."""
+    """Host memory."""
     L2 = 2
-    """A disk, or a store behind the network."""
+    """A disk, or a store on the network."""
 
 
-#: The names that engines give to tiers, in lower case.
+#: Names that engines use for tiers, in lower case.
 TIERS = {
     "gpu": Tier.GPU,
     "hbm": Tier.GPU,
@@ -53,34 +53,34 @@ TIERS = {
     "ssd": Tier.L2,
 }
 
-#: Kinds of attention whose blocks are all needed, from the first on (vLLM `KVCacheSpecKind`).
+#: Kinds of attention that need all blocks from the first on (vLLM `KVCacheSpecKind`).
 WHOLE = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 
 
 class Refused(Exception):
-    """The payload cannot be used; the argument is one of our own fixed words."""
+    """The payload or event cannot be used; the argument is one of a few fixed reasons."""
 
 
 class Stored(NamedTuple):
-    """Consecutive blocks of one sequence that lie on a tier from now on."""
+    """Consecutive blocks of one sequence that are on a tier from now on."""
 
     hashes: Sequence[int]
-    """The engine's own names of the blocks, unsigned, 64 bits each."""
+    """The engine's names of the blocks, as unsigned 64-bit integers."""
     parent: int | None
-    """The block before the first; None where the sequence begins."""
+    """Name of the block before the first; None if the sequence begins here."""
     tokens: bytes
-    """Of all blocks, 32 bits each in the machine's order; empty where the engine left them out."""
+    """Token ids of all blocks, 32 bits each in native byte order; empty if not in the event."""
     size: int
-    """Tokens a block; 0 where `tokens` is empty."""
+    """Tokens per block; 0 if `tokens` is empty."""
     tier: Tier
     shared: bool
-    """It lies behind the network: every worker can load it."""
+    """In a store on the network, from which every worker can load."""
     adapter: str
     extras: Sequence[Any] | None
-    """What besides tokens is part of the names, a list or None for each block."""
+    """What the names cover besides tokens: a list or None for each block."""
     group: int | None
     whole: bool | None
-    """The group's attention needs every block from the first on; None if not told."""
+    """Whether the group's attention needs every block from the first on; None if unknown."""
 
 
 class Removed(NamedTuple):
@@ -93,7 +93,7 @@ class Removed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """Everything left the GPU, and nothing else did."""
+    """Everything left the GPU; other tiers are unaffected."""
 
 
 Event = Stored | Removed | Cleared
@@ -133,7 +133,7 @@ _FIELDS = {
 
 
 def decode(payload: bytes) -> Batch:
-    """Read a payload. Raises Refused, and nothing else whatever the bytes are."""
+    """Decode a payload. Raises Refused, and nothing else, whatever the bytes are."""
     if len(payload) > LARGEST:
         raise Refused("too large")
     try:
@@ -161,7 +161,7 @@ def decode(payload: bytes) -> Batch:
 
 
 def _event(given: object) -> Event:
-    """Read one event. Raises Refused."""
+    """Decode one event. Raises Refused."""
     if isinstance(given, dict):
         kind, fields = given.get("type"), given
     elif isinstance(given, list) and given:
@@ -182,7 +182,7 @@ def _stored(fields: dict[str, Any]) -> Stored:
     ids, size = fields.get("token_ids"), fields.get("block_size")
     if type(size) is not int or not 0 <= size <= WIDEST:
         raise Refused("odd block size")
-    if ids is not None and not isinstance(ids, list):  # bytes would be taken for whole numbers
+    if ids is not None and not isinstance(ids, list):  # `array` would accept bytes as raw content
         raise Refused("odd tokens")
     try:
         tokens = array("I", ids or ()).tobytes()
@@ -223,7 +223,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Event]] = {
 
 
 def _hashes(given: object) -> Sequence[int]:
-    """Read hashes as unsigned 64 bits: of bytes the last eight, as vLLM cuts its digests."""
+    """Read hashes as unsigned 64-bit integers; of bytes, the last eight count, as in vLLM."""
     if not isinstance(given, list):
         raise Refused("odd hashes")
     if len(given) > MOST:
@@ -252,7 +252,7 @@ def _shared(fields: dict[str, Any]) -> bool:
 
 
 def _adapter(fields: dict[str, Any]) -> str:
-    """Return the adapter's name; engines before 0.16 told its number alone."""
+    """Return the adapter's name; vLLM before 0.16 only gave its number."""
     name, number = fields.get("lora_name"), fields.get("lora_id")
     if name is None:
         return "" if number is None else f"\0{number}"[:LONGEST_NAME]

@@ -1,16 +1,16 @@
-"""What is sent to the controller, and what it answers: the forms of its HTTP API."""
+"""Request and response models of the controller's HTTP API."""
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
-#: Tokens of the longest prompt that is asked about, and keys of it.
+#: Most tokens, or keys, of a prompt in a query.
 LONGEST = 4 << 20
 MSGPACK = "application/msgpack"
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-#: For the description of the API: bodies that are no JSON, and why else a request may be refused.
+#: For the OpenAPI schema: bodies that are not JSON, and reasons for refusing a request.
 TAKES_MSGPACK = {"requestBody": {"required": True, "content": {MSGPACK: BINARY}}}
 _REFUSALS: dict[int, str] = {
     400: "What was sent is not what is expected here.",
@@ -26,13 +26,13 @@ Rank = Annotated[int, Field(ge=0, lt=1024)]
 
 
 def _port(endpoint: str) -> str:
-    """Raises ValueError where a port is none: ZeroMQ would say so only to the log."""
+    """Check the port. Raises ValueError; otherwise a bad port would only show up in the log."""
     if endpoint.startswith("tcp://") and not 0 < int(endpoint.rpartition(":")[2]) < 1 << 16:
         raise ValueError("the port must be 1 to 65535")
     return endpoint
 
 
-#: Clients of Mooncake's send an empty text for none.
+#: Mooncake clients send an empty string if they have no endpoint.
 Endpoint = Annotated[
     str,
     Field(max_length=1024, pattern=r"^(tcp://.+:[0-9]{1,5}|ipc://.+)$"),
@@ -46,9 +46,9 @@ class Publisher(BaseModel):
     """One engine that publishes KV events."""
 
     instance_id: InstanceId
-    """The worker, as its events are attributed and as answers name it."""
+    """The worker's name, for its events and in answers."""
     endpoint: Endpoint | Literal[""] | None = None
-    """ZeroMQ address of its events; without one they come by `/events`."""
+    """ZeroMQ address of its events; without one, they are pushed to `/events`."""
     replay_endpoint: Endpoint | Literal[""] | None = None
     dp_rank: Rank = 0
     tenant_id: str = "default"
@@ -62,7 +62,7 @@ class Question(BaseModel):
     cache_salt: str | None = None
     tenant_id: str = "default"
     instance_id: str | None = None
-    """Only this one; default: all."""
+    """Only this worker; default: all."""
     block_size: int = Field(default=16, ge=1, le=65536)
 
 
@@ -97,15 +97,15 @@ class StreamState(BaseModel):
 
 
 class Held(msgspec.Struct):
-    """A router's question: chained keys of a prompt by the size of a block."""
+    """A router's question: chained keys of a prompt, by block size."""
 
     tokens: int
     keys: dict[int, list[int]]
     workers: list[str]
     l1: bool = True
-    """Whether what lies in the hosts' memory counts there; an older router does not say."""
+    """Whether blocks in host memory count for that router; older routers do not send it."""
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Of a path, beside what is wrong with its fields."""
+    """Return a path's refusals for the OpenAPI schema, in addition to invalid fields."""
     return {status: {"description": _REFUSALS[status]} for status in statuses}

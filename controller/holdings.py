@@ -1,9 +1,9 @@
-"""Who holds which blocks: the tree of all of them, the places, and what it takes in memory. Pure.
+"""Who holds which blocks: the tree of all blocks, the places, and their size in memory. Pure.
 
-Presence is counted: engines may have a block twice (vLLM `v1/core/block_pool.py` does not merge
-equal blocks, and offloaded chunks overlap), and tell so by storing and removing it twice. What a
-GPU tells again with nothing new beside it is no second one. A shared store has one of each, however
-many have written it.
+A place can hold several copies of a block: vLLM (`v1/core/block_pool.py`) does not merge equal
+blocks, and offloaded chunks overlap. Such a block is announced and removed several times, so copies
+are counted. But if a GPU's event contains only blocks it already holds, these are not copies. A
+shared store has one copy of each block, however many engines have written it.
 """
 
 from collections import Counter
@@ -15,58 +15,57 @@ from controller.place import Place
 from controller.runs import LONGEST, Run, bits
 from controller.tree import Tree, common, numbers, references
 
-#: Bytes of a block: its key in its run. These and those of `names` are what a process grows by,
-#: measured while blocks come and go: with what the allocator cannot give back.
+#: Bytes per block, for its key in its run. This and the sizes in `names` were measured as growth of
+#: the process while blocks come and go, including what the allocator cannot give back.
 BLOCK_BYTES = 14
-#: Bytes of a run beside its blocks.
+#: Bytes per run, without its blocks.
 RUN_BYTES = 480
-#: Bytes of a block that a place holds after one that it lacks: it is remembered by itself.
+#: Bytes per block that a place holds after a gap in a run, as such blocks are stored one by one.
 LOOSE_BYTES = 75
-#: Bytes of a block that a place has more than once.
+#: Bytes per block that a place has more than once.
 COPY_BYTES = 85
-#: Bytes of a place beside its names.
+#: Bytes per place, without its names.
 PLACE_BYTES = 1600
 
 
 class Holdings:
-    """The blocks of all places. What a place is, `place.py` says."""
+    """The blocks of all places (see `place.py`)."""
 
     def __init__(self) -> None:
         self.tree = Tree()
         self.holders = 0
-        """Blocks, counted once for each place that holds them."""
+        """Number of blocks, counted once for each place that holds them."""
         self.loose = 0
-        """Of these, those after one that the place lacks."""
+        """How many of these come after a gap in their run."""
         self.copies = 0
-        """And those that it has more than once."""
+        """How many of these a place has more than once."""
         self._tally = Tally()
         self._places: dict[tuple[str, Tier], Place] = {}
         self._by_bit: dict[int, Place] = {}
         self._sizes: Counter[int] = Counter()
-        """Of blocks, as `holders` counts them."""
+        """Blocks by size in tokens, counted as in `holders`."""
 
     # The places.
 
     def sizes(self) -> list[int]:
-        """Tokens a block, all that are held anywhere; those of most blocks first. May be asked from
-        any thread."""
-        sizes = list(self._sizes.items())  # in one go
+        """Return all block sizes in tokens, the most frequent first. Safe in any thread."""
+        sizes = list(self._sizes.items())  # atomic
         return [size for size, _ in sorted(sizes, key=lambda one: (-one[1], one[0]))]
 
     def places(self) -> Iterator[Place]:
-        """Every tier of every engine; the shared store is one of the engine called ``""``."""
+        """Iterate over every tier of every engine; the shared store belongs to engine ``""``."""
         return iter(self._places.values())
 
     def place(self, worker: str, tier: Tier) -> Place | None:
-        """One tier of one engine, if it was ever heard of."""
+        """Return one tier of one engine, or None if it was never heard of."""
         return self._places.get((worker, tier))
 
     def place_of(self, bit: int) -> Place:
-        """Whose bit it is."""
+        """Return the place with this bit."""
         return self._by_bit[bit]
 
     def place_of_engine(self, worker: str, tier: Tier, shared: bool) -> Place:
-        """One tier of one engine; what is shared belongs to nobody."""
+        """Return one tier of one engine, or the shared store; create it if needed."""
         name = ("", Tier.L2) if shared else (worker, tier)
         place = self._places.get(name)
         if place is None:
@@ -76,25 +75,25 @@ class Holdings:
         return place
 
     def close(self, worker: str, tier: Tier) -> None:
-        """That tier is gone, with all that it held."""
+        """Drop a tier with all that it held."""
         place = self._places.pop((worker, tier), None)
         if place is not None:
             self.empty(place)
             del self._by_bit[place.bit]
 
-    # What comes.
+    # Adding.
 
     def add(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
-        """`place` holds these, which follow one block of `above`; return references to them."""
+        """Add blocks of `place` that follow block `offset` of `above`; return their references."""
         added: Sequence[int] = ()
         repeated: list[int] = []
         at, number = 0, len(keys)
         while at < number:
             found = self.tree.after(above, offset, keys[at])
             if found is None:
-                # What follows an unknown block is unknown: runs stay while others follow them.
+                # If a block is unknown, so are all after it: no run is dropped before its children.
                 fresh = self._grow(place, above, offset, keys[at:] if at else keys, size)
                 added = [*added, *fresh] if added else fresh
                 break
@@ -109,7 +108,7 @@ class Holdings:
         return added
 
     def hold(self, place: Place, run: Run, start: int, number: int) -> list[int]:
-        """`place` holds blocks of a run; return references to those that it held before."""
+        """Add existing blocks of a run to `place`; return references to those it held before."""
         bit, repeated = place.bit, []
         if run.places() & bit:
             repeated = [
@@ -125,11 +124,12 @@ class Holdings:
         return repeated
 
     def repeat(self, place: Place, repeated: list[int], number: int) -> None:
-        """`place` has these once more, of the so many blocks of one event.
+        """Count further copies on `place`: blocks it held before, of the `number` in one event.
 
-        A GPU that tells nothing new may be telling what it reused (vLLM `kv_cache_report_mode`,
-        "full"): were they copies, they would never leave. If they were, the first that leaves takes
-        the block with it, and too little is predicted instead of too much.
+        A GPU event without any new block may report reuse instead (vLLM `kv_cache_report_mode`,
+        "full"), so it is ignored: blocks counted as copies by mistake would never leave. If they
+        were copies after all, the first removal takes the block away, and too little is predicted
+        instead of too much.
         """
         if place.tier is Tier.GPU and len(repeated) == number:
             return
@@ -139,7 +139,7 @@ class Holdings:
             copies[reference] = copies.get(reference, 0) + 1 if place.worker else 1
 
     def count(self, place: Place, size: int, number: int) -> None:
-        """`place` holds so many more blocks of that size; fewer, if below zero."""
+        """Count `number` more blocks of `size` tokens on `place`; fewer if negative."""
         place.blocks += number
         self.holders += number
         for sizes in (place.sizes, self._sizes):
@@ -150,7 +150,7 @@ class Holdings:
     def _grow(
         self, place: Place, above: Run | None, offset: int, keys: list[int], size: int
     ) -> Sequence[int]:
-        """New blocks: at the end of a run, if that is what they follow, or in runs of their own."""
+        """Add new blocks: at the end of the run they follow, if possible, else in new runs."""
         tree, bit, at = self.tree, place.bit, 0
         self.count(place, size, len(keys))
         added: Sequence[int] = ()
@@ -168,11 +168,10 @@ class Holdings:
             at += len(some)
         return added
 
-    # What goes.
+    # Removing.
 
     def remove(self, place: Place, name: int) -> bool:
-        """What the engine calls so left `place`, or one of its copies did; return whether it was
-        known there."""
+        """Remove one copy of the block with that name from `place`; return whether it was known."""
         copies = place.copies
         if copies and (known := place.names.get(name)) in copies:
             assert known is not None  # noqa: S101 - None is no reference
@@ -202,9 +201,10 @@ class Holdings:
                 self.tree.trim(run)
 
     def lose(self, place: Place, keys: Sequence[int], start: int, stop: int) -> int:
-        """Some blocks of a prompt were not found on a place: as if it had told that they left.
+        """Remove blocks of a prompt that were not found on a place; return how many it held.
 
-        What it has told of once more stays: that may have been since then. Returns how many went.
+        Of a block with several copies only one is removed: the place may have announced it again
+        since.
         """
         before, copies = place.blocks, place.copies
         for begin, run, end in reversed(self.tree.find(keys[:stop]).steps):
@@ -221,10 +221,10 @@ class Holdings:
         return before - place.blocks
 
     def empty(self, place: Place) -> None:
-        """`place` holds nothing any more."""
+        """Remove everything from `place`."""
         for reference in numbers(place.names.keys()):
             self._leave(place, self.tree.run(reference))
-        if place.blocks:  # names that were given twice, by an engine at fault
+        if place.blocks:  # a faulty engine gave a name to two blocks
             for run in list(self.tree.ring):
                 self._leave(place, run)
         self.copies -= len(place.copies)
@@ -236,7 +236,7 @@ class Holdings:
             self.tree.trim(run)
 
     def _left(self, place: Place, run: Run) -> int:
-        """`place` holds nothing of a run any more; return how many blocks it held."""
+        """Remove all blocks of a run from `place`; return how many it held."""
         self.loose -= run.loose(place.bit)
         left = run.leave(place.bit)
         if left:
@@ -244,7 +244,7 @@ class Holdings:
         return left
 
     def drop(self, run: Run) -> None:
-        """Nobody holds anything of that run any more, whatever they say."""
+        """Drop a run from the index, whoever holds it."""
         gone = references(run, 0, len(run.keys))
         for bit in list(bits(run.places())):
             place = self._by_bit[bit]
@@ -254,7 +254,7 @@ class Holdings:
         self.tree.trim(run)
 
     def purge(self) -> None:
-        """Drop the names of what was dropped."""
+        """Drop the names of blocks that are not in the tree any more."""
         for place in self.places():
             place.names.purge(self.tree)
 

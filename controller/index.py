@@ -1,10 +1,10 @@
-"""Which block is where: key → holders and (worker, tier) → blocks in one structure. Pure.
+"""The index of blocks: key → holders and (worker, tier) → blocks in one structure. Pure.
 
-Keys are chained (`strategies.blocks.even_chain`), so a key names the whole path from the root, and
-a prompt is matched run by run of the `tree`: few steps, however many blocks. Engines name blocks in
-ways of their own; each place, a tier of one engine, remembers what its names stand for (`names`),
-for removals come by name. Who holds what is kept in `holdings`; here stands what events mean, and
-what is given up when there is no room.
+Keys are chained (`strategies.blocks.even_chain`), so a key identifies the whole path from the root,
+and a prompt is matched run by run of the `tree`: a few steps, however many blocks. Engines have
+their own names for blocks. As removals come by name, each place (a tier of one engine) maps its
+names to blocks (`names`). `holdings` stores who holds what; this module interprets events, and
+drops blocks when memory runs out.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from controller.runs import Run
 from controller.tree import Found, references
 from strategies.blocks import even_chain
 
-#: Part of the bound that the orphans of all engines may take.
+#: The orphans of all engines may take 1 / `_ORPHANS` of the memory bound.
 _ORPHANS = 8
 
 _TIERS = tuple(Tier)
@@ -30,17 +30,17 @@ class Index:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit = limit_bytes
-        """The bound."""
+        """Memory bound in bytes."""
         self.holdings = Holdings()
         self._orphans: dict[str, Orphans] = {}
         self.counts: Counter[str] = Counter()
-        """What could not be used or kept, by reason, in blocks."""
+        """Number of blocks that could not be used or kept, by reason."""
         self._room = Room(limit_bytes // _ORPHANS, self.counts)
 
-    # What engines tell.
+    # Events.
 
     def store(self, worker: str, event: Stored) -> None:
-        """Blocks lie on a tier of `worker` from now on."""
+        """Apply an event: blocks are on a tier of `worker` from now on."""
         todo: list[tuple[Stored, Sequence[int]]] = [(event, ())] if event.hashes else []
         while todo:
             event, gone = todo.pop()
@@ -57,15 +57,15 @@ class Index:
             self._shrink()
 
     def remove(self, worker: str, event: Removed) -> None:
-        """Blocks left a tier of `worker`; those that are not known are passed over."""
+        """Apply an event: blocks left a tier of `worker`. Unknown ones are only counted."""
         place = self.holdings.place_of_engine(worker, event.tier, event.shared)
         self._remove(worker, place, event.shared, event.hashes)
 
     def clear(self, worker: str, tier: Tier) -> None:
-        """Everything left a tier of `worker`.
+        """Apply an event: everything left a tier of `worker`.
 
-        With the GPU, vLLM may have emptied the host's memory too (`/reset_prefix_cache` with
-        `reset_external`), and tells nothing of it: what lies there is doubtful from now on.
+        When vLLM clears the GPU, it may also have emptied host memory (`/reset_prefix_cache` with
+        `reset_external`) without an event, so the contents of L1 are doubtful from now on.
         """
         place = self.place(worker, tier)
         if place is not None:
@@ -78,7 +78,7 @@ class Index:
             host.since = set()
 
     def forget(self, worker: str) -> None:
-        """The engine is gone, with all its tiers; what lies in a shared store stays."""
+        """Drop an engine with all its tiers; blocks in a shared store stay."""
         for tier in Tier:
             self.holdings.close(worker, tier)
         orphans = self._orphans.pop(worker, None)
@@ -86,37 +86,37 @@ class Index:
             orphans.forget()
 
     def adopt(self, holdings: Holdings) -> None:
-        """Hold what a snapshot says, as far as there is room; only while empty."""
+        """Take over a snapshot's holdings, as far as there is room; only while empty."""
         self.holdings = holdings
         if self.bytes > self.limit:
             self._shrink()
 
-    # What prompts ask.
+    # Queries.
 
     def sizes(self) -> list[int]:
-        """As `Holdings.sizes`."""
+        """See `Holdings.sizes`."""
         return self.holdings.sizes()
 
     def places(self) -> Iterator[Place]:
-        """As `Holdings.places`."""
+        """See `Holdings.places`."""
         return self.holdings.places()
 
     def place(self, worker: str, tier: Tier) -> Place | None:
-        """As `Holdings.place`."""
+        """See `Holdings.place`."""
         return self.holdings.place(worker, tier)
 
     def place_of(self, bit: int) -> Place:
-        """As `Holdings.place_of`."""
+        """See `Holdings.place_of`."""
         return self.holdings.place_of(bit)
 
     def find(self, keys: Sequence[int]) -> Found:
-        """Follow a prompt's chained keys as far as anybody holds them."""
+        """Follow a prompt's chained keys as far as they are in the tree."""
         return self.holdings.tree.find(keys)
 
-    # How it is done.
+    # Storing and removing.
 
     def _block(self, worker: str, name: int) -> tuple[Run, int] | None:
-        """Return what any tier of an engine calls by that name: they name blocks alike."""
+        """Return the block with that name on any tier of an engine: all tiers name blocks alike."""
         for where in (*((worker, tier) for tier in _TIERS), ("", Tier.L2)):
             place = self.holdings.place(*where)
             reference = place.names.get(name) if place is not None else None
@@ -125,7 +125,7 @@ class Index:
         return None
 
     def _store(self, worker: str, place: Place, event: Stored) -> bool:
-        """Store one event; False where it cannot be, or not yet."""
+        """Store the blocks of one event; return False if that is not possible, or not yet."""
         hashes, size = event.hashes, event.size
         if place.since is not None and self._told_again(place, hashes):
             self._lose(worker, place)
@@ -149,11 +149,11 @@ class Index:
         return True
 
     def _known(self, worker: str, event: Stored) -> tuple[Run | None, int, list[int]] | None:
-        """Return after which block of which run an event's blocks come, and their keys; None while
-        that is not known.
+        """Return the run and offset after which an event's blocks come, and their keys.
 
-        What offload tiers are told to hold lacks salts and hashes of images, which are part of the
-        names alone (vLLM `kv_connector/v1/offloading/events.py`): who is known by name is that.
+        None while the parent is unknown. Events of offload tiers lack salts and image hashes, which
+        only show in the names (vLLM `kv_connector/v1/offloading/events.py`); so a block there whose
+        name is known is taken to be the known block.
         """
         if event.tier is not Tier.GPU and event.extras is None:
             found = self._block(worker, event.hashes[0])
@@ -167,23 +167,22 @@ class Index:
         found = self._block(worker, event.parent)
         return None if found is None else (*found, keys_of(event, found[0].keys[found[1]]))
 
-    # What engines do not tell.
+    # Losses without an event.
 
     def doubt(self, worker: str) -> None:
-        """`worker` did not find on its host what it was said to have: if that is doubtful anyway,
-        all of it is gone."""
+        """Learn that `worker` missed a block on L1: if L1 is doubtful, its old blocks are gone."""
         host = self.place(worker, Tier.L1)
         if host is not None and host.since is not None:
             self._lose(worker, host)
 
     @staticmethod
     def _told_again(place: Place, names: Sequence[int]) -> bool:
-        """Whether a place tells of nothing but blocks that it had before its engine was cleared."""
+        """Whether all these blocks were on a place before its engine was cleared, and not since."""
         since, get = place.since or (), place.names.get
         return all(name not in since and get(name) is not None for name in names)
 
     def _lose(self, worker: str, place: Place) -> None:
-        """What `place` had before its engine was cleared is gone."""
+        """Remove everything that `place` had before its engine was cleared."""
         since, place.since = place.since or set(), None
         gone = [name for name, _ in place.names if name not in since]
         self.counts["gone without a word"] += len(gone)
@@ -192,7 +191,7 @@ class Index:
         self._remove(worker, place, False, gone)
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
-        """Blocks without tokens: the engine has told of them by the same names before."""
+        """Store blocks without tokens: the engine has announced them by the same names before."""
         repeated: list[int] = []
         known = 0
         for name in event.hashes:
@@ -225,10 +224,10 @@ class Index:
             orphans = self._orphans[worker] = Orphans(self._room)
         return orphans
 
-    # The bound.
+    # The memory bound.
 
     def _shrink(self) -> None:
-        """Drop runs at the ends of paths that no prompt has passed for longest."""
+        """Drop runs without children that no prompt has used lately, until there is room again."""
         room, tree = self.limit - self.limit // 32, self.holdings.tree
         spared = 0
         while self.bytes > room and tree.ring:
@@ -242,7 +241,7 @@ class Index:
                 continue
             self.counts["dropped for room"] += len(run.keys)
             self.holdings.drop(run)
-            if not len(tree):  # all that is left are names
+            if not len(tree):  # only names are left
                 self.holdings.purge()
 
     @property
@@ -251,12 +250,12 @@ class Index:
         return self.holdings.bytes + self._room.bytes
 
     def __len__(self) -> int:
-        """Different blocks."""
+        """Return the number of different blocks."""
         return self.holdings.tree.blocks
 
     @property
     def waiting(self) -> int:
-        """Parents that orphans wait for."""
+        """Number of parents that orphans wait for."""
         return sum(map(len, self._orphans.values()))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A stored event's blocks as chained keys: tokens, and whatever else is part of their names."""
+"""Chained keys of the blocks in a stored event, from tokens and whatever else names cover."""
 
 import msgspec
 
@@ -14,14 +14,14 @@ def root_of(event: Stored) -> int:
 
 
 def keys_of(event: Stored, root: int) -> list[int]:
-    """Return the key of each block, which follow the one called `root`."""
+    """Return the key of each block; `root` is the key before the first."""
     if event.extras is None:
         return even_chain(root, event.tokens, event.size)
     return _with_extras(root, event)
 
 
 def _salt(event: Stored) -> str:
-    """Return the salt in the first block of a sequence: its one extra that is text of its own."""
+    """Return the salt: the only text among the first block's extras, apart from the adapter."""
     first = event.extras[0] if event.extras else None
     given = first if isinstance(first, list) else []
     texts = [one for one in given if isinstance(one, str) and one != event.adapter]
@@ -29,9 +29,9 @@ def _salt(event: Stored) -> str:
 
 
 def _with_extras(root: int, event: Stored) -> list[int]:
-    """Return keys of blocks whose names have more in them: images and the like.
+    """Return the keys of blocks whose names cover more than tokens, such as images.
 
-    The adapter and the salt are in the root already.
+    The adapter and the salt are part of the root already.
     """
     salt = _salt(event) if event.parent is None else ""
     keys, key, width = [], root, 4 * event.size

@@ -1,9 +1,9 @@
-"""Who is heard over one socket: most often one engine, or a fleet of them that dials in.
+"""The engines heard over one socket: usually one, or a fleet of engines that connect to it.
 
-An engine that is connected to is known by its address. Over a socket of ours that several dial in
-to, each is known by its topic, `kv@WORKER@MODEL`, where WORKER is its name, its address or its host
-(as llm-d has it: `kv@POD-IP@MODEL`). A topic of nobody is counted and dropped, and so is one that
-two could be meant by.
+If the router connects to an engine, the address identifies it. If several engines connect to one
+bound socket, topics tell them apart: `kv@WORKER@MODEL`, where WORKER is the worker's name, its
+address or its host (llm-d uses `kv@POD-IP@MODEL`). A message whose topic fits no worker, or more
+than one, is counted and dropped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,9 @@ from controller.source import Source
 
 
 def binds(endpoint: str) -> bool:
-    """Whether engines dial in there: the host is any of ours, and not one of theirs."""
+    """Whether the router binds this address, so that engines connect: its host is a wildcard."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator has it
+    return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator configured it
 
 
 class Line:
@@ -22,20 +22,20 @@ class Line:
 
     def __init__(self) -> None:
         self.replays: dict[Source, str | None] = {}
-        """Where each answers for what was missed."""
+        """The sources, each with its replay endpoint, if it has one."""
         self.shared = False
-        """There were several at once: from then on topics tell them apart."""
+        """Whether there have ever been several sources at once; then topics tell them apart."""
         self._names: dict[str, set[Source]] = {}
 
     def add(self, source: Source, replay: str | None, names: Iterable[str]) -> None:
-        """Another engine; in its topic it goes by one of these names."""
+        """Add an engine, whose topic contains one of `names`."""
         self.replays[source] = replay
         self.shared = self.shared or len(self.replays) > 1
         for name in names:
             self._names.setdefault(name, set()).add(source)
 
     def remove(self, source: Source) -> bool:
-        """That one is not listened to any more; return whether it was the last."""
+        """Remove an engine; return whether it was the last one."""
         self.replays.pop(source, None)
         for name, named in list(self._names.items()):
             named.discard(source)
@@ -44,7 +44,7 @@ class Line:
         return not self.replays
 
     def of(self, topic: bytes) -> Source | None:
-        """Whose message it is; None if nobody's, which is counted with all of them."""
+        """Return the source of a message; None if that is unclear, counted with every source."""
         if not self.shared:
             return next(iter(self.replays), None)
         parts = topic.decode(errors="replace").split("@")
@@ -56,5 +56,5 @@ class Line:
         return None
 
     def __iter__(self) -> Iterator[Source]:
-        """Everyone who is heard over it."""
+        """Iterate over the sources that are heard over this socket."""
         return iter(list(self.replays))

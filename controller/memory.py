@@ -1,4 +1,4 @@
-"""What all workers of a pool hold, as their engines tell it: index, sources, and their record."""
+"""What the workers of a pool hold, according to their engines: index, sources, track records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -13,37 +13,37 @@ from controller.truth import Truth
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 
-#: Sizes of blocks that prompts are cut into before any engine has told its own: vLLM's default.
+#: Block sizes that prompts are cut into before any engine has announced blocks: vLLM's default.
 USUAL = (16,)
-#: Different sizes that prompts are cut into.
+#: Most block sizes that prompts are cut into.
 MOST_SIZES = 4
-#: Tokens computed that must give new blocks, whatever the size of a block.
+#: So many computed tokens must give new blocks, whatever the block size.
 SURELY_NEW = 1024
 
 _NOTHING = Held()
 
 
 class Memory:
-    """Answers `kvaware`, and is told by the subscriptions. Pure."""
+    """Answers the `kvaware` strategy from the events that subscriptions bring. Pure."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.index = Index(limit_bytes)
         self.misses = Misses(self.index)
-        """What engines did not find where it was said to lie."""
+        """Handles blocks that engines did not find where they were expected."""
         self.sources: dict[str, list[Source]] = {}
-        """The engines of each worker: one, or its data-parallel ranks."""
+        """The engines of each worker: one, or one per data-parallel rank."""
         self.truths: dict[str, Truth] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
         self.l1 = True
-        """Whether what lies in the hosts' memory counts: if not, it hides nothing of L2."""
+        """Whether blocks in host memory count; if not, blocks on both L1 and L2 count as L2."""
         self.marks: dict[str, Mark] = {}
-        """Where streams go on, of a snapshot that was taken over; by the engine's name."""
+        """Where streams of a restored snapshot continue, by engine name, until the engine joins."""
 
-    # For whoever listens to the engines.
+    # For the code that listens to engines.
 
     def join(self, worker: str, rank: int = 0, *, replays: bool = False) -> Source:
-        """Another source of events; returns it."""
+        """Add a source of events and return it."""
         source = Source(self.index, worker, rank, replays=replays)
         if source.name in self.marks:
             source.resume(self.marks.pop(source.name))
@@ -53,7 +53,7 @@ class Memory:
         return source
 
     def leave(self, source: Source) -> None:
-        """That source is not listened to any more."""
+        """Remove a source, and forget what it held."""
         self.index.forget(source.name)
         left = [one for one in self.sources.get(source.worker, []) if one is not source]
         if left:
@@ -63,12 +63,15 @@ class Memory:
             self.truths.pop(source.worker, None)
 
     def where(self) -> dict[str, Mark]:
-        """How far each stream is, by the engine's name; of those that have not come yet, too."""
+        """Return how far each stream is, by engine name; including engines still to join."""
         return {**self.marks, **{source.name: source.mark() for source in self.all_sources()}}
 
     def adopt(self, holdings: Holdings, marks: dict[str, Mark]) -> None:
-        """Take over a snapshot, while the index is empty: streams go on there, but for those that
-        have spoken since. What it says of these engines may be of processes before."""
+        """Take over a snapshot, while the index is empty: streams continue where it ends.
+
+        Engines that have already been heard are left out: the snapshot may describe an earlier
+        process of theirs.
+        """
         self.index.adopt(holdings)
         self.marks = dict(marks)
         for source in self.all_sources():
@@ -79,23 +82,25 @@ class Memory:
                 source.resume(mark)
 
     def absent(self) -> frozenset[str]:
-        """Engines of a snapshot that nobody has come to listen to."""
+        """Return the engines of a restored snapshot that have not joined."""
         told = {place.worker for place in self.index.places() if place.worker}
         return frozenset((told | self.marks.keys()) - {one.name for one in self.all_sources()})
 
     def forget_absent(self, engines: Iterable[str]) -> None:
-        """These of them will not come: what they held is long another thing."""
+        """Forget those of `engines` that have not joined: what they held is out of date."""
         for engine in self.absent().intersection(engines):
             self.marks.pop(engine, None)
             self.index.forget(engine)
 
     def all_sources(self) -> Iterator[Source]:
-        """Every source of every worker."""
+        """Iterate over every source of every worker."""
         return (source for sources in self.sources.values() for source in sources)
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut; those of most blocks first, so that one
-        engine's odd ones are in nobody's way."""
+        """Return the block sizes, in tokens, to cut prompts into, the most frequent first.
+
+        Unusual sizes of a single engine thus do not displace the common ones.
+        """
         return self.index.sizes()[:MOST_SIZES] or USUAL
 
     # For `kvaware`.
@@ -103,7 +108,7 @@ class Memory:
     def held(
         self, prompt: Prompt, workers: Sequence[str], *, l1: bool | None = None
     ) -> Mapping[str, Held]:
-        """As `strategies.kvaware.Memory` has it; `l1` in place of what is said here."""
+        """See `strategies.kvaware.Memory`; `l1` overrides the attribute of that name."""
         l1 = self.l1 if l1 is None else l1
         found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
         if not any(one.steps for one in found.values()):
@@ -114,19 +119,19 @@ class Memory:
             tokens = list(self._ranks(worker, prompt, found, depths, l1=l1).values())
             if len(tokens) == 1:
                 held[worker] = tokens[0]
-            elif tokens:  # nobody knows which rank will take it
+            elif tokens:  # the average, as it is unknown which rank will take the request
                 held[worker] = Held(
                     *(sum(tier) // len(tokens) for tier in zip(*tokens, strict=True))
                 )
         return held
 
     def ranks(self, prompt: Prompt, worker: str) -> dict[int, Held]:
-        """What each data-parallel rank of a worker holds."""
+        """Return what each data-parallel rank of a worker holds."""
         found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
         return self._ranks(worker, prompt, found, self._depths(found), l1=self.l1)
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         sources = self.sources.get(worker)
         if not sources:
             return "no events"
@@ -139,11 +144,11 @@ class Memory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         return sum(source.events for source in self.sources.get(worker, ()))
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         truth = self.truths.get(worker)
         if truth is None or not outcome.ok:
             return
@@ -160,7 +165,7 @@ class Memory:
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """As `strategies.kvaware.Memory` has it; nobody knows which of several ranks it was."""
+        """See `strategies.kvaware.Memory`. Which of several ranks it was is unknown."""
         sources = self.sources.get(worker, ())
         if len(sources) == 1:
             self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
@@ -169,11 +174,11 @@ class Memory:
             self.misses.note_one_of(names, prompt, (found.total, believed.total), sure=sure)
 
     def forget(self, worker: str) -> None:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         for source in self.sources.get(worker, ()):
             source.restarted()
 
-    # How it is done.
+    # Helpers.
 
     def _ranks(
         self,
@@ -190,7 +195,7 @@ class Memory:
         }
 
     def _depths(self, found: Mapping[int, Found]) -> dict[tuple[str, Tier], int]:
-        """Tokens held from the first on, by engine and tier, whatever the size of its blocks."""
+        """Return tokens held from the start without a gap, by engine and tier, over all sizes."""
         depths: dict[tuple[str, Tier], int] = {}
         place_of = self.index.place_of
         for size, one in found.items():
@@ -209,10 +214,11 @@ class Memory:
         *,
         l1: bool,
     ) -> Held:
-        """What one engine need not compute; on the GPU the last token always is.
+        """Return what one engine need not compute.
 
-        Source: vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`; what is loaded from other
-        tiers may be the whole prompt.
+        The GPU's last block does not count if it ends the prompt, since the last token is always
+        computed (vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`). From other tiers the
+        whole prompt may be loaded.
         """
         gpu = depths.get((engine, Tier.GPU), 0)
         if gpu >= prompt.tokens > 0:
@@ -225,7 +231,7 @@ class Memory:
         return Held(gpu, host, l2)
 
     def _block(self, worker: str) -> int:
-        """Tokens a block, as that worker has them: of the tier with the largest."""
+        """Return the worker's usual block size in tokens; the largest if tiers differ."""
         places = (
             self.index.place(source.name, tier)
             for source in self.sources.get(worker, ())
@@ -238,7 +244,7 @@ class Memory:
         return min(place.sizes) if place and place.sizes else 0
 
     def _beyond(self, where: tuple[str, Tier], start: int, found: Mapping[int, Found]) -> int:
-        """Tokens that a tier holds from token `start` on."""
+        """Return how many tokens a tier holds without a gap from token `start` on."""
         place = self.index.place(*where)
         if place is None or not place.blocks:
             return 0

@@ -1,9 +1,9 @@
-"""Blocks that an engine did not find where it was said to have put them.
+"""Blocks that an engine did not find where events said they were.
 
-Engines tell what leaves their GPU. What leaves other tiers may go untold: vLLM's host memory when
-it is reset, a shared store whenever it pleases. So an answer counts: where a worker says from which
-tier its tokens came, what it did not find there is not there; where it tells their sum alone,
-loading may have been given up for once, and only the second time counts.
+Engines announce what leaves their GPU, but not always what leaves other tiers: vLLM's host memory
+when it is reset, a shared store whenever it evicts. Answers show it. If a worker reports from which
+tier its tokens came, a block that it did not find on a tier is not there. If it only reports the
+sum, it may just have given up loading once, so only the second miss of a block counts.
 """
 
 from collections import OrderedDict
@@ -15,21 +15,21 @@ from controller.place import Place
 from strategies.base import Prompt
 from strategies.loads import Held
 
-#: Blocks that were missed once, and are remembered for it.
+#: Most blocks remembered as missed once.
 REMEMBERED = 1024
 
 
 class Misses:
-    """Takes out of the index what was missed."""
+    """Removes missed blocks from the index."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._once: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.counts = {Tier.L1: 0, Tier.L2: 0}
-        """Blocks taken out, by tier."""
+        """Number of blocks removed, by tier."""
 
     def note(self, engine: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool) -> None:
-        """An engine found a prompt otherwise than it was believed to hold it."""
+        """Learn that an engine found a prompt on other tiers than predicted."""
         on_host = believed.gpu + believed.l1
         reached = found.gpu + found.l1 if sure else found.total
         lost = max(reached, believed.gpu), on_host
@@ -41,11 +41,12 @@ class Misses:
     def note_one_of(
         self, engines: Sequence[str], prompt: Prompt, lost: tuple[int, int], *, sure: bool
     ) -> None:
-        """One of these found so many tokens alone, and nobody knows which: of a prompt that was
-        believed to reach to the second number.
+        """Learn that one of these engines, unknown which, found fewer tokens than predicted.
 
-        Whichever it was, it would have loaded what follows from L2, had that been there: from the
-        store, or else from its own, which is to be doubted where all of them have it.
+        `lost` are the tokens of the prompt that it found, and those that it was believed to hold.
+        Whichever engine it was, it would have loaded the next block from L2 if that were there:
+        from the shared store, or from its own L2. The latter is doubted only if all of them have
+        the block there.
         """
         self._missed(self._index.place("", Tier.L2), prompt, lost, sure=sure)
         places = [self._index.place(name, Tier.L2) for name in engines]
@@ -54,7 +55,7 @@ class Misses:
                 self._missed(place, prompt, lost, sure=False)
 
     def _has(self, place: Place, prompt: Prompt, token: int) -> bool:
-        """Whether a place holds the first block that begins there or after."""
+        """Whether a place holds the first block that begins at `token` or after it."""
         found = {size: self._index.find(prompt.blocks.get(size, ())) for size in place.sizes}
         return any(
             one.reach(place.bit, -(-token // size)) > -(-token // size)
@@ -64,7 +65,7 @@ class Misses:
     def _missed(
         self, place: Place | None, prompt: Prompt, lost: tuple[int, int], *, sure: bool
     ) -> None:
-        """Of a prompt, one tier has no tokens from the first number up to the second."""
+        """Handle tokens that a tier lacks, from `lost[0]` up to `lost[1]` of a prompt."""
         start, stop = lost
         if place is None or stop <= start:
             return
@@ -77,14 +78,14 @@ class Misses:
                 place.excused -= 1
                 return
             if place.tier is Tier.L2:
-                last = first + 1  # what else is there will not be told again
+                last = first + 1  # only one block: L2 never announces again what it still has
             elif place.since is not None:
                 self._index.doubt(place.worker)
             if sure or self._again(place, keys[first]):
                 self.counts[place.tier] += self._index.holdings.lose(place, keys, first, last)
 
     def _again(self, place: Place, key: int) -> bool:
-        """Whether a block is missed for the second time; then that is over."""
+        """Whether a block is missed for the second time; if so, counting starts over."""
         missed = (place.bit, key)
         if missed in self._once:
             del self._once[missed]

@@ -1,14 +1,14 @@
-"""The engine's names of blocks → references to them, 16 bytes each once they have settled.
+"""A compact map from an engine's block names to references: 16 bytes per name once settled.
 
-New names stand in a dictionary; when there are many they are merged into two sorted arrays, where
-a name is found by halving. A block that leaves is struck out, and gone with the next merge.
+New names go into a dictionary. When there are many, they are merged into two sorted arrays, where a
+name is found by binary search. A name that is removed is marked, and dropped with the next merge.
 """
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-# Loading numpy takes 17 MB, and only who has a memory needs it.
+# Importing numpy takes 17 MB, and only processes with an index need it.
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     #: The dictionary, and both arrays.
     Copied = tuple[dict[int, int], Words, Words]
 
-#: Names that are merged at once: these, or an eighth of those merged before if that is more.
+#: New names are merged when there are more than this plus an eighth of the settled ones.
 FEW = 256
-#: Bytes of a name in the dictionary: the number, and its place. Measured, with room to grow.
+#: Bytes per name in the dictionary, for the number and its slot. Measured, with room to grow.
 FRESH_BYTES = 130
-#: Bytes of a name in the arrays.
+#: Bytes per name in the arrays.
 SETTLED_BYTES = 16
-#: No reference is 0: what is struck out.
+#: Marks a removed name in the arrays; references are never 0.
 _GONE = 0
 
 
 class Tally:
-    """Counts what several maps take."""
+    """Adds up the size of several maps."""
 
     __slots__ = ("bytes",)
 
@@ -38,7 +38,7 @@ class Tally:
 
 
 class Names:
-    """A map from 64-bit numbers to references, which are 1 to 2**63."""
+    """A map from 64-bit names to references, which are from 1 to 2**63."""
 
     __slots__ = (
         *("_doubted", "_fresh", "_hashes", "_keys", "_known", "_room", "_settled"),
@@ -46,7 +46,7 @@ class Names:
     )
 
     def __init__(self, tally: Tally) -> None:
-        """Names are counted in `tally`, with those of other maps."""
+        """Count the size in `tally`, together with that of other maps."""
         self._tally = tally
         self._settled = self._room = 0
         self._begin()
@@ -60,8 +60,8 @@ class Names:
         self._settle(np.empty(0, np.uint64), np.empty(0, np.uint64))
 
     def _settle(self, hashes: "Words", keys: "Words") -> None:
-        # What the dictionary took is not given back, for it will be taken again before the next
-        # merge: that much is counted, however few names are in it.
+        # The memory of the dictionary will be needed again before the next merge, so its size at
+        # that point is counted already now, however few names are in it.
         before = self.bytes
         self._settled, self._room = len(hashes), len(hashes) // 8
         self._tally.bytes += self.bytes - before
@@ -71,11 +71,11 @@ class Names:
 
     @property
     def bytes(self) -> int:
-        """Estimated size in memory, as it is counted in the tally."""
+        """Estimated size in memory, as counted in the tally."""
         return self._room * FRESH_BYTES + self._settled * SETTLED_BYTES
 
     def add(self, hashes: Sequence[int], keys: Iterable[int]) -> None:
-        """Give names to blocks. None of them has one here, or the same as now."""
+        """Give names to blocks that have no name here yet, or the same one."""
         self._fresh.update(zip(hashes, keys, strict=False))
         if (size := len(self._fresh)) > self._room:
             self._tally.bytes += (size - self._room) * FRESH_BYTES
@@ -84,7 +84,7 @@ class Names:
             self._merge()
 
     def get(self, name: int) -> int | None:
-        """Return the reference to the block of that name, if there is one."""
+        """Return the reference to the block with that name, or None."""
         key = self._fresh.get(name)
         if key is None and self._settled:
             place = bisect_left(self._hashes, name)
@@ -93,7 +93,7 @@ class Names:
         return key
 
     def pop(self, name: int) -> int | None:
-        """Take a name away; return what it stood for."""
+        """Remove a name; return the reference that it stood for, or None."""
         key = self._fresh.pop(name, None)
         if self._settled:
             place = bisect_left(self._hashes, name)
@@ -106,33 +106,33 @@ class Names:
         return key
 
     def keys(self) -> list[int]:
-        """What the names stand for; some may be told twice."""
+        """Return the references of all names; some may occur twice."""
         settled = self._view[1]
         return [*self._fresh.values(), *settled[settled != _GONE].tolist()]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Every name and its reference."""
+        """Iterate over every name and its reference."""
         names, keys = told(self.copy())
         return zip(names.tolist(), keys.tolist(), strict=True)
 
     def copy(self) -> "Copied":
-        """Copy what `told` makes of it, which takes longer and may be done elsewhere."""
-        hashes, keys = self._view  # the first is never written to: a merge makes another
+        """Return a copy for `told`, which takes longer but can run in another thread."""
+        hashes, keys = self._view  # `hashes` is never written to: a merge creates a new array
         return self._fresh.copy(), hashes, keys.copy()
 
     def doubt(self, number: int, known: Container[int]) -> None:
-        """So many names stand for blocks that are not among the known ones any more."""
+        """Note that `number` names stand for blocks that are not in `known` any more."""
         self._doubted += number
         self._known = known
         if self._doubted > FEW + self._settled // 8:
             self._merge()
 
     def purge(self, known: Container[int]) -> None:
-        """Drop the names of what is not among the known ones any more, now."""
+        """Drop the names of all blocks that are not in `known` any more, now."""
         self.doubt(FEW + self._settled + 1, known)
 
     def clear(self) -> None:
-        """Take all names away."""
+        """Remove all names."""
         self._begin()
 
     def _merge(self) -> None:
@@ -162,7 +162,7 @@ class Names:
 
 
 def told(copied: "Copied") -> "tuple[Words, Words]":
-    """Return all names, and the reference of each."""
+    """Return all names in a copy, and the reference of each."""
     import numpy as np  # noqa: PLC0415
 
     fresh, hashes, keys = copied

@@ -1,6 +1,7 @@
-"""Stored blocks whose parent is not known yet: kept for a while, for it may still come.
+"""Stored blocks whose parent is not known yet. They are kept for a while, as it may still come.
 
-Offload tiers announce a prompt's blocks in any order, and who joins late has missed beginnings.
+Offload tiers announce a prompt's blocks in any order, and a router that starts late has missed the
+first blocks.
 """
 
 import sys
@@ -8,15 +9,15 @@ from collections import Counter, OrderedDict
 
 from controller.events import Stored, Tier
 
-#: Bytes of an orphan, and of each of its blocks beside the tokens: its names here and there.
+#: Bytes per orphan, and per block of it in addition to the tokens, for its name in several places.
 #: Measured, with room to grow.
 ORPHAN_BYTES, BLOCK_BYTES = 600, 270
-#: Why blocks that waited were given up.
+#: Reason for dropping blocks that waited.
 DROPPED = "orphans dropped for room"
 
 
 class Orphan:
-    """One event that waits, and which of its blocks have been removed meanwhile."""
+    """One waiting event, and which of its blocks have been removed meanwhile."""
 
     __slots__ = ("bytes", "event", "gone")
 
@@ -29,33 +30,33 @@ class Orphan:
 
 
 class Room:
-    """What the orphans of all engines take together, and in which order they came."""
+    """The memory that the orphans of all engines share, and the order in which they came."""
 
     def __init__(self, limit_bytes: int, counts: Counter[str]) -> None:
-        """`counts` is told of blocks that are given up."""
+        """Count dropped blocks in `counts`."""
         self.limit = limit_bytes
         self.bytes = 0
         self.order: OrderedDict[tuple[Orphans, int], None] = OrderedDict()
-        """Whose, and the parent's name; the oldest first."""
+        """The engine's orphans and the parent's name, oldest first."""
         self.counts = counts
 
 
 class Orphans:
-    """The orphans of one engine; when there is no room for all engines', the oldest go first."""
+    """The orphans of one engine. If all engines' together get too large, the oldest are dropped."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._waiting: dict[int, list[Orphan]] = {}
-        """By the name of the parent."""
+        """Orphans by the name of their parent."""
         self._named: dict[tuple[Tier, bool, int], list[Orphan]] = {}
 
     def __len__(self) -> int:
-        """Parents that are waited for."""
+        """Return the number of parents that orphans wait for."""
         return len(self._waiting)
 
     def keep(self, event: Stored) -> None:
         """Keep an event whose parent is unknown."""
-        assert event.parent is not None  # noqa: S101 - else it is no orphan
+        assert event.parent is not None  # noqa: S101 - otherwise it is no orphan
         orphan, room = Orphan(event), self._room
         if orphan.bytes > room.limit:
             room.counts[DROPPED] += len(event.hashes)
@@ -71,7 +72,7 @@ class Orphans:
                 room.counts[DROPPED] += len(one.event.hashes)
 
     def of(self, parent: int) -> list[Orphan]:
-        """Hand out those that waited for a block of that name."""
+        """Take out and return those that waited for a block with that name."""
         found = self._waiting.pop(parent, None)
         if found is None:
             return []
@@ -81,22 +82,22 @@ class Orphans:
         return found
 
     def forget(self) -> None:
-        """Drop all of them: the engine is gone."""
+        """Drop all orphans: the engine is gone."""
         for parent in list(self._waiting):
             self.of(parent)
 
     def remove(self, tier: Tier, shared: bool, name: int) -> bool:
-        """A block was removed before its parent was known; return whether it waits here."""
+        """Note that a block was removed; return whether it is one that waits here."""
         orphans = self._named.get((tier, shared, name))
         if not orphans:
             return False
-        if len(orphans[0].gone) < len(orphans[0].event.hashes):  # else it says so again and again
+        if len(orphans[0].gone) < len(orphans[0].event.hashes):  # bounds repeated removals
             orphans[0].gone.append(name)
-        orphans.append(orphans.pop(0))  # a second removal is of the second copy
+        orphans.append(orphans.pop(0))  # a second removal is for the second copy
         return True
 
     def clear(self, tier: Tier) -> None:
-        """Drop those of one tier, which was cleared."""
+        """Drop the orphans of one tier, which was cleared."""
         for parent, waiting in list(self._waiting.items()):
             staying = [one for one in waiting if one.event.tier is not tier or one.event.shared]
             for orphan in waiting:
@@ -120,7 +121,7 @@ class Orphans:
 
 
 def _size(extras: object) -> int:
-    """Bytes of what was decoded, with all that is in it; however deep, for it comes by wire."""
+    """Return the size of decoded data in bytes; not recursive, as it may be nested deeply."""
     size, todo = 0, [extras]
     while todo:
         one = todo.pop()

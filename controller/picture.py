@@ -1,7 +1,7 @@
-"""Who held what at one moment: a copy that nothing changes any more.
+"""A picture: an immutable copy of who holds what at one moment.
 
-Taking it is quick, and must not be interrupted; what is made of it (`snapshot.py`) may take its
-time, in a thread.
+Taking it is quick and must not be interrupted. Encoding it (`snapshot.py`) may take longer, in a
+thread.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunPicture(NamedTuple):
-    """A run, as it was; the fields are those of `runs.Run`."""
+    """A copy of a run; see the fields of `runs.Run`."""
 
     number: int
     keys: bytes
@@ -29,7 +29,7 @@ class RunPicture(NamedTuple):
 
 
 class PlacePicture(NamedTuple):
-    """A place, as it was."""
+    """A copy of a place; see the fields of `place.Place`."""
 
     worker: str
     tier: int
@@ -41,7 +41,7 @@ class PlacePicture(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """All of it."""
+    """A copy of everything."""
 
     places: list[PlacePicture]
     runs: list[RunPicture]
@@ -49,7 +49,7 @@ class Picture(NamedTuple):
 
 
 def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
-    """Copy what is held, and how far each engine's stream is, by the engine's name."""
+    """Copy what is held, and how far each stream is (`marks`, by engine name)."""
     return Picture(
         [
             PlacePicture(

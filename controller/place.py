@@ -1,4 +1,4 @@
-"""One tier of one engine: what it calls its blocks, and how many there are."""
+"""One tier of one engine: the names of its blocks, and how many there are."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from controller.events import Tier
 from controller.names import Names, Tally
 
-#: Names that are kept apart while a place is doubtful: some 1 MiB.
+#: Most names of new blocks that are tracked while a place is doubtful: about 1 MiB.
 MOST_APART = 1 << 14
-#: Answers on their way when a loss is found out.
+#: Answers assumed to be in flight when a loss is found out.
 ON_THEIR_WAY = 16
 
 
 class Place:
-    """One tier of one engine; the shared store is one of the engine called ``""``."""
+    """One tier of one engine; the shared store is a tier of the engine ``""``."""
 
     __slots__ = ("bit", "blocks", "copies", "excused", "names", "since", "sizes", "tier", "worker")
 
@@ -24,18 +24,19 @@ class Place:
         self.bit = bit
         self.names = Names(tally)
         self.copies: dict[int, int] = {}
-        """Of blocks that are there more than once, how many more; by reference."""
+        """Number of extra copies of blocks that are there more than once, by reference."""
         self.blocks = 0
         self.sizes: Counter[int] = Counter()
-        """And how many of each size, in tokens."""
+        """Number of blocks by size in tokens."""
         self.since: set[int] | None = None
-        """While it is doubtful whether the rest is still there: names of what came since."""
+        """While its contents are doubtful, the names of blocks that came since the doubt arose, and
+        are certain; None while nothing is doubtful."""
         self.excused = 0
-        """How many answers may still miss what was told again since its loss was found out: they
-        were on their way then."""
+        """How many more misses to ignore after a loss was found out: answers that were in flight
+        then may miss blocks that have been announced again since."""
 
     def came(self, names: Iterable[int]) -> None:
-        """These have come; when so many have without a sign of loss, nothing was lost."""
+        """Track new blocks while in doubt; after `MOST_APART` of them, the doubt is dropped."""
         if self.since is not None:
             self.since.update(names)
             if len(self.since) > MOST_APART:
@@ -43,11 +44,11 @@ class Place:
 
     @property
     def usual(self) -> int:
-        """The size of most of its blocks; 0 where it has none."""
+        """The most frequent block size in tokens; 0 if there are no blocks."""
         return max(self.sizes, key=self.sizes.__getitem__, default=0)
 
     def empty(self) -> None:
-        """It holds nothing any more."""
+        """Drop everything it holds."""
         self.names.clear()
         self.copies.clear()
         self.sizes.clear()

@@ -1,11 +1,11 @@
-"""Blocks that follow one another, kept together, and who holds how many of them.
+"""Runs of consecutive blocks, and who holds how many of them.
 
-Chained keys make a tree. Nearly all of it is chains without a branch, so it is kept in runs: a run
-is a stretch of such a chain. For each place that holds any of it, a run knows how many of its
-first blocks are there without a gap, and which ones beyond the gap. A place is a bit.
+Chained keys form a tree. Nearly all of it is chains without a branch, so it is stored in runs: a
+run is a section of such a chain. For each place that holds any of it, a run knows how many of its
+first blocks are there without a gap, and which ones after the gap. A place is identified by a bit.
 
-A run is cut only at its end. Where a chain branches in the middle of a run, the branch is a run of
-its own whose first block follows a block in the middle.
+A run is only ever cut at its end. If a chain branches in the middle of a run, the branch is a run
+of its own, whose first block follows a block in the middle.
 """
 
 from array import array
@@ -13,37 +13,37 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-#: Blocks of a run.
+#: Most blocks in a run.
 LONGEST = 512
 
 
 class Run(Struct, gc=False, eq=False):
-    """At most `LONGEST` blocks in a row. Not seen by the garbage collector: there are many."""
+    """At most `LONGEST` blocks in a row. Not tracked by the garbage collector: there are many."""
 
     keys: "array[int]"
     depth: int
-    """Blocks of the chain before this run."""
+    """Number of blocks in the chain before this run."""
     size: int
-    """Tokens a block."""
+    """Tokens per block."""
     parent: "Run | None"
-    """Where the block before the first was when the run began."""
+    """The run with the block before the first one."""
     number: int
-    """Its own, by which it can be found."""
+    """Its number in the tree, by which references find it."""
     full: int = 0
-    """The places that hold all of it."""
+    """The places that hold all of it, as a mask."""
     part: dict[int, int] | None = None
-    """How many of the first blocks others hold, at least one each."""
+    """How many of the first blocks (at least one) each other place holds."""
     beyond: dict[int, set[int]] | None = None
-    """Blocks that a place holds after the first one that it lacks, by their offset."""
+    """Offsets of blocks that a place holds after the first one that it lacks."""
     children: int = 0
-    """Runs that follow a block of this one."""
+    """Number of runs that follow a block of this one."""
     used: bool = False
-    """A prompt has passed since the sweep came by last."""
+    """A prompt has passed through it since the eviction sweep last came by."""
     shut: bool = False
-    """It was cut, and grows no more: an offset means one block, or none."""
+    """It was cut and must not grow again, so that an offset never means another block."""
 
     def held(self, place: int) -> int:
-        """How many of the first blocks `place` holds."""
+        """Return how many of the first blocks `place` holds."""
         if self.full & place:
             return len(self.keys)
         return self.part.get(place, 0) if self.part else 0
@@ -55,11 +55,11 @@ class Run(Struct, gc=False, eq=False):
         )
 
     def loose(self, place: int) -> int:
-        """How many blocks `place` holds after the first one that it lacks."""
+        """Return how many blocks `place` holds after the first one that it lacks."""
         return len(self.beyond.get(place, ())) if self.beyond else 0
 
     def grow(self, keys: Sequence[int], place: int) -> None:
-        """Make it longer by blocks that `place` holds; others who held all hold a part now."""
+        """Append blocks that `place` holds; other places that held all now hold a part."""
         before = len(self.keys)
         if self.full == place and not self.part and not self.beyond:
             self.keys.extend(keys)
@@ -71,7 +71,7 @@ class Run(Struct, gc=False, eq=False):
         self.add(place, before, before + len(keys))
 
     def add(self, place: int, start: int, stop: int) -> int:
-        """`place` holds these blocks now; return how many of them it did not hold before."""
+        """Add the blocks from `start` to `stop` to `place`; return how many it did not hold."""
         if self.full & place:
             return 0
         held = self.part.pop(place, 0) if self.part else 0
@@ -91,9 +91,9 @@ class Run(Struct, gc=False, eq=False):
         return held + len(there) - before
 
     def discard(self, place: int, offset: int) -> bool:
-        """`place` holds this block no more; return whether it did."""
+        """Remove a block from `place`; return whether it held it."""
         if self.full == place and offset == len(self.keys) - 1 and not self.part and offset:
-            self.full = 0  # the end of a run that one holds: by far the most frequent
+            self.full = 0  # the last block of a run with one holder: by far the most frequent case
             self.part = {place: offset}
             return True
         if not self.holds(place, offset):
@@ -112,7 +112,7 @@ class Run(Struct, gc=False, eq=False):
         return True
 
     def leave(self, place: int) -> int:
-        """`place` holds nothing any more; return how many blocks it held."""
+        """Remove all blocks from `place`; return how many it held."""
         held = self.held(place)
         there = self.beyond.pop(place, ()) if self.beyond else ()
         self.full &= ~place
@@ -121,7 +121,7 @@ class Run(Struct, gc=False, eq=False):
         return held + len(there)
 
     def reach(self) -> int:
-        """Up to which offset anybody holds anything."""
+        """Return the offset after the last block that any place holds."""
         if self.full:
             return len(self.keys)
         reach = max(self.part.values()) if self.part else 0
@@ -130,17 +130,18 @@ class Run(Struct, gc=False, eq=False):
         return reach
 
     def cut(self, length: int) -> None:
-        """Drop the blocks from there on, which nobody holds."""
+        """Drop the blocks from offset `length` on, which no place may hold."""
         self.shut = True
         del self.keys[length:]
         if self.part:
             for place in [place for place, held in self.part.items() if held == length]:
                 del self.part[place]
                 self.full |= place
-        self.part, self.beyond = self.part or None, self.beyond or None  # empty ones keep theirs
+        # Empty dictionaries would keep their memory.
+        self.part, self.beyond = self.part or None, self.beyond or None
 
     def _lie(self, place: int, held: int, there: set[int] | None) -> None:
-        """Write down what `place` holds; it stands nowhere now."""
+        """Store what `place` holds; it must not be in any of the fields now."""
         if held == len(self.keys):
             self.full |= place
         elif held:
@@ -151,7 +152,7 @@ class Run(Struct, gc=False, eq=False):
             self.beyond[place] = there
 
     def places(self) -> int:
-        """Return everyone who holds any of it."""
+        """Return a mask of all places that hold any of it."""
         places = self.full
         for others in (self.part, self.beyond):
             for place in others or ():
@@ -160,7 +161,7 @@ class Run(Struct, gc=False, eq=False):
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Each bit of a mask."""
+    """Iterate over the bits of a mask."""
     while mask:
         bit = mask & -mask
         mask ^= bit

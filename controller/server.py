@@ -1,8 +1,8 @@
-"""The controller's HTTP API: sources in, questions answered. FastAPI; off the request path.
+"""The controller's HTTP API, in FastAPI: registers sources and answers queries.
 
-`/register`, `/unregister`, `/query` and `/query_by_hash` are spelled as Mooncake's indexer has them
-(docs/source/design/conductor/indexer-api-design.md in kvcache-ai/Mooncake), as far as it fits: one
-controller serves one fleet, so `tenant_id` is echoed and nothing else.
+`/register`, `/unregister`, `/query` and `/query_by_hash` follow Mooncake's indexer
+(docs/source/design/conductor/indexer-api-design.md in kvcache-ai/Mooncake) as far as possible: one
+controller serves one fleet, so `tenant_id` is only echoed.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from controller.source import Source
 from strategies.base import Prompt
 from strategies.blocks import even_chain, even_root
 
-#: Bytes of a question, in which a token takes up to 12.
+#: Largest query in bytes; a token takes up to 12.
 LARGEST_QUESTION = 48 << 20
-#: Engines that may be registered.
+#: Most engines that can be registered.
 MOST = 4096
 Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
 Leave = Callable[[Source], Awaitable[None]]
-#: Makes the body of `/metrics`, and its type.
+#: Returns the body of `/metrics` and its content type.
 Series = Callable[[], tuple[bytes, str]]
 
 
@@ -61,8 +61,11 @@ def serve(
     requests: Requests | None = None,
     series: Series | None = None,
 ) -> FastAPI:
-    """Make the app. `follow` and `leave` begin and end a subscription; `keys` let callers in.
-    What is asked is counted in `requests`; `series` are what Prometheus is told."""
+    """Create the app.
+
+    `follow` and `leave` start and end a subscription, and `keys` are the valid API keys. Requests
+    are counted in `requests`; `series` returns the Prometheus metrics.
+    """
     app = FastAPI(title="Warmroute controller", docs_url=None, redoc_url=None)
     inner = APIRouter(
         dependencies=[Depends(HTTPBearer(auto_error=False))] if keys else [],
@@ -85,8 +88,8 @@ def serve(
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """Say which field was wrong and why, without what it was: that may be no JSON, or a prompt."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - for no other it is asked
+    """Say which field was wrong and why, but not its value: it may be a prompt, or not JSON."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type only
     found = error.errors()[:10]
     return JSONResponse(
         {"detail": [{name: one[name] for name in ("type", "loc", "msg")} for one in found]}, 422
@@ -203,7 +206,7 @@ def _snapshots(app: APIRouter, memory: Memory) -> None:
                 holdings, marks = await asyncio.to_thread(read, body)
             except BadSnapshot as error:
                 raise HTTPException(400, str(error)) from None
-            if len(memory.index):  # not before: engines go on talking while it comes
+            if len(memory.index):  # checked this late, as engines send events meanwhile
                 raise HTTPException(
                     409, "there are blocks already: restore into a fresh controller"
                 )
@@ -212,7 +215,7 @@ def _snapshots(app: APIRouter, memory: Memory) -> None:
 
 
 def _one_at_a_time(making: asyncio.Lock) -> None:
-    """A snapshot is as large as the index. Raises HTTPException."""
+    """Refuse a second snapshot at once, as each is as large as the index. Raises HTTPException."""
     if making.locked():
         raise HTTPException(429, "another snapshot is under way; please try again")
 

@@ -1,8 +1,9 @@
-"""A picture as bytes, and back: what a controller takes over from the one before it.
+"""A picture as bytes, and back: what a controller takes over from an earlier one.
 
-msgpack: the runs, parents first, with who holds what of them; the places with their names. Streams
-add how far each was, so that a replay can tell whether it is still the same engine, and which of
-its groups of layers counts: of the others it would take removals for that one's.
+The format is msgpack: the runs, parents first, with who holds what of them, and the places with
+their names. For each stream it has how far it was, so that a replay can tell whether the engine is
+still the same, and which of its groups of layers counts; otherwise removals of other groups' blocks
+would be applied.
 """
 
 from array import array
@@ -24,16 +25,16 @@ from strategies.base import Bytes
 if TYPE_CHECKING:
     from controller.names import Words
 
-#: Changes with the form.
+#: Has to change with the format.
 VERSION = 3
-#: Bytes of a snapshot that is taken in.
+#: Largest snapshot that is accepted, in bytes.
 LARGEST = Bytes(4 << 30)
-#: More than any offset in a run; and a block that is gone.
+#: More than any offset in a run; and the value for a block that is gone.
 _WIDEST, _NOWHERE = 1 << BITS, (1 << 64) - 1
 
 
 class BadSnapshot(ValueError):
-    """These bytes are no snapshot of this version."""
+    """These bytes are not a snapshot of this version."""
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -42,7 +43,7 @@ class _Run(msgspec.Struct, array_like=True):
     size: int
     parent: int
     held: list[tuple[int, int, list[int]]]
-    """Place, how many of the first blocks, and which ones beyond."""
+    """Index of a place, how many of the first blocks it holds, and offsets of further ones."""
 
 
 class _Place(msgspec.Struct, array_like=True):
@@ -50,10 +51,10 @@ class _Place(msgspec.Struct, array_like=True):
     tier: int
     names: bytes
     blocks: bytes
-    """What each name stands for: the run's number in `runs`, times `_WIDEST`, and the offset."""
+    """What each name stands for: the run's index in `runs`, times `_WIDEST`, plus the offset."""
     copies: dict[int, int]
     since: list[int] | None = None
-    """While it is doubtful, names of what came since; `Place` has it."""
+    """See `Place.since`."""
     excused: int = 0
 
 
@@ -65,7 +66,7 @@ class _Snapshot(msgspec.Struct):
 
 
 def written(picture: Picture) -> bytes:
-    """Write down a picture. Takes seconds for millions of blocks, in any thread."""
+    """Encode a picture. Takes seconds for millions of blocks; safe in any thread."""
     runs = sorted(picture.runs, key=lambda run: run.depth)
     where = {run.number: place for place, run in enumerate(runs)}
     numbers = {place.bit: number for number, place in enumerate(picture.places)}
@@ -81,8 +82,8 @@ def written(picture: Picture) -> bytes:
 
 
 def _blocks(runs: Sequence[RunPicture]) -> "Callable[[Words], Words]":
-    """Return what makes references to what a snapshot calls these blocks, many at once."""
-    import numpy as np  # noqa: PLC0415 - loading it takes 17 MB, and only who has a memory needs it
+    """Return a function that converts arrays of references to a snapshot's block numbers."""
+    import numpy as np  # noqa: PLC0415 - takes 17 MB, and only processes with an index need it
 
     known = np.fromiter((run.number for run in runs), np.uint64, len(runs))
     order = np.argsort(known)
@@ -125,8 +126,10 @@ def _run(run: RunPicture, where: dict[int, int], numbers: dict[int, int]) -> _Ru
 
 
 def read(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
-    """Return what was held, and how far each stream was. Raises BadSnapshot. Takes seconds for
-    millions of blocks, in any thread."""
+    """Decode holdings, and how far each stream was. Raises BadSnapshot.
+
+    Takes seconds for millions of blocks; safe in any thread.
+    """
     try:
         found = msgspec.msgpack.decode(data, type=_Snapshot)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -142,7 +145,7 @@ def read(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
 
 
 def _fill(holdings: Holdings, found: _Snapshot) -> None:
-    """Put it into fresh ones. Raises ValueError, IndexError, OverflowError."""
+    """Fill empty holdings. Raises ValueError, IndexError, OverflowError."""
     places = [
         holdings.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
         for one in found.places
@@ -171,7 +174,7 @@ def _fill(holdings: Holdings, found: _Snapshot) -> None:
 
 
 def _call(place: Place, given: _Place, runs: list[Run]) -> None:
-    """Put in what an engine calls its blocks, and which of them it has more than once."""
+    """Fill a place with the names of its blocks and with extra copies. Raises ValueError."""
 
     def named(blocks: Iterable[int]) -> Iterator[int]:
         for block in blocks:

@@ -1,4 +1,4 @@
-"""Sockets to engines, and what is asked of ZeroMQ for each."""
+"""ZeroMQ sockets to engines, and their options."""
 
 import asyncio
 import logging
@@ -13,36 +13,40 @@ from controller.line import binds
 
 log = logging.getLogger("warmroute.controller")
 
-#: Sockets in all. Each engine that is listened to takes three, two of them to see its connection;
-#: ZeroMQ's own bound is 1,023.
+#: Most sockets in all. Each engine takes three, two of them to monitor its connection; ZeroMQ's
+#: default limit is 1,023.
 MOST_SOCKETS = 1 << 14
-#: Messages that may wait in a socket.
+#: Most messages that wait in a socket.
 HIGH_WATER = 100_000
-#: Bytes of one message that a socket takes in: with a longer one ZeroMQ ends the connection.
+#: Largest message in bytes: with a larger one, ZeroMQ ends the connection.
 LARGEST = 32 << 20
-#: Seconds between two tries to bind an address that is taken.
+#: Seconds between two attempts to bind an address that is in use.
 TAKEN_S = 0.5
-#: Seconds in which a connection that broke must have been tried anew. ZeroMQ does that by itself, a
-#: tenth of a second later, but where what came over it was not to be understood.
+#: A broken connection that is not retried within so many seconds is dead. ZeroMQ retries by itself
+#: after a tenth of a second, unless it could not parse what came over the connection.
 ANEW_S = 5.0
-#: Seconds of silence until the system asks whether anybody is there, between two questions, and how
-#: many go unanswered (tcp(7)). Who only listens would never find out: an engine whose node lost its
-#: power says no farewell, and what drops idle connections in between says nothing either.
+#: TCP keepalive: seconds of silence before the first probe, seconds between probes, and unanswered
+#: probes until the connection counts as broken (tcp(7)). A socket that only listens would not
+#: notice otherwise: an engine whose node lost power closes nothing, and a device on the way that
+#: drops idle connections tells nobody.
 _IDLE_S, _EVERY_S, _TIMES = 15, 5, 3
 _MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 _TRIED = zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED
 
 
 def context() -> zmq.asyncio.Context:
-    """One for all sockets."""
+    """Create the context for all sockets."""
     made = zmq.asyncio.Context()
     made.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
     return made
 
 
 async def by_ipv6(endpoint: str) -> bool:
-    """Whether an address leads nowhere but to IPv6. A name that has both is taken for IPv4, which
-    is what engines bind; one that cannot be looked up now, too."""
+    """Whether an address can only be reached by IPv6.
+
+    A name with both kinds of addresses counts as IPv4, which engines bind; so does a name that
+    cannot be resolved now.
+    """
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
     if "[" in endpoint or not host or binds(endpoint) or not endpoint.startswith("tcp://"):
         return "[" in endpoint
@@ -55,7 +59,7 @@ async def by_ipv6(endpoint: str) -> bool:
 
 
 def opened(context: zmq.asyncio.Context, kind: int, *, ipv6: bool) -> zmq.asyncio.Socket:
-    """Make a socket. Raises ZMQError for want of sockets or descriptors."""
+    """Create a socket. Raises ZMQError if sockets or file descriptors run out."""
     socket = context.socket(kind)
     socket.set_hwm(HIGH_WATER)
     socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
@@ -68,7 +72,7 @@ def opened(context: zmq.asyncio.Context, kind: int, *, ipv6: bool) -> zmq.asynci
 
 
 async def attach(socket: zmq.asyncio.Socket, endpoint: str) -> None:
-    """Connect, or bind as soon as nobody else does. Raises ZMQError where the address is none."""
+    """Connect, or bind as soon as the address is free. Raises ZMQError if the address is bad."""
     told = False
     while True:
         try:
@@ -85,26 +89,26 @@ async def attach(socket: zmq.asyncio.Socket, endpoint: str) -> None:
 
 
 class Change(Enum):
-    """What has become of a connection."""
+    """A change in the state of a connection."""
 
     MADE = "made"
     LOST = "lost"
     DEAD = "dead"
-    """It broke, and nobody tries anew."""
+    """It broke, and ZeroMQ does not retry."""
 
 
 class Monitor:
-    """Sees whether the connection of a socket stands, or those of all who dial in."""
+    """Watches the connection of a socket, or all connections that engines make to it."""
 
     def __init__(self, socket: zmq.asyncio.Socket, endpoint: str) -> None:
-        """Raises ZMQError for want of sockets or descriptors."""
+        """Start watching. Raises ZMQError if sockets or file descriptors run out."""
         self._socket = socket
         self._dials = not binds(endpoint)
         self._events = socket.get_monitor_socket(_MADE | _LOST | _TRIED)
         self._broken = False
 
     async def change(self) -> Change:
-        """Wait for the next one."""
+        """Wait for the next change."""
         while True:
             try:
                 async with asyncio.timeout(ANEW_S if self._broken else None):
@@ -118,6 +122,6 @@ class Monitor:
                 return Change.MADE
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._socket.disable_monitor()
         self._events.close(linger=0)

@@ -1,4 +1,4 @@
-"""One engine's events on their way into the index: numbers in order, bytes to blocks, counts."""
+"""One engine's events on their way into the index: ordered, decoded, filtered and counted."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
 from controller.stream import Apply, Ask, Clear, Step, Stream
 
-#: Why something was refused that nobody here foresaw.
+#: Reason for refusing an event that caused an unexpected exception.
 UNEXPECTED = "unexpected"
 
-#: What `Stream.mark` says, and the group of layers whose blocks count.
+#: What `Stream.mark` returns, followed by the group of layers whose blocks count.
 Mark = tuple[int, int, int, int | None]
 
 
@@ -22,88 +22,91 @@ class Source:
         self.worker = worker
         self.rank = rank
         self.name = worker if not rank else f"{worker}\0{rank}"
-        """As the index knows it."""
+        """Its name in the index."""
         self.stream = Stream(replays=replays)
         self.connected = False
         self.last_event: float | None = None
         """When the last message came."""
         self.still_since: float | None = None
-        """When the last message came, or else the connection stood first; None if it never did."""
+        """When the last message came or, before any did, when it first connected; None if never."""
         self.told = 0.0
-        """When the last batch was made, by the engine's clock, in seconds since the epoch; also of
-        one that a replay brought. 0 if none was."""
+        """Time of the last batch, live or replayed, by the engine's clock, in seconds since the
+        epoch; 0 if there was none."""
         self.events = self.blocks = 0
-        """That were applied; blocks stored and removed."""
+        """Number of events applied, and of blocks that they stored or removed."""
         self.refused: Counter[str] = Counter()
         """Messages and events that could not be used, by reason."""
         self.group: int | None = None
-        """The group of layers whose blocks count; None until one has told."""
+        """The group of layers whose blocks count; None until an event names one."""
         self.first: First | None = None
-        """A first block that it told of, of nothing but tokens."""
+        """The latest announced first block of a sequence whose name covers only tokens."""
         self._index = index
 
     def opened(self, now: float) -> list[Ask]:
-        """The connection stands."""
+        """Handle a connection that was made."""
         self.connected = True
         if self.still_since is None:
             self.still_since = now
         return self._take(self.stream.opened(now))
 
     def disconnected(self) -> None:
-        """The connection broke."""
+        """Handle a broken connection."""
         self.connected = False
         self.stream.disconnected()
 
     def doubted(self) -> None:
-        """Its connection may have broken, or another engine's."""
+        """Handle a broken connection that may be this engine's or another one's."""
         self.stream.disconnected()
 
     def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
-        """A live message; returns what must be asked for."""
+        """Handle a live message; return the replays to ask for."""
         self.last_event = self.still_since = now
         return self._take(self.stream.heard(sequence, payload, now))
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
-        """A message of a replay."""
+        """Handle a message of a replay."""
         return self._take(self.stream.replayed(round_, sequence, payload))
 
     def replay_ended(self, round_: int, now: float) -> list[Ask]:
-        """A replay is complete."""
+        """Handle the end of a replay."""
         return self._take(self.stream.replay_ended(round_, now))
 
     def replay_failed(self, round_: int, now: float) -> list[Ask]:
-        """A replay broke off."""
+        """Handle a replay that broke off."""
         return self._take(self.stream.replay_failed(round_, now))
 
     def tick(self, now: float) -> list[Ask]:
-        """Time has passed; nobody is asked who is not there."""
+        """Start replays that are due, if the engine is connected."""
         return self._take(self.stream.tick(now)) if self.connected else []
 
     def restarted(self) -> None:
-        """The engine was most likely restarted, so its health says: a replay will tell, or not."""
+        """Handle a probable restart, as health checks suggest; a replay, if possible, verifies it.
+
+        Without replay, everything it held is forgotten.
+        """
         if self.stream.replays:
             self.doubted()
         else:
             self._take(self.stream.restarted("worker was down"))
 
     def mark(self) -> Mark:
-        """What `resume` needs to go on where this source is."""
+        """Return what `resume` needs to continue where this source is."""
         return *self.stream.mark(), self.group
 
     def resume(self, mark: Mark) -> None:
-        """Go on where another one was, whose blocks the index holds."""
+        """Continue where another source was; its blocks are in the index."""
         *where, self.group = mark
         self.stream.resume((where[0], where[1], where[2]))
 
     def push(self, payload: bytes, now: float) -> None:
-        """Events without a number, in the order in which they come."""
+        """Apply a batch without a sequence number, in order of arrival."""
         self.connected = True
         self.last_event = self.still_since = now
         self._apply(payload)
 
     @property
     def doubt(self) -> str:
-        """Why what the index knows of it may be wrong; empty if it is not."""
+        """Why what the index has for it may be wrong; empty if there is no reason."""
         if not self.connected:
             return "not connected"
         if self.stream.blind:
@@ -134,7 +137,7 @@ class Source:
         for event in batch.events:
             try:
                 self._use(event)
-            except Exception:  # noqa: BLE001 - a fault of ours, by one event: those after it count
+            except Exception:  # noqa: BLE001 - a bug here; the events after this one still count
                 self.refused[UNEXPECTED] += 1
         self.events += len(batch.events)
 
@@ -153,10 +156,10 @@ class Source:
             index.clear(name, Tier.GPU)
 
     def _counts(self, event: Stored) -> bool:
-        """Whether these blocks extend a prefix: those of one group that attends to everything.
+        """Whether these blocks extend a prefix: only those of one group with full attention do.
 
-        Engines with several kinds of layers keep blocks for each, under the same names (vLLM
-        `v1/core/block_pool.py`): sliding windows and states are not to be mixed up with it.
+        Engines with several kinds of layers keep blocks for each kind under the same names (vLLM
+        `v1/core/block_pool.py`). Blocks of sliding windows and states must not be mixed in.
         """
         if event.whole is False:
             self.refused["other attention"] += 1

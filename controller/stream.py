@@ -1,21 +1,21 @@
-"""One engine's event stream as a state machine: no event twice, none out of order, no blind spot.
+"""One engine's event stream as a state machine: no event twice or out of order, no gap unnoticed.
 
-Engines number their batches from 0 and drop those that a subscriber is too slow for; what was
-missed can be asked for again, as long as it is buffered. Two marks tell what is what: `live`, the
-last number heard, and `applied`, the last one handed on.
+Engines number their batches from 0, and drop batches if a subscriber is too slow. A replay brings
+missed batches as long as the engine still buffers them. Two numbers keep track: `live`, the last
+number heard live, and `applied`, the last one handed on to the index.
 
-1. A live number that does not rise is a new engine process: everything it held is gone.
-2. The next number is handed on; one that was handed on already is dropped.
-3. A higher one shows a gap: it waits, and what is missing is asked for. Replays begin no sooner
-   than a cooldown after each other, for an engine that replays publishes nothing meanwhile.
-4. What a replay cannot bring any more is lost: everything is cleared and counted anew from there.
-   A hole in a replay is asked for again some times; then it is passed over.
-5. A replay begins with the last message that was handed on: is it another one now, it comes from
-   another process. So it is with a live message that a replay has brought before.
-6. Where a replay failed by itself, the whole history is asked for once more, later and later.
+1. If a live number does not rise, there is a new engine process: everything it held is gone.
+2. The next number is handed on; numbers that were handed on before are dropped.
+3. A higher number shows a gap: the batch waits, and the missing ones are requested. Replays start
+   at least a cooldown apart, because an engine publishes nothing while it replays.
+4. What a replay cannot bring any more is lost: everything is cleared, and the index is rebuilt from
+   there on. A hole in a replay is requested again a few times, and then passed over.
+5. A replay starts with the last message that was handed on. If that message differs now, it comes
+   from another process. The same goes for a live message that a replay has brought before.
+6. After a failed replay, the whole history is requested again, at growing intervals.
 
-No sockets, no clock: times are arguments, in seconds of any clock; what is to be done is returned.
-Source of the wire's rules: vLLM `distributed/kv_events.py`.
+It has no sockets and no clock: times are arguments, in seconds of any clock, and the steps to take
+are returned. Source of the protocol: vLLM `distributed/kv_events.py`.
 """
 
 from collections import Counter, deque
@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-#: Messages, and their bytes, that may wait while a gap is filled.
+#: Most messages, and bytes of messages, that wait while a gap is filled.
 MOST_WAITING, MOST_BYTES = 20_000, 64 << 20
 #: Seconds between the starts of two replays; doubled each time that one fails, up to the longest.
 COOLDOWN_S, LONGEST_COOLDOWN_S = 2.0, 300.0
-#: Replays that are begun because the one before had a hole in it.
+#: How often a replay is repeated because it had a hole.
 AGAIN = 2
-#: Times that the whole history of one process is read anew because of holes: an engine that failed
-#: to encode a batch has one that no replay will ever fill.
+#: How often the whole history of one process is read again because of holes. If an engine failed to
+#: encode a batch, no replay will ever fill that hole.
 REFILLS = 2
 
 
@@ -40,12 +40,12 @@ class State(Enum):
     """What the stream is doing."""
 
     WAITING = "waiting"
-    """Nothing was heard yet."""
+    """Nothing has been heard yet."""
     LIVE = "live"
     REPLAY = "replay"
-    """A gap is being filled; what comes meanwhile waits."""
+    """A replay is under way; live messages wait."""
     GAP = "gap"
-    """A gap will be filled when the cooldown is over."""
+    """There is a gap; its replay waits for the cooldown."""
 
 
 class Apply(NamedTuple):
@@ -62,7 +62,7 @@ class Clear(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Ask for a replay; what it brings is given back with this `round`."""
+    """Ask for a replay from `start`; pass back what it brings with this `round`."""
 
     start: int
     round: int
@@ -72,24 +72,25 @@ Step = Apply | Clear | Ask
 
 
 class Stream:
-    """The stream of one engine process after another, behind one address."""
+    """The stream from one address, behind which one engine process may follow another."""
 
     def __init__(self, *, replays: bool) -> None:
-        """`replays`: there is somewhere to ask for what was missed."""
+        """`replays`: whether the engine has a replay endpoint."""
         self.replays = replays
         self.live = self.applied = -1
         self.epoch = 0
-        """Engine processes that were seen to follow another."""
+        """Number of restarts of the engine that were noticed."""
         self.counts: Counter[str] = Counter()
-        """`gap`, `replay`, `failed replay`, `overflow` and the like."""
+        """How often what happened: `gap`, `replay`, `failed replay`, `overflow` and the like."""
         self.lost = False
         """Something is missing that a replay may still bring."""
         self._missing = False
-        """It was passed over, before what was applied since: the whole history alone brings it."""
+        """Batches were passed over, and later ones applied: only a replay of the whole history can
+        bring them."""
         self._start = 0
-        """Where the last replay began."""
+        """Number from which the last replay was requested."""
         self._unsure = False
-        """A replay is to tell whether the process is the same: it has what was applied last."""
+        """The process may be another one; the replay shows it by the message applied last."""
         self._pending: deque[Apply] = deque()
         self._pending_bytes = 0
         self._replaying = False
@@ -98,19 +99,19 @@ class Stream:
         self._holed = False
         self._again = 0
         self._cut = False
-        """The replay had a hole that was passed over."""
+        """A hole in the replay was passed over."""
         self._refills = 0
         self._fails = 0
         self._cool_until = -1.0
         self._doubted = False
         self._last = 0
-        """Digest of what was applied last."""
+        """Digest of the message applied last."""
         self._ahead: dict[int, int] = {}
-        """Digests of what replays brought and was not heard live yet, by number."""
+        """Digests of replayed messages that were not heard live yet, by number."""
 
     @property
     def state(self) -> State:
-        """What it is doing."""
+        """What the stream is doing."""
         if self._replaying:
             return State.REPLAY
         if self._pending:
@@ -119,13 +120,14 @@ class Stream:
 
     @property
     def blind(self) -> bool:
-        """What the index knows of this engine may be wrong or missing now."""
-        # Without replay what follows will tell; but of a snapshot's nothing has been heard at all.
+        """Whether what the index has for this engine may be wrong or incomplete now."""
+        # Without replay, the next live message resolves a doubt, so the engine is still believed;
+        # but not right after a snapshot was restored, when nothing has been heard at all.
         doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
         return self._replaying or bool(self._pending) or self.lost or doubted
 
     def opened(self, now: float) -> Iterator[Step]:
-        """The subscription stands, or stands again: what was said before may be had by a replay."""
+        """Handle a connected or reconnected subscription: ask for what was published before."""
         self._cool_until, self._fails = min(self._cool_until, now), 0
         if not self.replays or self._replaying:
             return
@@ -135,29 +137,32 @@ class Stream:
             yield from self._ask(now)
 
     def mark(self) -> tuple[int, int, int]:
-        """What `resume` needs to go on where this stream is."""
+        """Return what `resume` needs to continue where this stream is."""
         return self.applied, self._last, self.epoch
 
     def resume(self, mark: tuple[int, int, int]) -> None:
-        """Go on where another one was: what the index holds was true up to there."""
+        """Continue where another stream was: the index is right up to that message."""
         self.applied, self._last, self.epoch = mark
         self._doubted = True
 
     def disconnected(self) -> None:
-        """The connection broke: unless the next number follows, it is of another process. So may be
-        what a replay brings; what waits for it can be had again."""
+        """Handle a broken connection: the engine may be another process when it is back.
+
+        It is, unless the next number follows. A replay may come from another process, too, so
+        waiting messages are dropped; a later replay brings them again.
+        """
         self._doubted = True
         if self.replays:
             self._pending.clear()
             self._pending_bytes = 0
 
     def heard(self, sequence: int, payload: bytes, now: float) -> Iterator[Step]:
-        """A live message."""
+        """Handle a live message."""
         doubted, self._doubted = self._doubted, False
         if sequence <= self.live or (doubted and self._is_another(sequence)):
             yield from self.restarted("restart")
         elif doubted:
-            self._replaying = self._holed = False  # it may be of the process before
+            self._replaying = self._holed = False  # the replay may be of the previous process
             self._unsure = True
         if self._ahead.pop(sequence, digest := xxh3_64_intdigest(payload)) != digest:
             yield from self.restarted("hidden restart")
@@ -173,13 +178,13 @@ class Stream:
             yield from self._cure(now)
 
     def _is_another(self, sequence: int) -> bool:
-        """Whether the first number after a break, or after a snapshot, is of another process."""
+        """Whether the first number after a break, or after a restore, is of another process."""
         if self.live >= 0:
             return sequence != self.live + 1
         return sequence <= self.applied and sequence not in self._ahead
 
     def restarted(self, reason: str) -> Iterator[Step]:
-        """It is another process now, which begins at 0 and holds nothing."""
+        """Start over with a new engine process, which counts from 0 and holds nothing."""
         self.epoch += 1
         self._refills = 0
         self.counts[reason] += 1
@@ -187,7 +192,7 @@ class Stream:
         yield Clear(reason)
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> Iterator[Step]:
-        """A message of a replay; those of one that was given up are dropped."""
+        """Handle a message of a replay; those of an abandoned replay are dropped."""
         if not self._replaying or round_ != self._round or self._holed:
             return
         first, self._brought = not self._brought, self._brought + 1
@@ -210,7 +215,7 @@ class Stream:
         yield Apply(sequence, payload)
 
     def _follow_another(self) -> Iterator[Step]:
-        """The replay is of another process than what came before: what waits is of it too."""
+        """Start over: the replay, and with it what waits, is of a new process."""
         live, waiting = self.live, list(self._pending)
         yield from self.restarted("hidden restart")
         self.live = live
@@ -222,10 +227,10 @@ class Stream:
         yield Ask(0, self._round)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
-        """The replay is complete, as far as the engine is concerned."""
+        """Handle the end of a replay, as the engine marks it."""
         if not self._replaying or round_ != self._round:
             return
-        if not self._brought and self.applied >= 0:  # not even what it has said before
+        if not self._brought and self.applied >= 0:  # not even the message applied last
             yield from self._follow_another()
             return
         self._replaying = False
@@ -246,7 +251,7 @@ class Stream:
             self._refills += 1
 
     def replay_failed(self, round_: int, now: float) -> Iterator[Step]:
-        """The replay broke off, or was never answered."""
+        """Handle a replay that broke off or was never answered."""
         if not self._replaying or round_ != self._round:
             return
         self.counts["failed replay"] += 1
@@ -258,7 +263,7 @@ class Stream:
         self.lost = True
 
     def tick(self, now: float) -> Iterator[Step]:
-        """Time has passed: what had to wait for the cooldown may begin."""
+        """Start replays that had to wait for the cooldown."""
         if self._replaying or now < self._cool_until or not self.replays:
             return
         if self._pending or self._doubted:
@@ -281,12 +286,12 @@ class Stream:
             self.lost = self.replays
 
     def _cool(self, now: float) -> None:
-        """A replay failed: the next one is longer in coming."""
+        """Double the cooldown after a failed replay."""
         self._fails = min(self._fails + 1, 60)
         self._cool_until = now + min(LONGEST_COOLDOWN_S, COOLDOWN_S * 2.0**self._fails)
 
     def _cure(self, now: float) -> Iterator[Step]:
-        """Fill the gap before what waits: now, soon, or never."""
+        """Fill the gap before the waiting messages: now, after the cooldown, or never."""
         if not self.replays:
             yield from self._give_up("gap without replay")
         elif now >= self._cool_until:
@@ -303,7 +308,7 @@ class Stream:
         yield Ask(self._start, self._round)
 
     def _drain(self) -> Iterator[Step]:
-        """Hand on what waits, up to the next gap."""
+        """Hand on waiting messages, up to the next gap."""
         while self._pending and self._pending[0].sequence <= self.applied + 1:
             message = self._pending.popleft()
             self._pending_bytes -= len(message.payload)
@@ -312,7 +317,7 @@ class Stream:
                 yield message
 
     def _give_up(self, reason: str) -> Iterator[Step]:
-        """What is missing stays so: begin anew with what there is, however often."""
+        """Give up what is missing: start over after each gap in the waiting messages."""
         yield from self._drain()
         while self._pending:
             self._missing = True
@@ -320,7 +325,7 @@ class Stream:
             yield from self._drain()
 
     def _lose(self, reason: str, following: int) -> Iterator[Step]:
-        """Everything before that number is lost."""
+        """Give up everything before the number `following`."""
         self.counts[reason] += 1
         known = self.applied >= 0
         self.applied, self._last = following - 1, 0

@@ -1,11 +1,11 @@
-"""Listening to engines over ZeroMQ: the edge of the controller.
+"""Listening to engines over ZeroMQ: the I/O of the controller.
 
-A SUB socket for each address: with one engine behind each, nobody can speak for another. A DEALER
-socket for each replay. What is heard goes to a `Source`, which says what must be asked for. Where
-the address has a wildcard for its host we bind, and engines dial in: one, or several that their
-topics tell apart (`line`).
+There is a SUB socket for each address; with one engine behind each, none can speak for another.
+There is a DEALER socket for each replay. Messages go to a `Source`, which returns the replays to
+ask for. If the host of an address is a wildcard, the socket binds and engines connect to it: one,
+or several that are told apart by their topics (see `line`).
 
-Source: vLLM `distributed/kv_events.py`; its replies may have three frames or four.
+Source: vLLM `distributed/kv_events.py`; its replies have three or four frames.
 """
 
 import asyncio
@@ -27,18 +27,19 @@ from controller.turns import Turns
 
 log = logging.getLogger("warmroute.controller")
 
-#: Replays at once: an engine that replays publishes nothing meanwhile.
+#: Most replays at once, since an engine publishes nothing while it replays.
 REPLAYS = 8
-#: Seconds a replay may pause, and take in all: those of a whole fleet share the loop with requests.
+#: Seconds that a replay may pause, and that it may take in all: the replays of a whole fleet share
+#: the event loop with requests.
 PAUSE_S, REPLAY_S = 5.0, 600.0
-#: Seconds between two looks at what has to wait.
+#: Seconds between two calls of `Source.tick`.
 TICK_S = 0.5
-#: Seconds until a socket is made anew, where there was none to be had, or its connection is dead.
+#: Seconds until a socket is created again, after none could be created or its connection died.
 AGAIN_S = 1.0
 _END = b"\xff" * 8
-#: For want of sockets, descriptors or memory, which may come back. All else is said of addresses.
+#: Errors from a temporary lack of sockets, descriptors or memory. All others mean a bad address.
 _LACKING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
-#: What came over a connection ended it, and ZeroMQ does not say what.
+#: Refusal reason: data that ZeroMQ could not parse, without saying what, ended the connection.
 ENDED = "ended the connection"
 
 
@@ -49,11 +50,11 @@ class Subscriber:
         self._context = context()
         self._turns = Turns()
         self._lines: dict[object, tuple[Line, asyncio.Task[None]]] = {}
-        """By the address where engines dial in, or by the one engine that is connected to."""
+        """By the address that is bound, or by the source that is connected to."""
         self._followed: dict[Source, tuple[object, asyncio.Task[None]]] = {}
         self._replays = asyncio.Semaphore(REPLAYS)
         self._asking: dict[asyncio.Task[None], Source] = {}
-        """Replays that are under way."""
+        """Running replays, and those that wait for a free place among `REPLAYS`."""
 
     def follow(
         self,
@@ -63,8 +64,11 @@ class Subscriber:
         topic: str = "",
         names: Iterable[str] = (),
     ) -> None:
-        """Listen to an engine, which goes by these `names` where others dial in at the same address
-        of ours. A bad address is logged, and tried no more."""
+        """Listen to an engine.
+
+        `names` are what its topic may call it, if several engines connect to one bound address. A
+        bad address is logged and not tried again.
+        """
         place: object = endpoint if binds(endpoint) else source
         line, listening = self._lines.get(place, (Line(), None))
         line.add(source, replay, {source.worker, *names})
@@ -76,8 +80,10 @@ class Subscriber:
         self._followed[source] = place, ticking
 
     def leave(self, sources: Iterable[Source]) -> Coroutine[Any, Any, None]:
-        """Listen to these no more: nothing of theirs is applied from now on; to be awaited, for
-        their sockets are still to be closed."""
+        """Stop listening to these: from now on none of their events is applied.
+
+        Await the result, which closes their sockets.
+        """
         sources = set(sources)
         ended = [task for task, source in self._asking.items() if source in sources]
         for source in sources:
@@ -93,12 +99,12 @@ class Subscriber:
         return _end(ended)
 
     async def close(self) -> None:
-        """Listen to nobody any more."""
+        """Stop listening to all engines."""
         await self.leave(list(self._followed))
         self._context.destroy(linger=0)
 
     async def _listen(self, line: Line, endpoint: str, topic: str) -> None:
-        """Go on listening, whatever happens to a socket; give up where the address is none."""
+        """Keep listening, whatever happens to a socket; give up if the address is bad."""
         said = ""
         while True:
             try:
@@ -112,7 +118,7 @@ class Subscriber:
             await asyncio.sleep(AGAIN_S)
 
     async def _listen_once(self, line: Line, endpoint: str, topic: str) -> None:
-        """Until its connection is dead. Raises ZMQError."""
+        """Listen until the connection is dead. Raises ZMQError."""
         socket = opened(self._context, zmq.SUB, ipv6=await by_ipv6(endpoint))
         tasks: list[asyncio.Task[None]] = []
         monitor: Monitor | None = None
@@ -141,10 +147,11 @@ class Subscriber:
                         self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
 
     async def _watch(self, line: Line, monitor: Monitor, endpoint: str) -> None:
-        """Tell the sources whether the connection stands; return when it is dead.
+        """Tell the sources about changes of the connection; return when it is dead.
 
-        Where several dial in, nobody knows whose it is: one is there once it is heard, or has
-        answered for what was missed, and when one breaks, each must show that it goes on.
+        If several engines connect to one address, it is unknown whose connection changed. One is
+        connected once it is heard or has answered a replay; if a connection breaks, all of them are
+        doubted until they show that they are still there.
         """
         while (change := await monitor.change()) is not Change.DEAD:
             for source, replay in list(line.replays.items()):
@@ -162,7 +169,7 @@ class Subscriber:
             self._ask(source, source.tick(monotonic()), replay)
 
     def _hear(self, line: Line, frames: list[bytes]) -> None:
-        """Hand on a message. Raises nothing: all that follow on this line are still to be heard."""
+        """Hand on a message. Never raises, so that the messages after it are still handled."""
         source = line.of(frames[0])
         if source is None:
             return
@@ -189,7 +196,7 @@ class Subscriber:
                 task.add_done_callback(self._asking.pop)
 
     async def _replay(self, source: Source, ask: Ask, endpoint: str) -> None:
-        """Ask for what was missed, and hand it on."""
+        """Request a replay, and hand on its messages."""
         async with self._replays:
             try:
                 asks = await self._replay_once(source, ask, endpoint)
@@ -197,13 +204,13 @@ class Subscriber:
                 why = str(error) or "no answer in time"
                 log.warning("worker %s: kv_replay %s: %s", source.worker, endpoint, why)
                 asks = source.replay_failed(ask.round, monotonic())
-            except Exception as error:  # noqa: BLE001 - it is asked again, as after any failure
+            except Exception as error:  # noqa: BLE001 - replayed again, as after any failure
                 _count(source, error)
                 asks = source.replay_failed(ask.round, monotonic())
         self._ask(source, asks, endpoint)
 
     async def _replay_once(self, source: Source, ask: Ask, endpoint: str) -> list[Ask]:
-        """Return what must be asked for next. Raises TimeoutError, ZMQError."""
+        """Return the replays to ask for next. Raises TimeoutError, ZMQError."""
         socket = opened(self._context, zmq.DEALER, ipv6=await by_ipv6(endpoint))
         try:
             socket.connect(endpoint)
@@ -214,7 +221,7 @@ class Subscriber:
             socket.close(linger=0)
 
     async def _take_all(self, source: Source, ask: Ask, socket: zmq.asyncio.Socket) -> list[Ask]:
-        """Hand on replies up to the end; return what must be asked for next."""
+        """Hand on replies up to the end; return the replays to ask for next."""
         while True:
             async with asyncio.timeout(PAUSE_S):
                 frames = await socket.recv_multipart()
@@ -228,7 +235,7 @@ class Subscriber:
 
 
 def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:
-    """Hand on a reply; return what must be asked for next, if that was the last."""
+    """Hand on a reply; None to go on, or the replays to ask for if this one is over."""
     number, payload = (frames[-2], frames[-1]) if len(frames) >= 3 else (b"", b"")
     if number == _END and not payload:
         return source.replay_ended(ask.round, monotonic())
@@ -239,7 +246,7 @@ def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:
 
 
 def _count(source: Source, error: Exception) -> None:
-    """Note a fault of ours, by its kind alone: what was in the message may be a prompt."""
+    """Count an unexpected exception, and log its type only: its message may contain a prompt."""
     source.refused[UNEXPECTED] += 1
     if source.refused[UNEXPECTED] == 1:
         log.error("worker %s: KV events: unexpected %s", source.worker, type(error).__name__)

@@ -1,8 +1,9 @@
-"""The tree of all blocks that anybody holds: runs, found by their first key or by a reference.
+"""The tree of all held blocks: runs, found by their first key or by a reference.
 
-A prompt is followed from head to head. What engines call by names of their own is remembered as a
-reference: the number of a run and an offset in it, in one integer. Neither is ever given again: a
-run that was cut grows no more, so a reference to a block that is gone finds nothing.
+A prompt is followed from run to run, by the first key of each. The names that engines give to
+blocks are mapped to references: the number of a run and an offset in it, in one integer. References
+are never reused: run numbers are not, and a run that was cut does not grow again. So a reference to
+a block that is gone finds nothing.
 """
 
 from array import array
@@ -21,12 +22,12 @@ class Found(NamedTuple):
     """A prompt's path through the tree."""
 
     depths: dict[int, int]
-    """Blocks held from the first on without a gap, by place."""
+    """Number of blocks held from the first on without a gap, by the place's bit."""
     steps: list[tuple[int, Run, int]]
-    """Where each run begins in the prompt, and where the prompt leaves it."""
+    """The runs, each with the positions in the prompt where it begins and where they part."""
 
     def reach(self, bit: int, start: int) -> int:
-        """Up to which block a place holds everything from block `start` on."""
+        """Return the block up to which a place holds everything from block `start` on."""
         for begin, run, end in self.steps:
             if end <= start:
                 continue
@@ -44,23 +45,23 @@ class Found(NamedTuple):
 
 
 class Tree:
-    """Runs of blocks, and how they follow one another."""
+    """Runs of blocks, and how they follow each other."""
 
     def __init__(self) -> None:
         self.blocks = 0
-        """Different ones."""
+        """Number of different blocks."""
         self.ring: deque[Run] = deque()
-        """Every run, and some that are empty by now."""
+        """All runs, and some that are empty by now."""
         self._heads: dict[int, Run] = {}
         self._numbered: dict[int, Run] = {}
         self._last = 0
 
     def __len__(self) -> int:
-        """Runs."""
+        """Return the number of runs."""
         return len(self._numbered)
 
     def find(self, keys: Sequence[int]) -> Found:
-        """Follow a prompt's chained keys as far as anybody holds them."""
+        """Follow a prompt's chained keys as far as they are in the tree."""
         get, number = self._heads.get, len(keys)
         depths: dict[int, int] = {}
         steps: list[tuple[int, Run, int]] = []
@@ -80,27 +81,30 @@ class Tree:
         return Found(depths, steps)
 
     def at(self, reference: int) -> tuple[Run, int] | None:
-        """Return the run and the offset of a block, if it is there still."""
+        """Return the run and the offset of a block, or None if it is gone."""
         run, offset = self._numbered.get(reference >> BITS), reference & _OFFSET
         return (run, offset) if run is not None and offset < len(run.keys) else None
 
     def run(self, reference: int) -> Run | None:
-        """Return the run that a block is or was in, if that is there still."""
+        """Return the run that a block is or was in, or None if the run is gone."""
         return self._numbered.get(reference >> BITS)
 
     def __contains__(self, reference: object) -> bool:
-        """Whether a block is there still."""
+        """Whether a block still exists."""
         return isinstance(reference, int) and self.at(reference) is not None
 
     def after(self, above: Run | None, offset: int, key: int) -> tuple[Run, int] | None:
-        """Where the block with that key is, which follows one of `above`, or none."""
+        """Return the run and offset of the block with `key`, or None if there is none.
+
+        It follows block `offset` of `above` (None: nothing).
+        """
         if above is not None and offset + 1 < len(above.keys) and above.keys[offset + 1] == key:
             return above, offset + 1
         run = self._heads.get(key)
         return None if run is None else (run, 0)
 
     def lengthen(self, run: Run, keys: Sequence[int], place: int) -> int:
-        """Make a run longer by new blocks that `place` holds; return how many of them fit."""
+        """Append new blocks, which `place` holds, to a run; return how many fit."""
         fit = 0 if run.shut else max(0, min(len(keys), LONGEST - len(run.keys)))
         if fit:
             run.grow(keys[:fit], place)
@@ -108,7 +112,7 @@ class Tree:
         return fit
 
     def add(self, keys: Sequence[int], depth: int, size: int, above: Run | None, place: int) -> Run:
-        """Put in a run of new blocks, at most `LONGEST`, all of which `place` holds."""
+        """Add a run of new blocks, at most `LONGEST`, all of which `place` holds."""
         self._last += 1
         run = Run(array("Q", keys), depth, size, above, self._last, full=place)
         if above is not None:
@@ -119,7 +123,10 @@ class Tree:
         return run
 
     def trim(self, run: Run | None) -> None:
-        """Drop the blocks at the end that nobody holds any more, unless others follow them."""
+        """Drop blocks at the end of a run that no place holds, unless other runs follow the run.
+
+        If the whole run goes, go on with its parent.
+        """
         while run is not None and not run.children:
             reach, before = run.reach(), len(run.keys)
             if reach == before:
@@ -139,23 +146,23 @@ class Tree:
 
 
 def references(run: Run, start: int, number: int) -> range:
-    """Return references to some blocks of a run."""
+    """Return references to `number` blocks of a run, from offset `start` on."""
     first = run.number << BITS | start
     return range(first, first + number)
 
 
 def numbers(given: Sequence[int]) -> Iterator[int]:
-    """Return one reference into each of the runs that these are in."""
+    """Return one reference into each run that the `given` references point to."""
     seen = {reference >> BITS for reference in given}
     return (number << BITS for number in seen)
 
 
 def common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) -> int:
-    """How many keys from `at` on are those of the run from `offset` on; the first one is."""
+    """Return how many keys from `at` on match the run from `offset` on; the first must match."""
     low, high = 1, min(len(keys) - at, len(run) - offset)
     if run[offset + high - 1] == keys[at + high - 1]:
         return high
-    while high - low > 1:  # chained keys are equal up to one point, and differ from there on
+    while high - low > 1:  # chained keys match up to one point, and differ from there on
         middle = (low + high) // 2
         if run[offset + middle - 1] == keys[at + middle - 1]:
             low = middle
@@ -165,7 +172,7 @@ def common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) ->
 
 
 def _step(run: Run, at: int, end: int, alive: int, depths: dict[int, int]) -> int:
-    """Write down who stops in this run, of those alive; return who holds it up to `end`."""
+    """Record in `depths` which `alive` places stop in this run; return those that reach `end`."""
     here, length = run.full, end - at
     if run.part:
         for bit, held in run.part.items():

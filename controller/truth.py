@@ -1,18 +1,18 @@
-"""What was predicted against what the worker reported: how wrong is a source, and for how long.
+"""Predicted against reported cached tokens: the track record of a worker's events.
 
-A source whose predictions keep failing is demoted: its worker is judged by what was sent there,
-until the predictions are right again. They are made and compared all the while.
+A worker whose events keep giving wrong predictions is demoted: it is judged by what was sent there
+until the predictions are right again. They continue to be made and compared meanwhile.
 """
 
 from bisect import bisect_left
 
-#: Upper ends of the error histogram, in tokens: reported minus predicted.
+#: Upper bounds of the error histogram, in tokens: reported minus predicted.
 ERRORS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096)
 #: Weight of one answer in the share of wrong predictions.
 WEIGHT = 1 / 16
-#: A source is demoted above the first share of wrong predictions, and believed below the second.
+#: A worker is demoted above the first share of wrong predictions, and believed below the second.
 DEMOTED, BELIEVED = 0.5, 0.25
-#: Answers of prompts with something new in them, without any event, that make a stream silent.
+#: A stream is silent after this many answers to prompts with new blocks, without any event.
 UNHEARD = 4
 
 
@@ -21,20 +21,20 @@ class Truth:
 
     def __init__(self) -> None:
         self.wrong = 0.0
-        """Share of the last predictions that were off by more than a block."""
+        """Share of recent predictions that were off by more than a block."""
         self.demoted = False
         self.reports: bool | None = None
-        """Whether its answers tell cached tokens; None if there was none that could."""
+        """Whether its answers report cached tokens; None if there was no answer that could."""
         self.compared = 0
         self.sum = 0
-        """Of all errors, in tokens: divided by `compared` it is the bias."""
+        """Sum of all errors in tokens; divided by `compared` it is the bias."""
         self.buckets = [0] * (len(ERRORS) + 1)
-        """Errors up to each end of `ERRORS`, and those above."""
+        """Number of errors up to each bound in `ERRORS`, and above the last."""
         self._unheard = 0
         self._events = 0
 
     def observe(self, predicted: int, reported: int, block: int) -> None:
-        """A worker reported its cached tokens; `block` is what may be off without harm."""
+        """Compare with reported cached tokens; an error of up to `block` tokens is not wrong."""
         error = reported - predicted
         self.compared += 1
         self.sum += error
@@ -46,15 +46,18 @@ class Truth:
             self.demoted = False
 
     def answered(self, tells: bool) -> None:
-        """An answer told how long its prompt was, and maybe how much of it was cached. Not all that
-        can tell do so always: once is enough."""
+        """Note an answer that reported its prompt's length, and if `tells` also cached tokens.
+
+        One report is enough, as some workers that can report do not always do it.
+        """
         self.reports = tells or bool(self.reports)
 
     def computed(self, before: int, events: int) -> None:
-        """A prompt was computed there, and blocks of it must be announced; so many events there
-        were `before` it was sent, and are now.
+        """Note an answer to a prompt whose new blocks the worker must have announced.
 
-        One event may announce what many prompts made, so each answer is judged by its own time.
+        `before` is how many events there were when it was sent, `events` how many there are now.
+        One event may announce the blocks of many prompts, so each answer is judged by the events
+        during its own time.
         """
         if events != self._events:
             self._unheard = 0
@@ -62,10 +65,10 @@ class Truth:
         self._events = events
 
     def silent(self, events: int) -> bool:
-        """Whether it computes, and announces nothing; so many events there are by now."""
+        """Whether the worker computes and announces nothing; `events` is the number by now."""
         return self._unheard >= UNHEARD and events == self._events
 
     @property
     def bias(self) -> float:
-        """Mean error in tokens; below zero where more was predicted than found."""
+        """Mean error in tokens; negative if more was predicted than found."""
         return self.sum / self.compared if self.compared else 0.0

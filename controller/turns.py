@@ -1,19 +1,20 @@
-"""Time on the loop, shared out among all who take in what engines say.
+"""Shares time on the event loop between the tasks that apply KV events and everything else.
 
-Blocks are applied on the loop that serves requests. A fleet that replays brings minutes of it at
-once; so one of them at a time has some milliseconds, and then everybody else is served.
+Events are applied on the loop that serves requests. When a whole fleet replays, that is minutes of
+work at once. So only one task at a time applies events, for a few milliseconds; then all others
+get to run.
 """
 
 import asyncio
 from time import monotonic
 from types import TracebackType
 
-#: Seconds of one turn, but for what a single message takes.
+#: Length of a turn in seconds; it may be exceeded by one message.
 TURN_S = 0.002
 
 
 class Turns:
-    """One at a time, first come first: `async with turns:` and go on while `left()`."""
+    """Turns in order of arrival: use `async with turns:`, and continue while `left()`."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -27,7 +28,7 @@ class Turns:
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Let others have theirs, whoever they are."""
+        """End the turn; let all other tasks run first."""
         try:
             if error is None:
                 await asyncio.sleep(0)
@@ -35,5 +36,5 @@ class Turns:
             self._lock.release()
 
     def left(self) -> bool:
-        """There is some of it left."""
+        """Whether there is time left in this turn."""
         return monotonic() < self._until

@@ -163,7 +163,7 @@ class Outcome(Struct, frozen=True, gc=False):
     answer_tokens: int | None = None
     """As the worker reported it (`usage.completion_tokens`)."""
     computed_s: float | None = None
-    """Seconds that its prefill took while the worker computed no other; None if unknown."""
+    """Seconds that its prefill took while the worker computed no other prompt; None if unknown."""
 
 
 @dataclass(frozen=True)

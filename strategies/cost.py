@@ -32,14 +32,14 @@ LEAST_WAIT: Final = 0.25
 #: predicted seconds.
 HOME: Final = 0.3
 MOST_HOME: Final = 4.0
-#: Seconds that a later turn waits for room, per share of the KV cache in use above `FULL_FROM`:
-#: usage varies, and a cache that is two thirds full on average is completely full now and then.
+#: A later turn waits for room `FULL` seconds times the share of the KV cache in use, above
+#: `FULL_FROM`: a cache that is two thirds full on average is completely full now and then.
 FULL: Final = 4.0
 FULL_FROM: Final = 0.6
 
 
 class _Charge:
-    """The parts of a prompt's cost that are the same on every worker."""
+    """Computes a prompt's cost terms from what does not depend on the worker."""
 
     __slots__ = ("_match", "_reuse", "_tokens", "_wanted", "depth", "later", "slowness")
 

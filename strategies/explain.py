@@ -1,4 +1,4 @@
-"""A decision in words and numbers: what each worker would have cost, and why the first is first."""
+"""A decision in words and numbers: each worker's cost, and why the first worker is first."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 
-#: What a request waits for before it is sent: a place, or a worker that is about to be free.
+#: What a request would wait for before it is sent: a place, or a worker that is about to be free.
 Waits = Literal["", "place", "held"]
 _WAITS: dict[Waits, str] = {
     "": "",
     "place": " Before that it would wait in the queue: every worker is full, or others came first.",
     "held": " Before that it would be held until a worker is about to be free.",
 }
-#: All of a cost in a line.
+#: All terms of a cost in one line.
 _TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])
 
 
@@ -24,9 +24,9 @@ class Term(Struct, frozen=True):
     worker: str
     held_tokens: int
     l1_tokens: int
-    """Of these, what it would load from the host's memory,"""
+    """The part of `held_tokens` to load from host memory."""
     l2_tokens: int
-    """and from a disk or a shared store."""
+    """The part of `held_tokens` to load from a disk or a shared store."""
     wait: float
     prefill: float
     price: float
@@ -43,21 +43,21 @@ class Explanation(Struct, frozen=True):
     tokens: int
     """Length of the prompt; an estimate where it was not tokenized."""
     blocks: int
-    """Keys that it was looked up by."""
+    """Number of keys that it was looked up by."""
     reason: str
     words: str
     workers: list[Term]
-    """The best first; without costs where the strategy compares none."""
+    """Best first; all costs are 0 if the strategy does not compare costs."""
     waits: Waits = ""
-    """What it would wait for first."""
+    """What it would wait for before it is sent."""
     pool: str = ""
-    """Which workers these are."""
+    """The pool of these workers."""
 
 
 def explain(
     prompt: Prompt, decision: Decision, waits: Waits = "", *, pool: str = ""
 ) -> Explanation:
-    """Tell all of a decision, which is made anew after it `waits`."""
+    """Explain a decision in full; if the request `waits`, it is decided anew afterwards."""
     workers = [_term(candidate) for candidate in decision.candidates]
     return Explanation(
         prompt.model,
@@ -71,7 +71,7 @@ def explain(
     )
 
 
-#: Of strategies that count no seconds.
+#: Sentences for strategies that do not compare costs, by reason.
 _FREE = {
     "turn": "It is {}'s turn.",
     "prefix": "Prompts that begin like this one go to {}.",
@@ -79,7 +79,7 @@ _FREE = {
 }
 
 
-#: Of requests in sessions.
+#: Sentences for requests in sessions, by reason.
 _SESSION = {
     "bind": "The session starts on {}.",
     "session": "The session is bound to {}.",
@@ -88,8 +88,8 @@ _SESSION = {
 
 
 def words(prompt: Prompt, decision: Decision) -> str:
-    """Say in a sentence why the first is first."""
-    reason = decision.reason.partition(" ")[0]  # after it, what was doubted
+    """Say why the first worker is first."""
+    reason = decision.reason.partition(" ")[0]  # without the doubt in brackets after it
     if prompt.bound and reason == "spill":
         return _left_home(prompt.bound, decision.candidates)
     first = decision.candidates[0]
@@ -121,7 +121,7 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
 
 
 def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
-    """Say why a session moves though its worker `bound` is there."""
+    """Say why a session moves away from its worker, `bound`."""
     first = candidates[0]
     home = next((one for one in candidates if one.worker.name == bound), None)
     why = "is gone" if home is None else _against(home, first)
@@ -129,14 +129,14 @@ def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
 
 
 def _against(other: Candidate, first: Candidate) -> str:
-    """What speaks against a worker that would otherwise have been taken."""
+    """Say why `other`, which would otherwise have been chosen, was not."""
     apart = other.cost.total - first.cost.total
     full = apart < 0.0 or first.cost is FREE
     return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 
 def _dearest(candidate: Candidate) -> str:
-    """Name the largest term of a cost."""
+    """Return a sentence that names the largest term of the cost; empty below 0.5 ms."""
     name, seconds = max(
         zip(candidate.cost._fields, candidate.cost, strict=True), key=lambda term: term[1]
     )
@@ -146,7 +146,7 @@ def _dearest(candidate: Candidate) -> str:
 
 
 def terms(candidate: Candidate) -> str:
-    """The terms of one cost in a line."""
+    """Return the terms of one cost in a line; empty if costs are not compared."""
     cost = candidate.cost
     return "" if cost is FREE else _TERMS % (candidate.held_tokens, *cost)
 

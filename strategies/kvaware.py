@@ -1,8 +1,8 @@
-"""`kvaware`: a prompt goes where its prefix is said to lie, by the engines themselves.
+"""`kvaware`: a prompt goes where its prefix is, according to the engines' KV events.
 
-The memory answers what each worker holds and on which tier. What is under way there is added, for
-its events are still to come. Where a worker's word cannot be had or trusted, the shadow
-of what was sent there stands in, as with `prefixaware`, and the reason says so.
+The memory says what each worker holds and on which tier. Running requests are added, because their
+events have not arrived yet. If a worker's events are missing or cannot be trusted, a shadow of what
+was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,45 +26,45 @@ from strategies.promoted import Promoted
 from strategies.ranking import ordered_as
 from strategies.underway import UnderWay
 
-#: Why the shadow was asked though nothing is wrong with the worker: the prompt has no tokens.
+#: The doubt if the shadow is used because the prompt was not tokenized; the worker is fine.
 BY_TEXT = "text"
 
 
 class Memory(Protocol):
-    """What is known of all workers' caches."""
+    """What KV events say about all workers' caches."""
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """Of these workers, those that hold any of the prompt's first tokens."""
+        """Return what each of `workers` holds at the start of the prompt; nothing: left out."""
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """Why a worker's word (on a prompt) is not to be had, in one of a few fixed words; empty
-        if it is."""
+        """Return why a worker's events cannot be used (for a prompt), in one of a few fixed words;
+        empty if they can."""
 
     def heard(self, worker: str) -> int:
-        """How many events a worker has told, ever."""
+        """Return how many events have come from a worker so far."""
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """What the memory predicted (None: it was not asked), and what came of it; `heard` is from
-        before it was sent."""
+        """Compare a prediction of the memory (None: there was none) with the outcome; `heard` is
+        the number of events before the request was sent."""
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """A prompt was believed to lie on a worker's tiers, and was found otherwise; `sure` if the
-        worker itself said where."""
+        """Learn that a prompt lay on other tiers of a worker than predicted; `sure` if the worker
+        itself reported the tiers."""
 
     def forget(self, worker: str) -> None:
-        """That worker restarted or left."""
+        """Drop what `worker` held: it restarted or left."""
 
 
 class Store(Protocol):
-    """What all workers can load, whoever wrote it."""
+    """A store from which all workers can load, whichever of them wrote it."""
 
     def held(self, prompt: Prompt) -> int:
-        """How many of the prompt's first tokens are there, as far as is known."""
+        """Return how many of the prompt's first tokens are there, as far as is known."""
 
     def computed(self, prompt: Prompt, cached: int) -> None:
-        """A worker has computed a prompt, but for its first `cached` tokens, and answered."""
+        """Learn that a worker has computed a prompt, except its first `cached` tokens."""
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,19 @@ class KvAwareOptions:
 class _Placed(NamedTuple):
     placement: Placement
     sent: Placement
-    """Among those under way."""
+    """Its placement in the tree of running requests."""
     shadowed: bool
-    """The shadow predicted what is held: the outcome corrects it."""
+    """The shadow made the prediction, so the outcome corrects the shadow."""
     judged: bool
-    """The memory alone predicted what is held: the outcome tells how right it was."""
+    """No running request affected the prediction: the outcome shows how right the memory is."""
     predicted: int | None
-    """What it predicted, where the decision did not go by it."""
+    """What the memory predicted, if the decision did not use it."""
     heard: int
-    """Events that the worker had told by then."""
+    """Number of events that had come from the worker by then."""
 
 
 class KvAware:
-    """Believes the engines; without a memory it is `prefixaware`."""
+    """Believes the engines' events; without a memory it works like `prefixaware`."""
 
     Options: ClassVar[type[Any]] = KvAwareOptions
     reads_prompt: ClassVar[bool] = True
@@ -133,17 +133,17 @@ class KvAware:
         self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
         self._promoted = Promoted(options.shadow // 8)
         self.loads = Loads()
-        """Which tiers there are, and how fast they load; whoever knows better says so."""
+        """The tiers and how fast they load; replaced if they are configured."""
         self.memory_bytes: int = options.index
-        """For whoever makes the memory."""
+        """Memory limit for the index, used by the code that creates `memory`."""
         self.memory: Memory | None = None
         self.store: Store | None = None
-        """A store that is asked beside the events, if there is one."""
-        # By prompt and worker: no more than there are requests in flight.
+        """A store that is asked in addition to the events, if there is one."""
+        # By prompt and worker; only requests in flight have an entry.
         self._placed: dict[tuple[int, str], _Placed] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Cheapest worker first, each credited with what it said it holds."""
+        """Put the cheapest worker first; each is credited with what its events say it holds."""
         told, stored = self._told(prompt, workers), self._stored(prompt)
         match = self._shadow.match(prompt.keys)
         shadow = match.held()
@@ -185,7 +185,7 @@ class KvAware:
         return Decision(candidates, f"{reason} ({doubt})" if doubt else reason)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Count the placement at once: a burst of siblings finds its first."""
+        """Count the placement at once, so that the second request of a burst finds the first."""
         self._costs.placed(prompt, now)
         name, room = worker.name, capacity_of(worker)
         judged = bool(prompt.blocks) and name not in self._under_way.held(prompt.keys, now)
@@ -205,7 +205,7 @@ class KvAware:
         worker.load.share(self._shadow.shared(name), now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Compare, and take back what was placed on a worker that refused it."""
+        """Compare prediction and outcome; take back a placement that the worker refused."""
         name = candidate.worker.name
         placed = self._placed.pop((id(prompt), name), None)
         if placed is None:
@@ -218,7 +218,7 @@ class KvAware:
             tree.take_back(placed.placement)
             return
         if prompt.elsewhere and self.memory is not None:
-            return  # what was predicted there, and by what, is not known here
+            return  # the other process made the prediction; how is not known here
         cached = outcome.cached_tokens
         if self.store is not None and outcome.ok:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
@@ -242,10 +242,10 @@ class KvAware:
         *,
         shadowed: bool,
     ) -> None:
-        """What was loaded tells how fast that is, where it stays, and what was believed wrongly.
+        """Learn from loaded blocks: how fast tiers load, what stays on L1, and what was wrong.
 
-        That it was loaded is known where the worker said from where, or found just as many tokens
-        as it was believed to hold.
+        Loading is certain only if the worker reported the tiers, or found exactly as many tokens
+        as predicted.
         """
         name, loading, cached = candidate.worker.name, candidate.loading, outcome.cached_tokens
         if not outcome.ok or cached is None:
@@ -275,7 +275,7 @@ class KvAware:
             self.memory.forget(worker)
 
     def gauges(self) -> Mapping[str, float]:
-        """Sizes of the shadow and of what is unconfirmed."""
+        """Return sizes of the shadow and of placements not confirmed by events."""
         return {
             "prefix_tree_blocks": len(self._shadow),
             "prefix_tree_bytes": self._shadow.bytes,
@@ -292,8 +292,8 @@ class KvAware:
         return 0 if self.store is None else self.store.held(prompt)
 
     def _counted(self, held: Held, stored: int) -> Held:
-        """What counts of what a worker holds, a store having so many of the first tokens: also
-        those that lie on a tier that does not count."""
+        """Return what counts of the tokens a worker holds, when a store has the first `stored`:
+        these count even where the worker has them on a disabled tier."""
         return self.loads.counted(self.loads.counted(held).stored(stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
@@ -307,6 +307,6 @@ _NOBODY: Mapping[str, int] = {}
 
 
 def _sent(prompt: Prompt, blocks: int) -> int:
-    """Tokens of what is under way, in whole blocks of the engine's; never the last token."""
+    """Return tokens of running requests' blocks, in whole engine blocks; never the last token."""
     tokens = held_tokens(prompt, blocks)
     return tokens - tokens % min(prompt.blocks, default=1)

@@ -1,10 +1,10 @@
-"""Late binding: near saturation a request is held back until a worker is about to be free.
+"""Late binding: near saturation, requests are held until a worker is about to be free.
 
-Whoever is sent to a worker's queue is bound to it, in the order of arrival, and waits there
-behind whatever came before. Held in the router instead, the shortest goes first, and each goes
-where it is cheapest by then. A held request's need shrinks by `AGING` for each second it waits, and
-who then lacks room in the KV cache is not passed over any more. Beyond `LONGEST_S` nobody is held
-who may be sent somewhere.
+A request in a worker's queue is bound to that worker, and waits behind everything that came before
+it. If requests are held in the router instead, the shortest can go first, each to the worker that
+is cheapest by then. The need of a held request, its prefill time, shrinks by `AGING` for each
+second of waiting. One that still lacks room in the KV cache after `LACKING_S` goes before all
+others. After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,37 +17,37 @@ from strategies.load import Load
 
 T = TypeVar("T")
 
-#: Seconds of prefill that a worker may have booked and still be sent more: so it never idles.
+#: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
 READY_S: Final = 0.3
-#: Tokens that it may have booked and still be sent more, however long they take: one step computes
-#: as many together (vLLM's least usual `max_num_batched_tokens`), and where steps are long because
-#: many decode, prompts that come one by one waste them.
+#: So is one with at most this many uncached tokens booked, however long they take. One engine step
+#: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
+#: decode, steps are long, and prompts sent one by one would waste them.
 READY_TOKENS = 2_048
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
-#: Who lacks room in the KV cache after so many seconds is before all others, and what it takes
-#: counts as taken for whoever comes. At once would be first come, first served: room then lies idle
-#: until there is enough for a large prompt, which waits no longer than the small ones that it keeps
-#: waiting. Late, that is seldom needed; it leaves a third of the longest hold to find room.
+#: After this many seconds, a request that lacks room in the KV cache goes before all others, and
+#: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
+#: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
+#: Reserving it this late is rarely needed, and leaves a third of the longest hold to find room.
 LACKING_S = 20.0
-#: Nobody is held longer who may be sent somewhere.
+#: The longest hold in seconds, for a request that some worker accepts.
 LONGEST_S = 30.0
-#: Seconds after which it is decided anew where somebody held would go, for the fleet has changed;
-#: less where it is room that is missing, which comes back unseen.
+#: Seconds until the decision for a held request is made anew, as the fleet changes; shorter if it
+#: lacks room, because no event tells when room comes free.
 LOOK_S, FULL_LOOK_S = 0.5, 0.1
-#: How many of the best workers are remembered between two decisions.
+#: How many of the best workers are remembered from one decision to the next.
 REMEMBERED = 16
-#: How many are looked at each time: of each line the first, then of each the second, and so on.
-#: A tenant has a line for each model: who waits for one hides nobody who waits for another.
+#: How many requests `release` looks at: the first of each line, then the second of each, and so on.
+#: There is a line for each tenant and model, so requests for one model do not hide others.
 LOOKED_AT = 64
-#: What a look takes its time for is deciding anew, which compares all workers. So many comparisons
-#: it may make for those for whom it is time, the longest overdue first, and as many for those for
-#: whom a worker has become cheaper; so many decisions of each kind at least.
+#: The costly part of `release` is deciding anew, which compares all workers. At most `COMPARED`
+#: comparisons are spent on requests that are due, longest overdue first, and as many on requests
+#: for which another worker has become cheapest; but at least `DECIDED_ANEW` decisions on each.
 COMPARED, DECIDED_ANEW = 512, 4
 
 
 class Held(Generic[T]):
-    """One request that waits to be bound."""
+    """One held request."""
 
     __slots__ = (
         "again",
@@ -66,46 +66,46 @@ class Held(Generic[T]):
         self, item: T, prompt: Prompt, since: float, decision: Decision, tenant: str
     ) -> None:
         self.item = item
-        """Whatever the caller wants back with it."""
+        """Anything of the caller's, to identify the request."""
         self.line = tenant, prompt.model
         self.prompt = prompt
         self.since = since
         self.look(decision, since)
 
     def look(self, decision: Decision, now: float) -> None:
-        """Note where it would go."""
+        """Store the decision: where it would go now."""
         candidates = decision.candidates[:REMEMBERED]
         choice = candidates[0]
         self.load: Load = choice.worker.load
         self.rests = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
-        """What it costs at each of the best, but for the wait there."""
+        """Its cost on each of the best workers, without the wait."""
         self.prefill_s = choice.cost.prefill
-        """What it needs there."""
+        """Its prefill time on the best worker."""
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
-        """What it takes in the KV cache there, beyond what is held."""
+        """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0
         self.look_again(now)
 
     def need(self, now: float) -> tuple[bool, float]:
-        """Seconds of prefill, less what its waiting makes up for; the least goes first.
+        """Return the sort key: prefill seconds minus what its waiting makes up for, least first.
 
-        Who lacks room after a long wait is before all others, whoever came first first: a large
-        prompt would else see every token that comes free taken by a small one.
+        Requests that lack room after a long wait come before all others, in order of arrival.
+        Otherwise small prompts would take every token that comes free before a large one can.
         """
         if self.lacks(now):
             return False, self.since
         return True, self.prefill_s - AGING * (now - self.since)
 
     def lacks(self, now: float) -> bool:
-        """It has waited for long, and it is room that is missing."""
+        """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""
         return self.full and now - self.since >= LACKING_S
 
     def look_again(self, now: float) -> None:
-        """Note when it is to be decided anew."""
+        """Set when it is due to be decided anew."""
         self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
 
     def gains(self, ready: Mapping[Load, float], now: float) -> bool:
-        """One of the `ready` workers has become the cheapest."""
+        """Whether one of the `ready` workers has become the cheapest."""
         if self.full:
             return False
         rests, load = self.rests, self.load
@@ -117,10 +117,10 @@ class Held(Generic[T]):
 
 
 class LateBinding(Generic[T]):
-    """Who is held. Every time is the caller's clock, in seconds."""
+    """The held requests of one pool. Every time is the caller's clock, in seconds."""
 
     def __init__(self) -> None:
-        # Whoever came first first.
+        # By tenant and model; each line in order of arrival.
         self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0
         self._promised: set[Load] = set()
@@ -129,12 +129,12 @@ class LateBinding(Generic[T]):
         return self._held
 
     def __iter__(self) -> Iterator[Held[T]]:
-        """Those held, of each line whoever came first first."""
+        """Iterate over all held requests, line by line, each in order of arrival."""
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
     def must_hold(decision: Decision) -> bool:
-        """Even where it is cheapest, it would only wait in a queue."""
+        """Whether the request would have to wait in a queue even on the cheapest worker."""
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
         if cost.room > 0.0 or cost.wait <= READY_S:
@@ -144,7 +144,7 @@ class LateBinding(Generic[T]):
     def enter(
         self, item: T, prompt: Prompt, decision: Decision, now: float, tenant: str = ""
     ) -> Held[T]:
-        """Hold it; it leaves by `release` or by `leave`."""
+        """Hold a request, until `release` returns it or `leave` removes it."""
         held = Held(item, prompt, now, decision, tenant)
         self._promise(held, now)
         self._lines.setdefault(held.line, {})[held] = None
@@ -152,7 +152,7 @@ class LateBinding(Generic[T]):
         return held
 
     def leave(self, held: Held[T], now: float) -> None:
-        """Its client has gone. Doing it twice, or after its release, changes nothing."""
+        """Remove a request whose client has gone; no effect if it is not held any more."""
         if held in self._lines.get(held.line, ()):
             self._remove(held)
             self._clear()
@@ -167,13 +167,13 @@ class LateBinding(Generic[T]):
         now: float,
         loads: Collection[Load],
     ) -> tuple[Held[T], Decision] | None:
-        """Let go of the next one that need not be held any more, with the decision for it.
+        """Return the next request that need not be held any more, with the decision for it.
 
-        To be called when a worker may have become free, and again once that one is booked. `loads`
-        are those of all workers there are now, `rank` decides, or tells by None that nobody can
-        take the prompt yet. Those held are gone through by need; each that has to stay is promised
-        to where it would go, so that those behind it, and those who come, see the line as it will
-        be.
+        Call it when a worker may have become free, and again once the returned request is booked.
+        `loads` are those of all current workers; `rank` returns None if no worker can take the
+        prompt yet. Held requests are visited in order of need. Each one that has to stay is
+        promised to the worker it would go to, so that those behind it, and new requests, take it
+        into account.
         """
         waits = {load: load.wait(now) for load in loads}
         ready = {
@@ -205,26 +205,26 @@ class LateBinding(Generic[T]):
         return None
 
     def _looked_at(self, now: float) -> list[Held[T]]:
-        """Those it is the turn of, the least need first."""
+        """Return the requests to look at this time, least need first."""
         names = list(islice(self._lines, LOOKED_AT))
         lines = [self._lines[name] for name in names]
-        if len(self._lines) > LOOKED_AT:  # the others are next
+        if len(self._lines) > LOOKED_AT:  # the other lines are looked at next time
             for name in names:
                 self._lines[name] = self._lines.pop(name)
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
         return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
 
     def _due(self, line: list[Held[T]], now: float, most: int) -> set[Held[T]]:
-        """Those that are to be decided anew, whatever is known of the workers."""
+        """Return at most `most` requests of `line` that are due to be decided anew."""
         over = (held for held in line if now >= held.again or now - held.since >= LONGEST_S)
         return set(nsmallest(most, over, key=lambda held: held.again))
 
     def _is_over(self, now: float) -> bool:
-        """Whether somebody was held for as long as anybody is."""
+        """Whether any request has been held for `LONGEST_S`."""
         return any(now - next(iter(line)).since >= LONGEST_S for line in self._lines.values())
 
     def _remove(self, held: Held[T]) -> None:
-        """Take it out; its line's turn has been."""
+        """Remove a request, and move its line to the end."""
         line = self._lines.pop(held.line)
         del line[held]
         if line:

@@ -61,7 +61,7 @@ class Booking:
         self.elsewhere = elsewhere
         """Another process of this router serves it."""
         self.computed_s: float | None = None
-        """Seconds that its prefill took while the worker computed no other; None if unknown."""
+        """Seconds its prefill took while the worker computed no other prompt; None if unknown."""
         self.whole_s: float | None = None
         """Seconds for an answer in one piece, if it came before its predicted prefill time."""
         self.taken_back = False

@@ -1,4 +1,4 @@
-"""`prefixaware`: a prompt goes where its prefix went before, unless waiting there costs more."""
+"""`prefixaware`: a prompt goes where its prefix was sent before, unless waiting costs more."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from strategies.cost import Costs, held_tokens
 from strategies.prefixdump import dump, restore
 from strategies.prefixtree import Placement, PrefixTree
 
-#: Tokens by which a report may differ from what was believed and still confirm it.
+#: A reported number of cached tokens that differs from the prediction by no more confirms it.
 SLACK = 512
 
 
@@ -24,7 +24,7 @@ class PrefixAwareOptions:
 
 
 class PrefixAware:
-    """The default strategy. Believes that a worker holds what this router sent it last."""
+    """The default strategy: assumes that a worker holds what this router sent it most recently."""
 
     Options: ClassVar[type[Any]] = PrefixAwareOptions
     reads_prompt: ClassVar[bool] = True
@@ -33,15 +33,15 @@ class PrefixAware:
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tree = PrefixTree(options.memory)
         self._costs = Costs()
-        # By prompt and worker: no more than there are requests in flight.
+        # By prompt and worker; only requests in flight have an entry.
         self._placed: dict[tuple[int, str], Placement] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Cheapest worker first, each credited with the blocks it was sent."""
+        """Put the cheapest worker first; each is credited with the blocks it was sent."""
         match = self._tree.match(prompt.keys)
         held, tokens = dict[str, int](), dict[int, int]()
         for name, blocks in match.held().items():
-            if blocks not in tokens:  # many hold equally much
+            if blocks not in tokens:  # many workers hold the same number
                 tokens[blocks] = held_tokens(prompt, blocks)
             held[name] = tokens[blocks]
         candidates = self._costs.rank(prompt, workers, now, held, match=match)
@@ -51,7 +51,7 @@ class PrefixAware:
         return Decision(candidates, _reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Count the placement at once: a burst of siblings finds its first."""
+        """Count the placement at once, so that the second request of a burst finds the first."""
         self._costs.placed(prompt, now)
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
@@ -61,7 +61,7 @@ class PrefixAware:
         worker.load.share(self._tree.shared(worker.name), now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Learn from what the worker reported; take back what it refused."""
+        """Learn from what the worker reported, and take back what it refused."""
         worker, tree = candidate.worker, self._tree
         placement = self._placed.pop((id(prompt), worker.name), None)
         if placement is None:
@@ -83,26 +83,26 @@ class PrefixAware:
         self._tree.forget(worker)
 
     def left(self) -> bytes:
-        """What it knows, for the next one to begin with."""
+        """Return the tree as bytes, for the next router process to start with."""
         return dump(self._tree)
 
     def take_over(self, data: bytes) -> str:
-        """Begin with what another one left; return what that was. Raises BadDump."""
+        """Start with what another process left; return a description of it. Raises BadDump."""
         restore(self._tree, data)
         return f"it goes on with {len(self._tree)} blocks of prefixes that were left for it"
 
     def gauges(self) -> Mapping[str, float]:
-        """Size of the tree."""
+        """Return the size of the tree."""
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
 
 
 def capacity_of(worker: WorkerView) -> int | None:
-    """Tokens of prefixes that it is said to hold, or that its GPU is."""
+    """Return how many tokens the worker can hold: on all tiers if known, otherwise on its GPU."""
     return worker.room_tokens if worker.kv_tokens is None else worker.kv_tokens
 
 
 def _reason(held: int, most: int) -> str:
-    """`cold`: nobody holds any. `prefix`: the best holder won. `spill`: load outweighed it."""
+    """Return `cold` (nothing is held), `prefix` (the best holder won) or `spill` (it did not)."""
     if most == 0:
         return "cold"
     return "prefix" if held == most else "spill"

@@ -1,8 +1,8 @@
-"""A prefix tree as bytes, and back: what a router leaves for the one that is started after it.
+"""A prefix tree as bytes, and back: what a router leaves for the process that starts after it.
 
-msgpack: the runs, parents first, and for each worker what it holds of them in the order in which
-it forgets. Keys alone, no text. Workers may have lost some of it meanwhile; that is found out as it
-is while a router runs, by what they report.
+The format is msgpack: the runs, parents first, and for each worker what it holds of them, in order
+of eviction. It contains keys only, no text. What workers have lost meanwhile shows as usual, by the
+cached tokens that they report.
 """
 
 from array import array
@@ -17,21 +17,21 @@ from strategies.node import Node
 from strategies.prefixtree import BLOCKS, PrefixTree
 from strategies.shadow import LEAST, MOST, Shadow
 
-#: Changes with the form, and with how keys are made.
+#: Has to change with the format, and with the way keys are computed.
 VERSION = 1
-#: Where blocks may end; the place here is what is written of it.
+#: The known sequences of block ends; a run is written with its index in this tuple.
 _ENDS: tuple[Sequence[int], ...] = (TEXT_ENDS, TOKEN_ENDS, BLOCKS)
-#: Tokens that may follow the last block of a prompt: an answer.
+#: Most tokens that can be cached after the last block: a partial block and an answer.
 _MOST_EXTRA = 1 << 30
 
 
 class BadDump(ValueError):
-    """These bytes are no prefix tree of this version."""
+    """These bytes are not a prefix tree of this version."""
 
 
 class _Run(msgspec.Struct, array_like=True):
     parent: int
-    """Its place among the runs; -1 at the root."""
+    """Index of its parent among the runs; -1 for the root."""
     keys: bytes
     ends: int
     unit: float
@@ -48,7 +48,7 @@ class _Worker(msgspec.Struct, array_like=True):
     name: str
     scale: float
     held: list[_Held]
-    """What it forgets first comes first."""
+    """In order of eviction, first to go first."""
 
 
 class _Dump(msgspec.Struct):
@@ -58,7 +58,7 @@ class _Dump(msgspec.Struct):
 
 
 def dump(tree: PrefixTree) -> bytes:
-    """Write down who holds what."""
+    """Return which worker holds what, as bytes."""
     runs: list[_Run] = []
     places: dict[Node, int] = {}
     open_ = [(node, -1) for node in tree.root.children.values()]
@@ -66,7 +66,7 @@ def dump(tree: PrefixTree) -> bytes:
         node, parent = open_.pop()
         kind = next((kind for kind, ends in enumerate(_ENDS) if ends is node.ends), None)
         if kind is None:
-            continue  # a strategy of others cuts prompts its own way
+            continue  # a third-party strategy cuts prompts its own way
         places[node] = len(runs)
         runs.append(_Run(parent, node.keys.tobytes(), kind, node.unit))
         open_ += [(child, places[node]) for child in node.children.values()]
@@ -86,7 +86,7 @@ def dump(tree: PrefixTree) -> bytes:
 
 
 def restore(tree: PrefixTree, data: bytes) -> None:
-    """Fill an empty tree, up to its bound. Raises BadDump, and leaves it empty then."""
+    """Fill an empty tree, up to its memory bound. If it raises BadDump, the tree stays empty."""
     try:
         found = msgspec.msgpack.decode(data, type=_Dump)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -120,14 +120,14 @@ def _nodes(root: Node, runs: Sequence[_Run]) -> list[Node]:
         ends = _ENDS[run.ends] if run.ends >= 0 else ()
         if not keys or keys[0] in parent.children or not 0.0 < run.unit <= 1.0:
             raise ValueError("a run without blocks, or that is there twice")
-        ends[at + len(keys)]  # there are so many
+        ends[at + len(keys)]  # raises IndexError if there are not that many ends
         node = parent.children[keys[0]] = Node(parent, keys, at, ends, run.unit)
         nodes.append(node)
     return nodes
 
 
 def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
-    """Fill one worker's mirror. Raises ValueError, IndexError."""
+    """Fill one worker's shadow. Raises ValueError, IndexError."""
     if not LEAST <= worker.scale <= MOST:
         raise ValueError("a worker of an odd size")
     shadow.scale = worker.scale

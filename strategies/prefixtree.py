@@ -24,7 +24,7 @@ LONGEST_ANSWER = 32_768
 
 
 class Placement:
-    """What one `insert` did. Pass it to `close` (or `leave`) once, then perhaps to `take_back`."""
+    """What one `insert` did. Pass it to `close` or `leave` once; `take_back` may follow."""
 
     __slots__ = ("leaf", "new", "number", "shadow", "stamp")
 
@@ -146,7 +146,7 @@ class PrefixTree:
     def leave(self, placement: Placement) -> None:
         """End a request, and drop all of its blocks that no other running request there uses.
 
-        Replaces `close` in trees of running requests only.
+        For trees that track nothing but running requests; use it instead of `close`.
         """
         self.close(placement)
         shadow, node = placement.shadow, placement.leaf

@@ -1,7 +1,7 @@
-"""Workers in the order of their costs; a candidate is made when it is looked at.
+"""Workers sorted by cost, as candidates that are created only when accessed.
 
-Of hundreds that were compared one or two are, and making an object of each would take as long as
-comparing them.
+Of the hundreds of workers compared, only one or two are accessed; creating an object for each would
+take as long as comparing them.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from typing import Any, overload
 
 from strategies.base import Candidate, Cost
 
-#: What orders them first: total cost, wait, turn, place in the list. Then worker, prefill, price,
-#: decode, room and home in seconds, tokens held, and what of them has to be loaded.
-#: (No tuple of so many: mypyc would take each apart, and put it together again.)
+#: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
+#: decode, room and home in seconds, tokens held, and which of them have to be loaded.
+#: (Not a tuple type with a fixed length: mypyc would unpack and rebuild each tuple.)
 Row = tuple[Any, ...]
 
 _new = tuple.__new__  # twice as fast as `Cost(...)`
@@ -23,13 +23,13 @@ class Ranking(Sequence[Candidate]):
     __slots__ = ("_first", "_rows", "_sorted")
 
     def __init__(self, rows: list[Row]) -> None:
-        """Takes the rows, and puts the cheapest first; the others are sorted when looked at."""
+        """Take the rows, and put the cheapest first; the others are sorted when accessed."""
         if rows:
             place = rows.index(min(rows))
             rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
         self._sorted = False
-        self._first: Candidate | None = None  # most are asked for it, several times over
+        self._first: Candidate | None = None  # cached, as it is usually accessed several times
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -54,7 +54,7 @@ class Ranking(Sequence[Candidate]):
         return self._first
 
     def led_by(self, worker: str) -> "Ranking | None":
-        """As the function of that name."""
+        """Return the ranking with `worker` first; see the function of the same name."""
         rows = self._in_order()
         for place, row in enumerate(rows):
             if row[4].name == worker:
@@ -68,7 +68,7 @@ class Ranking(Sequence[Candidate]):
 
 
 def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:
-    """Return the same order but for that worker, which comes first; None if it is not there."""
+    """Return the ranking with `worker` moved to the front; None if it is not in it."""
     if isinstance(ranked, Ranking):
         return ranked.led_by(worker)
     home = next((one for one in ranked if one.worker.name == worker), None)
@@ -76,7 +76,7 @@ def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | No
 
 
 def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the same candidates in the order of another ranking of their workers."""
+    """Return the candidates of `ranked` in the order of `other`, a ranking of the same workers."""
     found = {one.worker.name: one for one in ranked}
     return [found[one.worker.name] for one in other]
 

@@ -1,4 +1,4 @@
-"""Strategies by name: ours and those of installed packages, by entry point."""
+"""Strategies by name, from entry points: built-in ones and those of installed packages."""
 
 from importlib.metadata import entry_points
 from typing import Any, cast
@@ -9,12 +9,12 @@ GROUP = "warmroute.strategies"
 
 
 def names() -> list[str]:
-    """Every strategy that could be made, sorted."""
+    """Return the names of all available strategies, sorted."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def find(name: str) -> type[Any]:
-    """Return the strategy's class. Raises KeyError with the known names if there is none."""
+    """Return a strategy's class. Raises KeyError, with the known names, if there is none."""
     for entry in entry_points(group=GROUP):
         if entry.name == name:
             return cast("type[Any]", entry.load())
@@ -22,6 +22,6 @@ def find(name: str) -> type[Any]:
 
 
 def make(name: str, options: dict[str, object]) -> Strategy:
-    """Make a strategy. `options` are in the units of its `Options` (bytes, seconds)."""
+    """Create a strategy. `options` are in the units of its `Options` (bytes, seconds)."""
     cls = find(name)
     return cast("Strategy", cls(cls.Options(**options)))

@@ -1,7 +1,7 @@
-"""Which of several names a key belongs to, so that everybody who asks says the same.
+"""Rendezvous hashing: assigns a key to one of several names, the same in every process.
 
-Highest random weight (Thaler and Ravishankar 1998): each name draws a number for the key, and the
-largest wins. When a name goes, only its keys move; no state is shared or kept.
+Highest random weight (Thaler and Ravishankar 1998): each name is hashed with the key, and the
+largest hash wins. When a name goes, only its keys move. No state is shared or kept.
 """
 
 from collections.abc import Iterable

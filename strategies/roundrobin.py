@@ -1,16 +1,16 @@
-"""`roundrobin`: everyone in turn, even while workers come and go."""
+"""`roundrobin`: workers in turn, evenly even while workers come and go."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
-#: Workers whose last turn is remembered.
+#: Most workers whose last turn is remembered.
 MOST: Final = 10_000
 
 
 class RoundRobin:
-    """The worker whose turn is longest ago is next; no index into a list that may change."""
+    """Picks the worker whose last turn is longest ago, not an index into a list that may change."""
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = False
@@ -22,26 +22,26 @@ class RoundRobin:
         self._clock = 0
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Least recently placed first; a newcomer counts as longest ago."""
+        """Put the least recently chosen worker first; a new worker has never been chosen."""
         turns = self._turns
         order = sorted(workers, key=lambda worker: turns.get(worker.name, 0))
         return Decision([Candidate(worker, FREE) for worker in order], "turn")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """It has had its turn."""
+        """Note that `worker` has had its turn."""
         self._clock += 1
         turns = self._turns
         turns[worker.name] = self._clock
-        if len(turns) > MOST:  # names of workers that are long gone
+        if len(turns) > MOST:  # mostly names of workers that are long gone
             for name in sorted(turns, key=turns.__getitem__)[: MOST // 2]:
                 del turns[name]
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Outcomes do not matter here."""
+        """Do nothing: outcomes do not matter here."""
 
     def forget(self, worker: str) -> None:
-        """A worker that lost its cache keeps its place in the round."""
+        """Do nothing: a worker that lost its cache keeps its turn."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Nothing is kept that grows."""
+        """Return nothing: there are no sizes worth watching."""
         return {}

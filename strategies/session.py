@@ -1,8 +1,8 @@
-"""`session`: a session stays with its worker; everything else is for another strategy to say.
+"""`session`: keeps a session on its worker; another strategy, below it, decides everything else.
 
-Which session is bound to which worker is not known here: a prompt says where its session is. The
-strategy below this one chooses at creation, and for requests without a session; its costs are what
-staying and moving are compared by.
+The bindings are stored elsewhere: `Prompt.bound` names the worker of the request's session. The
+strategy below chooses a worker when a session is created, and for requests without a session. Its
+costs are used to compare staying with moving.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,29 +34,29 @@ class SessionOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse to stand over itself."""
+        """Refuse `session` as the strategy below."""
         if self.over.name == "session":
             raise ValueError("over: must be another strategy than session itself")
 
 
 class Session:
-    """Keeps requests of a session together."""
+    """Keeps the requests of a session on one worker."""
 
     Options: ClassVar[type[Any]] = SessionOptions
     reads_prompt: ClassVar[bool] = True
-    """Only if the strategy below does."""
+    """Keys are used only if the strategy below uses them."""
     keeps_sessions: ClassVar[bool] = True
-    """Pools of this strategy have a table of sessions."""
+    """Pools with this strategy have a table of sessions."""
 
     def __init__(self, options: SessionOptions) -> None:
         self.over = make(options.over.name, dict(options.over.options))
         """The strategy below."""
         self._spill = options.spill
         self.stays = options.spill is None
-        """A bound session waits for its worker."""
+        """Whether a bound session waits for its worker, however long that takes."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Put a session's worker first, unless moving is worth it; the rest as below."""
+        """Put the session's worker first, unless moving pays; the rest as the strategy below."""
         decision = self.over.rank(prompt, workers, now)
         if prompt.bound is None:
             return decision
@@ -83,5 +83,5 @@ class Session:
         self.over.forget(worker)
 
     def gauges(self) -> Mapping[str, float]:
-        """Sizes of the strategy below."""
+        """Return the sizes of the strategy below."""
         return self.over.gauges()

@@ -208,9 +208,10 @@ class Shadow:
         self.reports, self.told = True, told
 
     def lost(self, stamp: int, capacity: float | None) -> None:
-        """Forget everything last used at `stamp` or earlier, and lower the learned capacity.
+        """Forget what was last used at `stamp` or earlier, and lower the learned capacity.
 
-        Called when a prefix last used at `stamp` turned out to be gone.
+        Called when a prefix last used at `stamp` turned out to be gone. Entries in use stay, and at
+        most `MOST_LOST` of all tokens go.
         """
         ring, least = self.first, self.size * (1.0 - MOST_LOST)
         entry = ring.younger
