@@ -1,4 +1,4 @@
-"""Settings on their way to another process of ours: everything in them, secrets too, as JSON."""
+"""Serialises settings for another process of this router: as JSON, including secrets."""
 
 import msgspec
 from pydantic import SecretStr
@@ -8,7 +8,7 @@ from router.units import SEALED, SEALED_MARK
 
 
 def seal(settings: Settings) -> bytes:
-    """Write settings for `opened`. It holds secrets: send it to nobody else."""
+    """Write settings for `opened`. The result contains secrets: send it to nobody else."""
     return settings.model_dump_json(exclude_unset=True, context=SEALED).encode()
 
 
