@@ -21,7 +21,7 @@ _LEAST = frozenset(
     )
 )
 #: Series merged by their maximum: a worker ejected in one process counts as ejected; all processes
-#: share one store of sessions; and each process reports the same KV events and blocks.
+#: count the sessions of one store; and KV events that one process does not receive count as missed.
 _MOST = frozenset(
     (
         "warmroute_worker_ejected",

@@ -39,7 +39,7 @@ class Unread(msgspec.Struct, gc=False):
     reasoning_content: msgspec.Raw = msgspec.Raw()
 
 
-#: JSON of up to this many bytes is decoded in one pass: a list in it can have a quarter of a million
+#: JSON of up to this many bytes is decoded in one pass: a list in it has a quarter of a million
 #: parts at most, which take 15 ms. Decoding a text in place takes half the time of first finding
 #: its end and decoding it later.
 SAFE = 512 << 10
