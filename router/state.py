@@ -58,7 +58,7 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
 
 
 def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
-    """Save state for the next run. Errors are only logged."""
+    """Save state for the next run. OSErrors are only logged."""
     if folder is None:
         return
     for pool, strategy, file in _files(fleet, folder, place):
