@@ -43,7 +43,7 @@ class _CutOnPurpose(logging.Filter):
 def set_up(settings: LogSettings, place: int | None = None) -> None:
     """Send every log line to standard error in the form asked for.
 
-    `place` tells the lines of several processes apart.
+    `place` marks the lines of one of several processes.
     """
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":

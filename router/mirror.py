@@ -23,7 +23,7 @@ _UNKNOWN = Outcome(ok=False)
 
 
 class _Theirs(NamedTuple):
-    """One request of another process."""
+    """One request that another process has in flight."""
 
     pool: Pool
     worker: Worker

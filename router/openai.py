@@ -16,7 +16,7 @@ from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 
 
 class Prompted(StrEnum):
-    """Where a request keeps its prompt, if it has one that a KV cache could hold."""
+    """Where a request has its prompt, if it has one that a KV cache could hold."""
 
     CHAT = "CHAT"
     COMPLETION = "COMPLETION"

@@ -36,7 +36,7 @@ class Posts(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return len(self.outboxes)
 
     @property

@@ -108,7 +108,7 @@ class Prompts:
         self.miscounted = 0
         """Prompts for which a worker reported a different number of tokens than was computed."""
         self.answer_tokens = float(ANSWER_TOKENS)
-        """Tokens of an answer, smoothed."""
+        """Average tokens of an answer, smoothed."""
         self._seen = self._answered = 0
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
@@ -159,7 +159,7 @@ class Prompts:
         return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
 
     def count(self, reason: str) -> None:
-        """Count a prompt that was made elsewhere."""
+        """Count a prompt that `make` returned; `make` itself counts nothing."""
         self.by_reason[reason] += 1
 
     def holds(self, along: Along) -> bool:

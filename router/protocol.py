@@ -22,8 +22,8 @@ from router.sagemaker.paths import PING
 from router.untaken import untaken
 
 NEVER: Final = float("inf")
-#: Seconds for which we go on reading from a client after refusing its request: closing at once
-#: could destroy our answer (RFC 9112 section 9.6).
+#: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
+#: once could destroy what we sent (RFC 9112 section 9.6).
 LINGER_S = 2.0
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024

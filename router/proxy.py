@@ -38,13 +38,13 @@ from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 
-#: What SageMaker's clients call `prompt_cache_key`.
+#: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 STOPPING = "The router is being stopped."
 
 
 class Proxy:
-    """Serves every inference endpoint."""
+    """Serves requests to all inference endpoints."""
 
     def __init__(self, fleet: Fleet, metrics: Metrics, settings: Settings) -> None:
         self._fleet = fleet

@@ -126,7 +126,7 @@ class Queue(Generic[W]):
         self._forget_those_who_left()
         return self._deadlines[0][0] if self._deadlines else None
 
-    # Inside.
+    # Internal.
 
     def _lines(self) -> Iterator[OrderedDict[Ticket[W], None]]:
         return (line for lines in self._pools.values() for line in lines.values())

@@ -103,7 +103,7 @@ class Reader:
         self.last = False
         """The last request of this connection was read; whatever follows is ignored."""
         self.progress = 0
-        """Grows with every request, head and piece of a body."""
+        """Counts every start of a request, complete head and piece of a body."""
         self.pieces = 0
         """Body chunks in the last read."""
         self._bodiless = b""

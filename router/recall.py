@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
-#: Longer heads are not remembered: every connection may have one.
+#: Longer heads are not remembered, because every connection may keep one.
 LONGEST = 4096
 #: Most digits of a length.
 DIGITS: Final = 18

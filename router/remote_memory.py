@@ -173,7 +173,7 @@ class RemoteMemory:
         self._judge(workers, told)
 
     def _judge(self, workers: Sequence[str], told: _Answer) -> None:
-        """Check that prompts computed before this answer have led to events by now."""
+        """Record whether prompts computed before this answer have led to events by now."""
         for worker in workers:
             self._doubts[worker] = told.doubts.get(worker, "")
             computed = self._computed.pop(worker, ())

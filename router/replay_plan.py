@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
         return ideal_hit_rate(self.requests) if self.requests and not self.conversations else None
 
     def limited(self, limit: int | None) -> Self:
-        """Return the first `limit` requests by start time; turns of a conversation stay together."""
+        """Return the first `limit` requests by start time; a conversation's turns stay together."""
         if limit is None:
             return self
         starts: list[tuple[float, TraceRequest | Conversation]] = [
@@ -65,8 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint = "chat"
     model: str | None = None  # default: the first in /v1/models
     max_tokens: int | None = None  # instead of the plan's answer lengths
-    concurrency: int = 1000  # requests in flight; more wait, and the report says so
-    timeout_s: float = 600.0  # one request, from first byte to last
+    concurrency: int = 1000  # most requests in flight; others wait, and the report says so
+    timeout_s: float = 600.0  # for one request, from first byte to last
     chars_per_token: int = CHARS_PER_TOKEN
     stream_interval: int | None = None  # tokens per event, for workers that know this field
     ignore_eos: bool = True  # makes answers as long as planned; not every server accepts it

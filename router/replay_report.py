@@ -37,7 +37,7 @@ class Run(msgspec.Struct):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How a time is distributed."""
+    """The distribution of a time."""
 
     p50: float
     p90: float
@@ -121,7 +121,7 @@ def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
         duration_s=duration,
         ttft_s=ttft,
         e2e_s=spread_of([s.ended_at - s.sent_at for s in answered], options.speed),
-        # Workers leave it out when nothing was cached: silence is zero, once anyone has told.
+        # Workers omit it when nothing was cached. Once any answer reported it, omitted means zero.
         hit_rate=sum(told) / prompt if told and prompt else None,
         ideal_hit_rate=plan.ideal_hit_rate,
         cached_reported=len(told),

@@ -137,7 +137,7 @@ class Answer:
 
 
 def error_message(body: bytes) -> str:
-    """Return the message of an OpenAI-shaped error, or the start of whatever this is."""
+    """Return the message of an error in OpenAI's format, or else the start of `body`."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -13,7 +13,7 @@ def seal(settings: Settings) -> bytes:
 
 
 def opened(sealed: bytes) -> Settings:
-    """Read what `seal` wrote. Raises ValidationError if a file it names has changed since."""
+    """Read what `seal` wrote. Raises ValidationError if a file in it has become unusable since."""
     return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
 
 

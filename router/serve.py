@@ -27,7 +27,7 @@ from strategies import registry
 log = logging.getLogger("warmroute.processes")
 
 FOR_OPERATORS = " for operators"
-#: Tells the operator a URL.
+#: Tells the operator a URL that is served.
 Announce = Callable[[str], None]
 
 

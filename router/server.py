@@ -24,7 +24,7 @@ from router.units import Address, format_duration
 
 log = logging.getLogger("warmroute.server")
 
-#: Connections that wait to be accepted.
+#: Most connections that wait to be accepted.
 BACKLOG = 4096
 #: Bytes of an answer that the kernel buffers before it can send them (TCP_NOTSENT_LOWAT).
 UNSENT = 128 << 10

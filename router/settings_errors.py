@@ -35,7 +35,7 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; all problems at once, one line each."""
+    """The settings cannot be used; the message lists all problems, one per line."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))

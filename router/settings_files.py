@@ -51,7 +51,7 @@ def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def load_roots(context: ssl.SSLContext, path: Path) -> None:
-    """Let a context trust the certificates of a file. Raises ValueError with a sentence."""
+    """Make a context trust the certificates in a file. Raises ValueError with a sentence."""
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError:

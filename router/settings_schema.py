@@ -69,7 +69,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as config/schema.json holds it."""
+    """Return the schema as text, as in config/schema.json."""
     return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

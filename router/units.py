@@ -132,7 +132,7 @@ def _quantity(value: object, units: dict[str, int], what: str, example: str) -> 
 
 
 def _shortest(amount: int, units: dict[str, int]) -> str:
-    """Return the exact way to write it with the smallest number."""
+    """Return the exact notation with the smallest number."""
     exact = [(amount // factor, unit) for unit, factor in units.items() if amount % factor == 0]
     number, unit = min(exact, key=itemgetter(0))
     return f"{number}{unit}"
@@ -295,4 +295,4 @@ Secret = Annotated[
     PlainSerializer(_hide, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": SECRET_PATTERN}),
 ]
-"""`SecretStr` read from where it is kept; `get_secret_value()` tells it."""
+"""A `SecretStr`, read from the environment or a file; `get_secret_value()` returns it."""

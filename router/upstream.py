@@ -67,7 +67,7 @@ class Upstream:
         return self.tls is tls and self._patience == patience
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
-        """Send a request; return the connection once the first byte of the answer has arrived.
+        """Send a request; return the connection once the answer's head and first byte are there.
 
         A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
         if the worker then refuses a new connection (it is shutting down), else WorkerError.

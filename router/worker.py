@@ -123,7 +123,7 @@ class Worker:
         return min(self.gpu_tokens, self.kv_tokens)
 
     def wait(self) -> float:
-        """Seconds of prefill booked on it and not yet done."""
+        """Return the seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
 
     def lost(self, reason: str) -> None:
