@@ -1,18 +1,18 @@
-"""The system finds out whether there still is anybody at the other end of a quiet connection.
+"""TCP keep-alive: lets the system notice that the other end of a quiet connection is gone.
 
-A node that loses its power, or its network, says no farewell: without this, requests to it would
-wait for as long as the slowest prompt may take.
+A node that loses power or network does not close its connections. Without this, requests to it
+would wait for as long as the slowest prompt may take.
 """
 
 import socket
 import struct
 from typing import Protocol
 
-#: Seconds of silence until the system asks, between two questions, and how many go unanswered.
+#: Seconds of silence until the first probe, seconds between probes, and unanswered probes allowed.
 IDLE_S, EVERY_S, TIMES = 15, 5, 3
 
-#: Linux (tcp(7)) has all of them, other systems some. The last one is for what was sent and never
-#: acknowledged: as long, in milliseconds, instead of a quarter of an hour.
+#: Linux (tcp(7)) has all of these, other systems some. The last one, in milliseconds, gives data
+#: that is never acknowledged the same time, instead of a quarter of an hour.
 _OPTIONS = tuple(
     (getattr(socket, name), value)
     for name, value in (
@@ -26,14 +26,14 @@ _OPTIONS = tuple(
 
 
 class Options(Protocol):
-    """A socket, or what an event loop shows of one."""
+    """A socket, or what an event loop exposes of one."""
 
     def setsockopt(self, level: int, name: int, value: int | bytes, /) -> None:
-        """As that of a socket."""
+        """Set an option, as `socket.setsockopt` does."""
 
 
 def watch(connection: Options | None) -> None:
-    """Have it closed when nobody is there any more. Without a socket, and without TCP, nothing."""
+    """Turn on keep-alive for a TCP connection; None does nothing."""
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -42,7 +42,9 @@ def watch(connection: Options | None) -> None:
 
 
 def reset(connection: Options | None) -> None:
-    """Have it reset when it is closed, so that the other end does not take this for the end of what
-    was sent (RFC 9112 section 9.6)."""
+    """Make a later close reset the connection.
+
+    Otherwise the other end would take the close for a complete answer (RFC 9112 section 9.6).
+    """
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

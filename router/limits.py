@@ -1,7 +1,7 @@
-"""What one request may ask for, so that no single one takes a worker down.
+"""Limits on what one request may ask for, so that no single one can take a worker down.
 
-Numbers are cheap to judge. Parts of messages are decoded only where there could be too many images
-among them: in most requests no message is a list of parts.
+Numbers are cheap to check. Parts of messages are decoded only if they are large enough to hold too
+many images; in most requests, no message is a list of parts.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from router.settings import LimitSettings
 
 
 class Limits:
-    """The bounds on every request. `check` is on the hot path."""
+    """The limits on every request. `check` is on the hot path."""
 
     def __init__(self, settings: LimitSettings) -> None:
         self._n = settings.n
@@ -53,7 +53,7 @@ class Limits:
             if one.output and is_list(one.output):
                 size += len(one.output)
                 unread.append(one.output)
-        if size > 2 * self._images:  # `{}` is a part
+        if size > 2 * self._images:  # the shortest part is `{}`
             count = sum(map(others, parts)) + sum(map(listed, unread))
             _check_count(field, "images", count, self._images)
 
@@ -64,7 +64,10 @@ def _check_number(field: str, value: object, limit: int) -> None:
 
 
 def _number(value: object) -> float:
-    """What vLLM takes for a number: also `7.0` and `"7"`. What is none is for it to judge."""
+    """Return what vLLM accepts as a number, also `7.0` and `"7"`; 0 for anything else.
+
+    The worker refuses what is not a number.
+    """
     if isinstance(value, str):
         try:
             return float(value)

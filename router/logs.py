@@ -1,4 +1,4 @@
-"""Log lines for people or for machines, on standard error. Never a word of a prompt."""
+"""Log lines for people or for machines, on standard error. They never contain prompts."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from router.settings import LogSettings
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line."""
+    """Writes one JSON object per line."""
 
     def __init__(self, place: int | None) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class _Json(logging.Formatter):
 
 
 class _CutOnPurpose(logging.Filter):
-    """Drops uvicorn's complaint about answers without an end.
+    """Drops uvicorn's complaint about incomplete answers.
 
-    That is how the proxy cuts a client off when a worker died in mid-answer; it is logged with
+    Cutting an answer off is how a client learns that a worker died in mid-answer; it is logged with
     its reason where it happens.
     """
 
@@ -43,7 +43,7 @@ class _CutOnPurpose(logging.Filter):
 def set_up(settings: LogSettings, place: int | None = None) -> None:
     """Send every log line to standard error in the form asked for.
 
-    `place` tells the lines of several processes apart.
+    `place` marks the lines of one of several processes.
     """
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":
@@ -53,6 +53,6 @@ def set_up(settings: LogSettings, place: int | None = None) -> None:
         handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {mark}%(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for name in ("httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # lines a probe, with header fields
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a line a bad upload
+        logging.getLogger(name).setLevel(logging.WARNING)  # they log each request, with headers
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs each bad upload
     logging.getLogger("uvicorn.error").addFilter(_CutOnPurpose())

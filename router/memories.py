@@ -1,4 +1,4 @@
-"""The memory of each pool whose strategy asks for one, and the subscriptions that feed it."""
+"""The memory of each pool whose strategy uses one, and the KV event subscriptions that feed it."""
 
 import asyncio
 import logging
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.controller")
 
-#: Seconds a worker may take to say where it publishes.
+#: Seconds a worker may take to answer where it publishes KV events.
 PATIENCE_S = 5.0
-#: What makes vLLM publish.
+#: The flag that makes vLLM publish KV events.
 FLAG = (
     '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
     '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}\''
@@ -36,7 +36,7 @@ FLAG = (
 
 
 class Remembers(Protocol):
-    """A strategy that asks a memory, if it is given one."""
+    """A strategy that uses a memory, if it is given one."""
 
     memory: Memory | RemoteMemory | None
     memory_bytes: int
@@ -45,7 +45,7 @@ class Remembers(Protocol):
 
 
 class Published(NamedTuple):
-    """Where one engine publishes."""
+    """Where one engine publishes its KV events."""
 
     rank: int
     endpoint: str
@@ -54,7 +54,7 @@ class Published(NamedTuple):
 
 
 class _Said(msgspec.Struct):
-    """What `GET /kv_event_sources` says of one data-parallel rank."""
+    """The answer of `GET /kv_event_sources` for one data-parallel rank."""
 
     endpoint: str
     enable_kv_cache_events: bool = True
@@ -64,7 +64,7 @@ class _Said(msgspec.Struct):
 
 
 class Memories:
-    """Follows the fleet: who joins is listened to, who leaves is forgotten."""
+    """Follows the fleet: subscribes to workers that join and forgets those that leave."""
 
     def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
         self._fleet = fleet
@@ -74,7 +74,7 @@ class Memories:
         self._loads: dict[str, tuple[TiersSettings, Loads]] = {}
         self._remotes: list[RemoteMemory] = []
         self.stores: dict[str, SharedStore] = {}
-        """L2 of each pool, where it is asked."""
+        """The L2 store of each pool that asks one."""
         self._gone: list[SharedStore] = []
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
@@ -83,12 +83,12 @@ class Memories:
         self._attach()
 
     def of(self, pool: Pool) -> Memory | None:
-        """The memory of a pool; None where its strategy asks none, or one elsewhere."""
+        """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
         memory = getattr(pool.chooser, "memory", None)
         return memory if isinstance(memory, Memory) else None
 
     def remotes(self) -> Iterator[tuple[Pool, RemoteMemory]]:
-        """Every pool that asks a controller elsewhere."""
+        """Yield every pool that asks a remote controller."""
         for pool in self._fleet.pools:
             memory = getattr(pool.chooser, "memory", None)
             if isinstance(memory, RemoteMemory):
@@ -96,28 +96,28 @@ class Memories:
 
     @property
     def subscriber(self) -> "Subscriber":
-        """What listens."""
+        """The subscriber to KV events, made at first use."""
         if self._subscriber is None:
-            # Loading ZeroMQ takes 3 MB, and only who has a memory needs it.
+            # Loading ZeroMQ takes 3 MB, and only routers with a memory need it.
             from controller.subscriber import Subscriber  # noqa: PLC0415
 
             self._subscriber = Subscriber()
         return self._subscriber
 
     def pools(self) -> Iterator[tuple[Pool, Memory]]:
-        """Every pool that has a memory."""
+        """Yield every pool that has a memory in this process."""
         for pool in self._fleet.pools:
             memory = self.of(pool)
             if memory is not None:
                 yield pool, memory
 
     def all(self) -> Iterator[tuple[Pool, Memory | RemoteMemory]]:
-        """Every pool that asks a memory, wherever it is."""
+        """Yield every pool that uses a memory, here or in a remote controller."""
         yield from self.pools()
         yield from self.remotes()
 
     def start(self) -> None:
-        """Listen to those whose addresses the settings tell."""
+        """Subscribe to the workers whose addresses are in the settings."""
         if any(self.pools()):
             _ = self.subscriber
         self._attach()
@@ -128,7 +128,7 @@ class Memories:
                     self._follow(pool, worker, [told])
 
     async def change(self, settings: Settings) -> None:
-        """Other settings, and another fleet maybe."""
+        """Follow changed settings, and the fleet as it is now."""
         self._settings = _by_name(settings)
         self._tiers = settings.tiers
         if settings.controller != self._controller:
@@ -152,7 +152,7 @@ class Memories:
                 self.notice(worker)
 
     def notice(self, worker: Worker) -> None:
-        """A ready worker: ask it where it publishes, unless that is known."""
+        """Ask a ready worker where it publishes, unless the settings say so."""
         asked = self._asking.get(worker)
         if self._subscriber is None or (asked is not None and not asked.done()):
             return
@@ -161,7 +161,7 @@ class Memories:
                 self._asking[worker] = asyncio.create_task(self._discover(pool, worker))
 
     async def settle(self) -> None:
-        """Wait until those that were asked have answered, and connections had time to stand."""
+        """Wait until the workers asked have answered, and up to two seconds for connections."""
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         for _ in range(100):
             sources = [one for _, memory in self.pools() for one in memory.all_sources()]
@@ -170,7 +170,7 @@ class Memories:
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        """Listen to nobody any more."""
+        """End all subscriptions."""
         for task in self._asking.values():
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
@@ -182,7 +182,7 @@ class Memories:
             await store.close()
 
     def _attach(self) -> set[str]:
-        """Give every strategy that asks for one a memory; return the pools whose is a new one."""
+        """Give a memory to every strategy that uses one; return the pools that got a new one."""
         fresh = set()
         for pool in self._fleet.pools:
             if hasattr(pool.chooser, "memory_bytes"):
@@ -200,7 +200,7 @@ class Memories:
         return fresh
 
     def _loads_of(self, pool: Pool) -> Loads:
-        """How fast its tiers load: what was learned, unless something else is said of them now."""
+        """Return the pool's learned tier speeds; new ones if the tiers' settings have changed."""
         told, loads = self._loads.get(pool.name, (None, Loads()))
         if told != self._tiers:
             loads = self._tiers.loads()
@@ -208,7 +208,7 @@ class Memories:
         return loads
 
     def _store_of(self, pool: Pool) -> SharedStore | None:
-        """What asks its L2; another one if the settings say something else of it now."""
+        """Return the pool's L2 store; a new one if the tiers' settings have changed."""
         store = self.stores.get(pool.name)
         if store is None or self._asked != self._tiers:
             if store is not None:
@@ -221,7 +221,7 @@ class Memories:
         return store
 
     async def _let_go_of_stores(self) -> None:
-        """Those of other settings, of pools that are no more, and of those that ask none now."""
+        """Close stores of earlier settings, of removed pools, and of pools that ask none now."""
         self._asked = self._tiers
         asking = {pool.name for pool in self._fleet.pools if hasattr(pool.chooser, "memory_bytes")}
         self._gone += [self.stores.pop(name) for name in set(self.stores) - asking]
@@ -256,7 +256,7 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
-        if pool not in self._fleet.pools:  # the settings changed meanwhile: it is asked again
+        if pool not in self._fleet.pools:  # the settings have changed: the worker is asked again
             return
         where = (pool.name, worker)
         if where in self._followed and self._followed[where][0] != published:
@@ -265,7 +265,7 @@ class Memories:
             self._follow(pool, worker, published)
 
     async def _ask(self, worker: Worker) -> list[Published]:
-        """Ask a worker where it publishes. Raises NoAnswer, which says what would help."""
+        """Ask a worker where it publishes. Raises NoAnswer, which says how to fix it."""
         answer = await self._inquiries.ask(worker, "/kv_event_sources", patience=PATIENCE_S)
         if answer.status == 404:
             raise NoAnswer(
@@ -296,7 +296,7 @@ class Memories:
         sources = []
         known = {source.rank for source in memory.sources.get(worker.name, ())}
         for one in published:
-            if one.rank in known:  # a controller was told of it
+            if one.rank in known:  # it was registered with the controller
                 continue
             source = memory.join(worker.name, one.rank, replays=one.replay is not None)
             names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
@@ -310,7 +310,7 @@ class Memories:
     async def _leave(self, where: tuple[str, Worker]) -> None:
         _, sources = self._followed.pop(where)
         closing = self._subscriber.leave(sources) if self._subscriber is not None else None
-        for pool, memory in self.pools():  # before anything waits: it may be followed again then
+        for pool, memory in self.pools():  # before the await, during which it may be followed again
             if pool.name == where[0]:
                 for source in sources:
                     memory.leave(source)
@@ -319,7 +319,7 @@ class Memories:
 
 
 def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consult | None:
-    """Whoever is to be asked before a decision, at once if there are two."""
+    """Return what asks the controller or the store before a decision; both concurrently."""
     if store is None:
         return remote.ask if remote else None
 
@@ -337,14 +337,14 @@ def _by_name(settings: Settings) -> dict[str, WorkerSettings]:
 
 
 def _told(settings: WorkerSettings | None) -> Published | None:
-    """Where the settings say that a worker publishes."""
+    """Return where the settings say that a worker publishes, if they do."""
     if settings is None or settings.kv_events is None:
         return None
     return Published(0, settings.kv_events, settings.kv_replay, "")
 
 
 def _reached(endpoint: str, worker: Worker) -> str:
-    """Put the worker's host where it says that it is bound to any."""
+    """Replace a wildcard address in `endpoint` by the worker's host."""
     host = urlsplit(worker.url).hostname or ""
     host = f"[{host}]" if ":" in host else host
     for anywhere in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - not bound here

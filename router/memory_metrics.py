@@ -1,4 +1,4 @@
-"""What Prometheus is told of KV events: streams, the index, and how right its predictions are."""
+"""Metrics of KV events: streams, the index, and the accuracy of its predictions."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -16,12 +16,12 @@ from router.pool import Pool
 from strategies.loads import Loads
 
 _WHERE = ("pool", "worker")
-#: All engines that a controller was told of by its API, and not by its file: one series.
+#: One label for all engines that were registered by the controller's API, not by its file.
 REGISTERED = "registered"
 
 
 def memory_metrics(memories: Memories) -> Iterator[Metric]:
-    """Every series of all memories; nothing where no strategy asks for one."""
+    """Yield every series of all memories; nothing if no strategy uses one."""
     if any(memories.remotes()):
         yield _controller(memories)
     if memories.stores:
@@ -49,7 +49,7 @@ def _controller(memories: Memories) -> Metric:
 
 
 def _stores(memories: Memories) -> Iterator[Metric]:
-    """L2 where it is asked, beside what events tell of it."""
+    """Yield the series of L2 stores that are asked (not only known from events)."""
     asked = CounterMetricFamily(
         "warmroute_kv_store_questions",
         "Questions to the shared store, by what came of them: found, missed, slow, failed.",
@@ -142,13 +142,13 @@ def _names(pool: Pool) -> frozenset[str]:
 
 
 def _label(engine: str, known: frozenset[str]) -> str:
-    """What a worker's engine, or the shared store, is called in a series."""
+    """Return the `worker` label of an engine, or of the shared store."""
     worker = engine.partition("\0")[0]
     return worker if worker in known else REGISTERED if worker else "shared"
 
 
 def counted_tiers(pool: Pool) -> frozenset[str]:
-    """The tiers that count in a pool: what is off has no series."""
+    """Return the tiers that a pool uses; others have no series."""
     loads: Loads | None = getattr(pool.chooser, "loads", None)
     return frozenset(("gpu", *(loads.rates if loads else ())))
 
@@ -193,7 +193,7 @@ def _streams(memories: Memories) -> Iterator[Metric]:
 
 
 def _sources(pool: Pool, memory: Memory) -> dict[str, list[Source]]:
-    """The sources by what their worker is called in series."""
+    """Group the sources by their `worker` label."""
     known = _names(pool)
     found: dict[str, list[Source]] = {worker.name: [] for worker in pool.workers}
     for source in memory.all_sources():

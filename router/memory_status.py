@@ -1,4 +1,4 @@
-"""What operators are shown of KV events: of each worker, what comes and how right it is."""
+"""What operators see of KV events: for each worker, its streams and how accurate they are."""
 
 from time import monotonic, time
 
@@ -35,7 +35,7 @@ class KvStreamStatus(Shown):
 
     @classmethod
     def of(cls, source: Source) -> "KvStreamStatus":
-        """As it is now."""
+        """Return the current status of `source`."""
         stream, last = source.stream, source.last_event
         return cls(
             rank=source.rank,
@@ -74,7 +74,7 @@ class KvStatus(Shown):
     """Mean of reported minus predicted tokens."""
 
     def sentence(self) -> str:
-        """For people: what is, and what would help."""
+        """Describe the status for people, and what would help."""
         if not self.streams:
             why = self.missing or "it was not asked yet"
             return f"worker {self.worker}: no KV events: {why}"
@@ -86,7 +86,7 @@ class KvStatus(Shown):
         return f"worker {self.worker}: KV events: {streams}; {blocks}, {right}{doubt}"
 
     def _compares(self) -> str:
-        """Why no prediction was compared yet."""
+        """Say why no prediction was compared yet."""
         if self.reports is None:
             return "cached tokens reported: not known (it takes answers; --ask has it give some)"
         if self.reports:
@@ -101,16 +101,16 @@ class KvStatus(Shown):
         said = "subscribed" if one.connected else "not connected"
         ago, made = one.seconds_since_event, one.seconds_since_batch
         heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
-        if ago is None and made is not None:  # by the engine's clock, which may be ahead of ours
+        if ago is None and made is not None:  # the engine's clock may be ahead of ours
             heard = f"last event {max(0.0, made):.1f}s ago (replayed)"
         gaps = f"gaps {one.counts.get('gap', 0)}"
         lost = "" if one.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
         return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
 
 
-#: What makes vLLM report cached tokens.
+#: The flag that makes vLLM report cached tokens.
 USAGE_FLAG = "--enable-prompt-tokens-details"
-#: What an operator can do, by doubt.
+#: What an operator can do about each doubt.
 _HELP = {
     "not connected": f" (nobody publishes there: start vLLM with {FLAG}, and see that its port can"
     " be reached)",
@@ -122,7 +122,7 @@ _HELP = {
 
 
 def kv_statuses(memories: Memories) -> list[KvStatus]:
-    """Every worker of every pool that wants KV events."""
+    """Return the status of every worker in pools that use KV events."""
     return [
         _status(pool, worker, memory)
         for pool, memory in memories.pools()
@@ -131,7 +131,7 @@ def kv_statuses(memories: Memories) -> list[KvStatus]:
 
 
 def remote_statuses(memories: Memories) -> list[KvStatus]:
-    """The same where a controller elsewhere listens: what it says, and how right that was."""
+    """Return the same for pools with a remote controller: its doubts, and its accuracy."""
     return [
         _judged(pool, worker, remote, missing="", streams=[], blocks={})
         for pool, remote in memories.remotes()
@@ -140,7 +140,7 @@ def remote_statuses(memories: Memories) -> list[KvStatus]:
 
 
 def held_by_tier(memory: Memory, worker: Worker) -> dict[str, int]:
-    """Blocks that a worker holds, by tier: `gpu`, `l1`, `l2`."""
+    """Count the blocks that a worker holds, by tier: `gpu`, `l1`, `l2`."""
     blocks: dict[str, int] = {}
     for place in memory.index.places():
         if place.worker.partition("\0")[0] == worker.name:

@@ -1,4 +1,4 @@
-"""What several processes say of themselves, made into what one would say. Pure."""
+"""Merges what several processes report about themselves into one report. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-#: Gauges of which the least counts: what one process cannot reach is not up for all, and the first
-#: of them began first.
+#: Gauges merged by their minimum: what one process cannot reach does not count as up, and the
+#: earliest start time counts.
 _LEAST = frozenset(
     (
         "warmroute_worker_up",
@@ -20,8 +20,8 @@ _LEAST = frozenset(
         "process_start_time_seconds",
     )
 )
-#: Series of which the most counts: what one process has left out is out for some, and all of them
-#: ask one store for its sessions, and what one of them does not hear is missed.
+#: Series merged by their maximum: a worker ejected in one process counts as ejected; all processes
+#: count the sessions of one store; and KV events that one process does not receive count as missed.
 _MOST = frozenset(
     (
         "warmroute_worker_ejected",
@@ -37,19 +37,19 @@ _MOST = frozenset(
         "warmroute_build_info",
     )
 )
-#: Gauges that each process learns for itself, of the same thing.
+#: Gauges merged by their mean: each process learns its own estimate of the same thing.
 _MEAN = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second"))
-#: What only grows: it stays when its process is gone.
+#: Types that only grow: their values are kept when a process ends.
 _GROWING = frozenset(("counter", "histogram"))
 
-#: What each process knows of its own bookings on a worker.
+#: Fields of a worker that count only a process's own bookings, so they are summed.
 _BOOKED = ("in_flight", "kv_tokens_booked")
 
 _Labels = tuple[tuple[str, str], ...]
 
 
 class Family(Struct):
-    """Series of one name, as one process has them."""
+    """All series of one name in one process."""
 
     name: str
     help: str
@@ -58,7 +58,7 @@ class Family(Struct):
 
 
 def families(metrics: Iterable[Metric]) -> list[Family]:
-    """Turn metrics into what can be sent."""
+    """Turn metrics into structs that can be sent to another process."""
     return [
         Family(
             metric.name,
@@ -71,7 +71,7 @@ def families(metrics: Iterable[Metric]) -> list[Family]:
 
 
 def merged(said: Sequence[Sequence[Family]]) -> list[Family]:
-    """Make one set of series of several: sums, but for a few gauges."""
+    """Merge the series of several processes: sums, except for the few named above."""
     order: dict[str, list[Family]] = {}
     for one in said:
         for family in one:
@@ -80,7 +80,7 @@ def merged(said: Sequence[Sequence[Family]]) -> list[Family]:
 
 
 def growing(said: Sequence[Family]) -> list[Family]:
-    """Only what has to be kept when a process is gone, or the sums would fall."""
+    """Return what must be kept when a process ends, so that sums never fall."""
     return [family for family in said if family.type in _GROWING]
 
 
@@ -90,9 +90,9 @@ def text(said: Sequence[Family]) -> bytes:
 
 
 def merged_workers(said: Iterable[bytes]) -> bytes:
-    """Make one list of workers of several, all in JSON: what is booked adds up.
+    """Merge several lists of workers, all in JSON; bookings are summed.
 
-    Where processes differ on whether a worker is there, those count that it is not for.
+    If processes disagree on whether a worker is ready, it counts as not ready.
     """
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in said:
@@ -102,9 +102,9 @@ def merged_workers(said: Iterable[bytes]) -> bytes:
 
 
 def merged_tokenizers(said: Iterable[bytes]) -> bytes:
-    """Make one list of tokenizers of several, all in JSON.
+    """Merge several lists of tokenizers, all in JSON.
 
-    Each process looks for itself. Where they differ, one that does not trust a tokenizer counts.
+    Each process checks them itself. If they disagree, one that does not trust a tokenizer wins.
     """
     found: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for one in said:
@@ -119,7 +119,7 @@ def _merge_worker(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     one = next((worker for worker in same if worker["state"] != "ready"), same[0])
     sums = {key: sum(worker[key] for worker in same) for key in _BOOKED}
     mean = sum(worker["pace_factor"] for worker in same) / len(same)
-    wait = max(worker["wait_seconds"] for worker in same)  # they tell each other
+    wait = max(worker["wait_seconds"] for worker in same)  # each includes the others' bookings
     return {**one, **sums, "wait_seconds": wait, "pace_factor": mean}
 
 
@@ -142,7 +142,7 @@ def _value(name: str, values: Sequence[float]) -> float:
 
 
 class _Registry(Collector):
-    """As much of a registry as is needed to render one."""
+    """The part of a metrics registry that rendering needs."""
 
     def __init__(self, said: Sequence[Family]) -> None:
         self._said = said

@@ -1,4 +1,4 @@
-"""The messages of a request, and the parts of each: what is read of them, and how many at most."""
+"""The messages of a request and their parts: which fields are read, and how many at most."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,25 +11,25 @@ from router.errors import BadRequest
 
 
 class Object(msgspec.Struct, gc=False):
-    """Whatever it holds."""
+    """Any JSON object; its content is not kept."""
 
 
 class Message(msgspec.Struct, gc=False):
-    """What routing and the limits need of a message; of an item of `/v1/responses` too."""
+    """The fields of a message, or of an item in `/v1/responses`, that routing and limits need."""
 
     role: str = ""
     content: str | list[msgspec.Raw] | None = None
-    """Text or parts. What is neither, or more than can be looked at, is one part as it stands."""
+    """Text or parts. Anything else, or a list too long to look at, is kept raw as one part."""
     output: msgspec.Raw = msgspec.Raw()
-    """What a tool returned, in `/v1/responses`."""
+    """The output of a tool, in `/v1/responses`."""
     tool_calls: msgspec.Raw = msgspec.Raw()
     reasoning: msgspec.Raw = msgspec.Raw()
     reasoning_content: msgspec.Raw = msgspec.Raw()
-    """What it thought, and the older name of that."""
+    """The older name of `reasoning`."""
 
 
 class Unread(msgspec.Struct, gc=False):
-    """The same, but nobody has looked at its content."""
+    """A `Message` whose content is not decoded yet."""
 
     role: str = ""
     content: msgspec.Raw = msgspec.Raw()
@@ -39,13 +39,13 @@ class Unread(msgspec.Struct, gc=False):
     reasoning_content: msgspec.Raw = msgspec.Raw()
 
 
-#: Bytes of JSON in which no list can have so many parts that making them takes long: a quarter of
-#: a million of them 15 ms. A text is decoded where it stands, which takes half of looking for its
-#: end and then decoding it.
+#: JSON of up to this many bytes is decoded in one pass: a list in it has a quarter of a million
+#: parts at most, which take 15 ms. Decoding a text in place takes half the time of first finding
+#: its end and decoding it later.
 SAFE = 512 << 10
-#: Elements of a list that are looked at one by one.
+#: Most elements of a list that are looked at one by one.
 MOST_ENTRIES = 16_384
-#: What decoding raises.
+#: The errors that decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _message: Callable[[msgspec.Raw], Message | Unread] = msgspec.json.Decoder(Message).decode
@@ -54,11 +54,11 @@ _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _shapes = msgspec.json.Decoder(list[str | Object]).decode
 _BRACKET = (ord("["),)
-_first: Any = Struct("B").unpack_from  # a third of what a view of it costs
+_first: Any = Struct("B").unpack_from  # a third of the cost of a memoryview
 
 
 def messages(raw: msgspec.Raw) -> list[Message | Unread]:
-    """Read a list of messages or items; none if it is no list. Raises BadRequest."""
+    """Read a list of messages or items; empty if `raw` is not a list. Raises BadRequest."""
     found = entries(raw)
     if found is None:
         if is_list(raw):
@@ -70,11 +70,10 @@ def messages(raw: msgspec.Raw) -> list[Message | Unread]:
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
-    """Return what a list holds; None if it is none, or if that is too much to look at each.
+    """Return the elements of a list; None if `raw` is not a list, or one with too many elements.
 
-    Each takes microseconds, in which nobody is served. So of a long one no more than
-    `MOST_ENTRIES` are looked at, and none where one is neither an object nor a text: no worker
-    takes those.
+    Each element takes microseconds, which block the event loop. So there may be `MOST_ENTRIES` at
+    most, and in a long list each must be an object or a text: no worker accepts others.
     """
     try:
         if len(raw) > 2 * MOST_ENTRIES and len(_shapes(raw)) > MOST_ENTRIES:
@@ -85,12 +84,12 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
 
 
 def is_list(raw: msgspec.Raw) -> bool:
-    """Whether what stands there can be nothing else than a list."""
+    """Whether `raw`, which is valid JSON, is a list."""
     return len(raw) > 0 and _first(raw) == _BRACKET
 
 
 def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
-    """Look at the content of a message."""
+    """Decode the content of a message, as `Message.content` describes it."""
     if not raw:
         return None
     if is_list(raw):

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes. Labels come from the configuration only, never from a request."""
+"""The metrics for Prometheus. Labels come from the configuration only, never from a request."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,11 +27,11 @@ from strategies.loads import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
-#: Shares of a prompt; a prompt that is held whole has its last token computed all the same.
+#: Shares of a prompt; even of a prompt that is held whole, the last token is always computed.
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-#: What a status is counted as; 499 is a client that left.
+#: The class that each status is counted under; 499 is a client that left.
 _CLASSES: Final = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
-#: Classes that each worker has a series of before there was any.
+#: Classes for which each worker has a series from the start.
 _TOLD = ("2xx", "4xx", "499", "5xx")
 
 #: Name, help and labels of every counter.
@@ -78,8 +78,10 @@ class PoolMetrics:
         self.error = Histogram(ERRORS)
 
     def begin(self, workers: Iterable[str]) -> None:
-        """Have the series that rates are made of from the start: Prometheus cannot tell a first 1
-        from one that always was there."""
+        """Create the counters at 0 at the start.
+
+        If a counter first appears as 1, Prometheus cannot see that it has increased.
+        """
         for worker in workers:
             for status in _TOLD:
                 self._counters["requests"].begin(self._pool, worker, status)
@@ -87,34 +89,34 @@ class PoolMetrics:
             self._counters[name].begin(self._pool)
 
     def answered(self, worker: str, status: int) -> None:
-        """An answer was relayed."""
+        """Count an answer that was relayed."""
         self._requests.inc((self._pool, worker, _CLASSES[status]))
 
     def decided(self, reason: str) -> None:
-        """The strategy chose, for this reason."""
+        """Count a decision by its reason."""
         self._decisions.inc((self._pool, reason))
 
     def expected(self, held: int, tokens: int) -> None:
-        """The worker that was chosen is believed to hold so many tokens of a prompt."""
+        """Observe how many of a prompt's tokens the chosen worker is believed to hold."""
         self.matched.observe(held / tokens if tokens else 0.0)
 
     def failed(self, worker: str, kind: str) -> None:
-        """Something went wrong between us and a worker."""
+        """Count a failure between the router and a worker."""
         self._errors.inc((self._pool, worker, kind))
 
     def used(self, prompt_tokens: int, cached: int | None, expected: int) -> None:
-        """A worker reported what it had to compute."""
+        """Count the tokens that a worker reported, and the cached tokens expected."""
         self._prompt.inc((self._pool,), prompt_tokens)
         if cached is not None:
             self._cached.inc((self._pool,), cached)
             self._predicted.inc((self._pool,), expected)
 
     def compared(self, cached: int, expected: int) -> None:
-        """A worker reported so many cached tokens where the decision expected others."""
+        """Observe reported minus expected cached tokens."""
         self.error.observe(cached - expected)
 
     def hit(self, found: Held) -> None:
-        """A worker found tokens of a prompt there, by its word or as was believed."""
+        """Count cached tokens by tier, as the worker reported them or as they were believed."""
         for tier, tokens in found._asdict().items():
             if tokens:
                 self._hits.inc((self._pool, tier), tokens)
@@ -123,11 +125,11 @@ class PoolMetrics:
 class Metrics:
     """All series of one router, in a registry of their own.
 
-    A `Collector` by what it has; as its subclass it could not be compiled.
+    It acts as a `Collector` without subclassing it, because then it could not be compiled.
     """
 
     def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
-        """`cases` tells what is known of tokenizers."""
+        """`cases` returns what is known of tokenizers."""
         self._fleet = fleet
         self._cases = cases
         self._counters = {
@@ -135,7 +137,7 @@ class Metrics:
             for name, (says, labels) in _COUNTERS.items()
         }
         self.aliases = False
-        """Tell some of it again under HyperPod's names."""
+        """Whether to repeat some series under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
         self._admission: Admission | None = None
@@ -147,15 +149,15 @@ class Metrics:
         self.registry.register(self)
 
     def watch(self, admission: Admission, budget: Budget, holding: Holding) -> None:
-        """Read these too, when scraped."""
+        """Include these in every scrape."""
         self._admission, self._budget, self._holding = admission, budget, holding
 
     def remember(self, memories: Memories) -> None:
-        """Read these too, when scraped."""
+        """Include the memories in every scrape."""
         self._memories = memories
 
     def also(self, more: Callable[[], Iterable[Metric]]) -> None:
-        """Tell these too, whenever scraped."""
+        """Include more metrics in every scrape."""
         self._also.append(more)
 
     def pool(self, name: str) -> PoolMetrics:
@@ -166,12 +168,12 @@ class Metrics:
         return found
 
     def forget(self, worker: str) -> None:
-        """That worker has left: its series end."""
+        """End the series of a worker that has left."""
         for counter in self._counters.values():
             counter.forget("worker", worker)
 
     def refused(self, status: int) -> None:
-        """The router itself answered, with this status."""
+        """Count an answer with this status from the router itself."""
         self._counters["refused_requests"].inc((str(status),))
 
     def collect(self) -> Iterator[Metric]:
@@ -257,5 +259,5 @@ class Metrics:
 def _tasks() -> int:
     try:
         return len(asyncio.all_tasks())
-    except RuntimeError:  # read from elsewhere than the loop
+    except RuntimeError:  # called outside the event loop
         return 0

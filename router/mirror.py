@@ -1,7 +1,7 @@
-"""What the other processes of this router have sent, booked here as if it had been sent from here.
+"""Books what the router's other processes send, as if it had been sent from here.
 
-So each decides by what all of them know: a worker is as busy as it is, and holds what any of them
-sent it. Pure: told what happened, it changes loads and tells strategies.
+So each process decides with the knowledge of all: how busy a worker really is, and which prefixes
+any of them sent it. Pure: given the news, it updates loads and tells strategies.
 """
 
 import logging
@@ -18,12 +18,12 @@ from strategies.loads import Loading
 
 log = logging.getLogger("warmroute.processes")
 
-#: What came of a request whose process is gone.
+#: The outcome of a request whose process is gone.
 _UNKNOWN = Outcome(ok=False)
 
 
 class _Theirs(NamedTuple):
-    """One request of another process."""
+    """One request that another process has in flight."""
 
     pool: Pool
     worker: Worker
@@ -33,22 +33,22 @@ class _Theirs(NamedTuple):
 
 
 class Mirror:
-    """No larger than what the others have under way."""
+    """The bookings of other processes: no more than they have in flight."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._open: dict[int, dict[int, _Theirs]] = {}
-        # By the place of the process, then by its number there.
+        # By the place of the process, then by the request's number there.
 
     def __len__(self) -> int:
-        """Requests of others that are under way."""
+        """Number of requests that other processes have in flight."""
         return sum(len(theirs) for theirs in self._open.values())
 
     def take(self, place: int, news: News, now: float) -> None:
-        """The process at `place` tells it.
+        """Apply news from the process at `place`.
 
-        What nobody here knows of is nothing: pools and workers come and go, and not in all
-        processes at once.
+        News about unknown pools, workers or requests is ignored: settings do not change in all
+        processes at the same moment.
         """
         theirs = self._open.setdefault(place, {})
         match news:
@@ -70,12 +70,12 @@ class Mirror:
                 self.gone(place, now)
 
     def gone(self, place: int, now: float) -> None:
-        """The process there has ended: so has all that it had under way."""
+        """End everything that the process at `place` had in flight, because it has ended."""
         for one in self._open.pop(place, {}).values():
             _end(one, _UNKNOWN, now, known=False)
 
     def has(self, place: int) -> bool:
-        """Something of the process there is under way."""
+        """Whether the process at `place` has anything in flight."""
         return bool(self._open.get(place))
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
@@ -106,7 +106,7 @@ class Mirror:
 
 
 def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> None:
-    """Unless it is `known` how it ended, no load learns from when that was."""
+    """Settle and release a booking; if its end is not `known`, nothing is learned from its time."""
     load, pool = one.worker.load, one.pool
     if pool.hears:
         try:

@@ -1,6 +1,6 @@
-"""What the processes of one router tell each other of the requests that they send. Pure.
+"""The messages that a router's processes send each other about their requests. Pure.
 
-Of a prompt no more than its sizes and the keys of its blocks, which are hashes.
+Of a prompt they contain only its sizes and the keys of its blocks, which are hashes.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """A request is being sent to a worker."""
 
     number: int
-    """Of all that this process has sent."""
+    """Number of the request within the process that sends it."""
     at: float
-    """Seconds of the machine's monotonic clock, which all processes read alike."""
+    """Seconds of the machine's monotonic clock, which is the same for all processes."""
     pool: str
     worker: str
     tokens: int
@@ -24,22 +24,23 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     prefill_s: float
     held_tokens: int
     l1: int
-    """Tokens to be loaded from there; so the next."""
+    """Tokens to be loaded from the L1 tier."""
     l2: int
+    """Tokens to be loaded from the L2 tier."""
     unit_tokens: float
     keys: Sequence[int]
-    """Over `strategies.blocks.TEXT_ENDS`; empty where nobody wants them."""
+    """Keys of blocks that end at `strategies.blocks.TEXT_ENDS`; empty if nobody wants them."""
 
 
 class Began(Struct, array_like=True, tag=2, gc=False):
-    """The first byte of its answer is there, and tells that the prompt is computed."""
+    """The first byte of a request's answer has arrived, so its prompt is computed."""
 
     number: int
     at: float
 
 
 class Ended(Struct, array_like=True, tag=3, gc=False):
-    """It is over, well or not."""
+    """A request has ended, successfully or not."""
 
     number: int
     at: float
@@ -50,26 +51,26 @@ class Ended(Struct, array_like=True, tag=3, gc=False):
 
 
 class Anew(Struct, array_like=True, tag=4, gc=False):
-    """Nothing told before counts; what is still open follows."""
+    """Start over: forget everything told before; what is still in flight follows."""
 
     asks: bool
-    """The others are to tell theirs too."""
+    """The receiver is to start over as well."""
 
 
 News = Booked | Began | Ended | Anew
 
 
 class Letter(Struct, array_like=True, gc=False):
-    """Some of it, in the order in which it happened."""
+    """Several pieces of news, in the order in which they happened."""
 
     place: int
-    """Of the process that tells, from 0."""
+    """Place of the sending process, counted from 0."""
     pid: int
-    """Its id: another one may come to its place."""
+    """Its process id, because a restarted process has the same place."""
     news: Sequence[News]
 
 
-#: Bytes of a piece of news, at most, but for the names and keys in it; and of a key.
+#: Most bytes of `Booked` without its names and keys, of any other piece of news, and of a key.
 _LARGE, _SMALL, _KEY = 128, 48, 9
 
 encode = msgspec.msgpack.Encoder().encode
@@ -77,14 +78,14 @@ decode = msgspec.msgpack.Decoder(Letter).decode
 
 
 def size(news: News) -> int:
-    """Bytes that it takes, at most: no name has more than four a letter."""
+    """Return an upper bound of its encoded bytes; a character takes four bytes at most."""
     if isinstance(news, Booked):
         return _LARGE + 4 * (len(news.pool) + len(news.worker)) + _KEY * len(news.keys)
     return _SMALL
 
 
 def letters(place: int, pid: int, news: Sequence[News], most: int) -> list[bytes]:
-    """Write it all, closing a letter when it has `most` bytes."""
+    """Encode all news as letters, starting a new one as soon as one has `most` bytes."""
     written, some, total = [], list[News](), 0
     for one in news:
         some.append(one)

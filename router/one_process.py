@@ -1,4 +1,4 @@
-"""What one process alone can do: refused where several serve, at the start and later."""
+"""Settings that need a single process: refused with several, at the start and on reload."""
 
 from controller.line import binds
 from router.rebuild import CannotBuild
@@ -7,13 +7,13 @@ from strategies import registry
 
 
 def refuse_what_needs_one(settings: Settings) -> None:
-    """Raises CannotBuild."""
+    """Raise CannotBuild if any of the settings needs a single process."""
     _refuse_split_sessions(settings)
     _refuse_engines_that_dial_in(settings)
 
 
 def _refuse_split_sessions(settings: Settings) -> None:
-    """A session that one process knows would be unknown to the next."""
+    """Refuse sessions without Redis: a session in one process would be unknown to the others."""
     if settings.session.redis is not None:
         return
     for pool in settings.all_pools():
@@ -25,7 +25,7 @@ def _refuse_split_sessions(settings: Settings) -> None:
 
 
 def _refuse_engines_that_dial_in(settings: Settings) -> None:
-    """A port can be bound by one process: the others would never hear who dials in there."""
+    """Refuse engines that connect to us: only one process can bind the port they connect to."""
     if settings.controller is not None:
         return
     for pool in settings.all_pools():

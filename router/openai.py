@@ -1,4 +1,4 @@
-"""The inference endpoints we speak, and what we read of a request: as little as possible."""
+"""The inference endpoints, and the few fields of a request that the router reads."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 
 
 class Prompted(StrEnum):
-    """Where a request keeps its prompt, if it has one that a KV cache could hold."""
+    """Where a request has its prompt, if it has one that a KV cache could hold."""
 
     CHAT = "CHAT"
     COMPLETION = "COMPLETION"
@@ -28,17 +28,17 @@ class Prompted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path that is relayed to workers."""
+    """One inference path, relayed to workers."""
 
     path: str
     prompted: Prompted
     answers: bool
-    """Whether the answer is generated token by token, and so takes room in the KV cache."""
+    """Whether the answer is generated token by token, so that it takes up KV cache."""
     form: bool = False
     """The body is a multipart form, not JSON."""
 
 
-#: Everything vLLM serves for inference (vllm/entrypoints), by path.
+#: All of vLLM's inference endpoints (vllm/entrypoints), by path.
 ENDPOINTS = {
     endpoint.path: endpoint
     for endpoint in (
@@ -61,20 +61,22 @@ ENDPOINTS = {
 }
 
 
-#: What a field holds that should be small: of anything else only that it is there. Making Python's
-#: objects of a million of them would take a second, in which nobody is served.
+#: A field that should be a scalar. Of anything else only its presence is kept (`Object`): turning a
+#: million elements into Python objects would block the event loop for a second.
 Small = str | int | float | bool | None | Object
 
 
 class _Fields(msgspec.Struct, kw_only=True):
-    """The fields that routing and the limits need. Only `model` must be of its type: the rest is
-    for the worker to judge."""
+    """The fields that routing and limits need.
+
+    Only `model` must have its type; the worker validates the others.
+    """
 
     model: str | None = None
     stream: Small = None
     cache_salt: Small = None
     prompt_cache_key: Small = None
-    """Prompts of different ones are routed as if they had nothing in common."""
+    """Prompts with different values are routed as if they shared no prefix."""
     n: Small = None
     best_of: Small = None
     max_tokens: Small = None
@@ -88,7 +90,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
     documents: msgspec.Raw = msgspec.Raw()
-    # What else makes prompts of the same words different ones.
+    # Other fields that make the engine see a different prompt for the same messages.
     chat_template: msgspec.Raw = msgspec.Raw()
     chat_template_kwargs: msgspec.Raw = msgspec.Raw()
     mm_processor_kwargs: msgspec.Raw = msgspec.Raw()
@@ -103,16 +105,16 @@ class _Fields(msgspec.Struct, kw_only=True):
 
     @property
     def answer_limit(self) -> int | None:
-        """Tokens the client allows for the answer, if it says."""
+        """Most tokens that the client allows for the answer, if it says."""
         limit = self.max_completion_tokens or self.max_tokens or self.max_output_tokens
         return limit if isinstance(limit, int) and limit > 0 else None
 
 
 class Request(_Fields):
-    """What is read of a request."""
+    """The part of a request that is read."""
 
     messages: Sequence[Message | Unread] = ()
-    """Those that are no messages are empty ones."""
+    """An entry that is not a message is represented by an empty `Message`."""
 
 
 class _Read(Request):
@@ -128,7 +130,7 @@ _SMALL = [
     for field in msgspec.structs.fields(_Fields)
     if field.default is None and field.name != "model"
 ]
-#: A request that is not as expected, and is read with care.
+#: For a request that failed to decode: every field but `model` is kept raw.
 _Odd = msgspec.defstruct(
     "_Odd",
     [
@@ -146,18 +148,20 @@ _decode: Callable[[bytes], Request] = msgspec.json.Decoder(_Read).decode
 _decode_unread: Callable[[bytes], Request] = msgspec.json.Decoder(_Unread).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
-#: Fields of a form; Starlette, which vLLM reads forms with, takes as many.
+#: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
 MOST_FIELDS = 1000
-#: A field that is written otherwise than it is meant: one reader undoes that, another does not. It
-#: is not used any more (RFC 7578 section 4.7).
+#: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
+#: (RFC 7578 section 4.7).
 _ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *\r)", re.IGNORECASE)
-#: Of a form, where they are text.
+#: The form fields that are read; a form holds them as text.
 _FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
 
 
 def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool = True) -> Request:
-    """Read what routing needs from `body`; without `texts`, no contents of messages, unless they
-    are asked for. Raises BadRequest."""
+    """Read what routing needs from `body`. Raises BadRequest.
+
+    Without `texts`, the contents of messages are decoded only if somebody asks for them.
+    """
     if endpoint.form:
         return msgspec.convert(_form(body, content_type), _Read)
     try:
@@ -167,7 +171,7 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
 
 
 def _parse_odd(body: bytes) -> Request:
-    """Find out what is wrong, and whether it is for us to judge."""
+    """Read a body that failed to decode. Raises BadRequest for errors not left to the worker."""
     if not body:
         raise BadRequest("The request body is not valid JSON: it is empty.")
     try:
@@ -190,7 +194,7 @@ def _read_small(raw: msgspec.Raw) -> Small:
 
 
 def _form(body: bytes, content_type: bytes) -> dict[str, str]:
-    """Return the form fields of an upload; of those given twice the last, as vLLM does."""
+    """Return the form fields of an upload; of a repeated field the last one counts, as in vLLM."""
     if content_type.partition(b";")[0].strip().lower() != b"multipart/form-data":
         raise BadRequest("The request body must be a form: `multipart/form-data`.")
     if _ENCODED.search(body):

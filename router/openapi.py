@@ -1,4 +1,4 @@
-"""The description of everything that is served, and the page that shows it to people."""
+"""The OpenAPI description of all paths, and the page at `/docs` that shows it."""
 
 from functools import lru_cache
 from importlib.resources import files
@@ -10,7 +10,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from router.gate import OPEN
 from router.openai import ENDPOINTS
 
-#: Errors of the door itself, which any request may meet.
+#: Errors of the router itself, which any request may get.
 _DOOR = {
     400: "The request cannot be understood, or asks for more than this server allows.",
     405: "The path is served, by another method.",
@@ -23,12 +23,12 @@ _DOOR = {
     501: "A transfer coding other than chunked.",
     503: "Nobody can take the request now; try again.",
 }
-#: Errors that no probe meets.
+#: Errors that the open paths (health probes) never return.
 _BEHIND_KEYS = {
     401: "No key that opens this path, where keys are asked for.",
     404: "There is nothing at this path of this listener.",
 }
-#: Errors that only inference meets, or that mean more there.
+#: Errors that only the inference paths return, or that have another meaning there.
 _INFERENCE = {
     404: "No worker serves that model.",
     429: "Too many requests; try again.",
@@ -51,7 +51,7 @@ _ERROR = {
         }
     },
 }
-#: Where a key may be shown; each of them is enough.
+#: Where a request may carry its key; any one of them is enough.
 _KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
     "X-Api-Key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -65,7 +65,7 @@ _ASSETS = {
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's own schema, the errors, and the inference paths, which FastAPI never sees."""
+    """Return FastAPI's schema plus the errors and the inference paths, which FastAPI never sees."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         components = schema.setdefault("components", {})
@@ -78,7 +78,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
             for operation in methods.values():
                 errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS)
                 operation["responses"] = {**errors, **operation["responses"]}
-                if path not in OPEN:  # `{}`: some routers ask for no key
+                if path not in OPEN:  # `{}`: routers without `auth` need no key
                     operation["security"] = [{}, *({name: []} for name in _KEYS)]
         app.openapi_schema = schema
     return app.openapi_schema
@@ -112,7 +112,7 @@ def _errors(meanings: dict[int, str]) -> dict[str, Any]:
 
 
 def add_docs(app: FastAPI) -> None:
-    """Serve the page and all that it needs from here: nothing is fetched from elsewhere."""
+    """Serve the page and all of its assets from here, so that nothing is fetched from elsewhere."""
 
     @app.get("/docs", include_in_schema=False)
     async def page() -> Response:

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the router itself: its processes, its release, its connections."""
+"""Metrics of the router itself: its processes, its release, its client connections."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,8 +9,10 @@ from router import __version__
 
 
 def process_metrics() -> Iterator[Metric]:
-    """CPU, memory and descriptors of this process, under the names that every client library has
-    for them; nothing where the system has no `/proc`."""
+    """Yield CPU, memory and descriptors of this process, by Prometheus' usual names.
+
+    Nothing if the system has no `/proc`.
+    """
     yield from _SYSTEM.collect()
 
 
@@ -18,7 +20,7 @@ _SYSTEM = ProcessCollector(registry=None)
 
 
 def own_metrics(connections: Callable[[], int]) -> Iterator[Metric]:
-    """What a process that serves tells of itself."""
+    """Yield the metrics of a serving process."""
     release = GaugeMetricFamily(
         "warmroute_build_info", "1, with the release that runs.", labels=("version",)
     )

@@ -1,16 +1,16 @@
-"""Whether a request comes from a web page of somebody else's. Pure.
+"""Detects requests that a browser sends for somebody else's web page. Pure.
 
-A browser sends what any page tells it to, also to addresses that only its own machine can reach;
-and a page whose name is made to lead there reads the answers too (DNS rebinding). But with all that
-could have an effect, it says for which page it asks: `Origin` (fetch.spec.whatwg.org, "origin
-header"). A GET may come without; clients that are no browsers send none.
+A browser sends whatever a page tells it to, even to addresses that only its own machine can reach.
+If the page's name is made to resolve to such an address, the page can read the answers too (DNS
+rebinding). But on every request that could have an effect, the browser names the page in `Origin`
+(fetch.spec.whatwg.org, "origin header"). A GET may lack it; clients other than browsers send none.
 """
 
 import re
 from functools import lru_cache
 from ipaddress import ip_address
 
-#: An installed application has a scheme of its own (`app://`, `tauri://`); no page can take one.
+#: Installed applications have their own schemes (`app://`, `tauri://`), which no web page can use.
 _APPLICATION = re.compile(rb"(?!https?:)[a-z][a-z0-9+.-]*://[^,]*")
 _WEB = re.compile(rb"https?://(?:\[([^\]]+)\]|([^:/]*))(?::[0-9]*)?")
 _NAMED_HOST = re.compile(rb"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
@@ -18,10 +18,10 @@ _NAMED_HOST = re.compile(rb"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
 
 @lru_cache(maxsize=256)
 def is_foreign(origin: bytes, host: bytes) -> bool:
-    """Whether `origin` is neither of this machine nor what this router was asked for by, `host`.
+    """Whether `origin` is neither this machine nor the address in `host`, the request's Host.
 
-    Only an address says that they are the same: a name may have been made to lead here. `null` is
-    whatever a page put into a frame.
+    They match only if both are the same IP address, because any name can be made to resolve to this
+    router. `null`, the origin of a sandboxed frame, is foreign.
     """
     page = _WEB.fullmatch(origin.lower())
     if page is None:

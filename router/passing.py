@@ -1,11 +1,11 @@
-"""Connections that are passed on to another process, so that all of them have equally many.
+"""Passes new connections to other processes, so that all processes have equally many.
 
-The kernel spreads connections by a hash of their addresses, and of a few it may give most to one
-process, which then is busy while another has nothing to do; a client that keeps its connections
-would leave it so for hours. Here whoever accepts a connection and has more than others passes it on
-before anything is read from it (SCM_RIGHTS, unix(7)); Envoy calls this an exact balance.
+The kernel spreads connections by a hash of their addresses. With few connections, it may give most
+of them to one process, which is then busy while another idles, for hours if clients keep their
+connections. So a process that accepts a connection and has more than others passes it on before it
+reads anything from it (SCM_RIGHTS, unix(7)); Envoy calls this exact balance.
 
-With TLS nothing is passed: the handshake has begun where the connection was accepted.
+With TLS nothing is passed: the handshake begins in the process that accepts.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from router.protocol import House
 from router.shared_client import Shared
 from router.shares import Shares, cells
 
-#: What is sent along with a descriptor, which cannot travel alone.
+#: The byte sent along with a descriptor, which cannot be sent alone.
 _NOTE = b"."
 
 
 class Posts(Struct, frozen=True):
-    """The descriptors by which a process takes part. They keep their numbers in it."""
+    """The descriptors a process needs to take part; it inherits them under the same numbers."""
 
     memory: int
     inbox: int
-    """Others pass connections to this."""
+    """Connections from other processes arrive here."""
     outboxes: tuple[int, ...]
-    """One for each process, this one too."""
+    """One for each process, including this one."""
 
     @property
     def count(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return len(self.outboxes)
 
     @property
@@ -46,7 +46,7 @@ class Posts(Struct, frozen=True):
 
 
 class Commons:
-    """What the processes have in common, kept by the one that minds them."""
+    """The memory and sockets that all processes share, kept by the parent process."""
 
     def __init__(self, count: int) -> None:
         with tempfile.TemporaryFile() as file:
@@ -63,12 +63,12 @@ class Commons:
             self.shut(place)
 
     def posts(self, place: int) -> Posts:
-        """Return the descriptors for the process at a place, from 0."""
+        """Return the descriptors for the process at `place`, counted from 0."""
         outboxes = tuple(out.fileno() for out, _ in self._pairs)
         return Posts(self._memory, self._pairs[place][1].fileno(), outboxes)
 
     def shut(self, place: int) -> None:
-        """The process at a place is not there, or hangs: nobody is to pass it anything."""
+        """Stop the others from passing connections to a process that is absent or hangs."""
         Shares(self._cells, place, self._count).shut()
 
     def close(self) -> None:
@@ -81,10 +81,10 @@ class Commons:
 
 
 class Passing:
-    """What one process does with connections: keeps them, passes them on, takes them over."""
+    """One process's side: it keeps connections, passes them on, and takes them over."""
 
     def __init__(self, posts: Posts, place: int) -> None:
-        """`place` is from 0."""
+        """`place` is counted from 0."""
         self._memory = mmap(posts.memory, cells(posts.count))
         self.shares = Shares(self._memory, place, posts.count)
         self._inbox = socket.socket(fileno=posts.inbox)
@@ -94,31 +94,32 @@ class Passing:
     def begin(
         self, house: House, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], asyncio.Protocol]:
-        """Take what others pass on from now on; return what serves who connects here."""
+        """Start to take over connections; return the factory for those accepted here."""
         self._taking = Taking(self, self._inbox, house, loop)
         self.shares.begin()
         return lambda: Shared(house, loop, self, passable=True)
 
     def passes(self, descriptor: int) -> bool:
-        """Pass a connection on if another process has fewer; tell whether it has gone."""
+        """Pass a connection on if another process has fewer; return whether it was passed."""
         to = self.shares.freest()
         if to is None:
             return False
-        self.shares.passed(to)  # first: whoever takes it must not count it before
+        self.shares.passed(to)  # before it is sent: the receiver must not count it earlier
         try:
             socket.send_fds(self._outboxes[to], [_NOTE], [descriptor])
-        except OSError:  # nobody takes them there: so it stays
+        except OSError:  # the other process does not take it, so it stays here
             self.shares.passed(to, -1)
             return False
         return True
 
     def again(self) -> None:
-        """Take what others pass on again, having been shut by who minds us; not after the end."""
+        """Take connections again after the parent process had shut this one; no effect after
+        `end`."""
         if self._taking is not None:
             self.shares.begin()
 
     async def end(self) -> None:
-        """Take none any more, but those that are on their way."""
+        """Stop taking connections, except for those already on their way."""
         self.shares.shut()
         taking, self._taking = self._taking, None
         if taking is not None:
@@ -133,7 +134,7 @@ class Passing:
 
 
 class Taking:
-    """Takes over what others pass on."""
+    """Takes over connections that other processes pass on."""
 
     def __init__(
         self,
@@ -164,11 +165,11 @@ class Taking:
         try:
             connection.setblocking(False)
             await self._loop.connect_accepted_socket(lambda: client, connection)
-        except OSError:  # gone before it was taken over
+        except OSError:  # the client left before it was taken over
             connection.close()
 
     async def end(self) -> None:
-        """Take those that are on their way, and no other."""
+        """Take over the connections already on their way, then no more."""
         self._take()
         self._loop.remove_reader(self._inbox.fileno())
         await asyncio.gather(*self._tasks)

@@ -1,6 +1,6 @@
-"""Where one process serves, and after it the next: one that ends untold is started again.
+"""Keeps one serving process running: if it ends unexpectedly, another one takes its place.
 
-One that hangs is ended, but given time first: it may only be slow.
+A process that hangs is killed, but only after a while, because it may just be slow.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from router.merge import Family, growing, merged
 
 log = logging.getLogger("warmroute.processes")
 
-#: Seconds until an ended process is started again, doubled each time that one does not last.
+#: Seconds until an ended process is restarted, doubled each time that it ends early again.
 FIRST_S, LONGEST_S = 0.1, 30.0
-#: Seconds after which a process has lasted.
+#: A process that ran for this many seconds did not end early.
 LASTED_S = 60.0
-#: Seconds in which a process must say what it has counted.
+#: Seconds a process has to answer for its metrics or workers.
 PATIENCE_S = 1.0
-#: Finds its modules where this process found them, and nowhere else.
+#: Starts the child with this process's module path, and nothing else on it.
 _RUN = "import sys; sys.path = sys.argv[2:]; from router.child import main; main(int(sys.argv[1]))"
 
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
 
 
 def _nothing(*_: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the event."""
 
 
 class Place:
-    """One of several processes, kept alive."""
+    """One of several processes, kept running."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Place:
         silent: Callable[[], None] = _nothing,
         patience: Patience = USUAL,
     ) -> None:
-        """`order` is asked at every start; `answer` is given to what the process asks.
+        """`order` is called at every start; `answer` handles what the process asks.
 
-        It inherits `descriptors`; `gone` is called with its id when one has ended, `silent` when it
-        does not answer, for which it is given `patience`.
+        The process inherits `descriptors`. `gone` is called with its pid when it has ended, and
+        `silent` when it stops answering; `patience` says how long it may do that.
         """
         self.ready = asyncio.Event()
-        """One has begun to serve."""
+        """Set once a process has begun to serve."""
         self._order = order
         self._answer = answer
         self._descriptors = tuple(descriptors)
@@ -68,20 +68,20 @@ class Place:
         self._process: Process | None = None
         self._channel: Channel | None = None
         self.lost = 0
-        """How many have ended by themselves, or were killed as they hung."""
+        """Processes that ended by themselves, or were killed because they hung."""
         self._gone: list[Family] = []
-        """What those that have ended had counted."""
+        """The counters of processes that have ended."""
         self._counted: list[Family] = []
-        """What the one that runs had counted when it was asked last."""
+        """The counters of the running process, as last reported."""
 
     async def run(self) -> bool:
-        """Keep one running until told to stop; return whether the last one ended well."""
+        """Keep a process running until told to stop; return whether the last one ended well."""
         loop, failures = asyncio.get_running_loop(), 0
         while not self._told.is_set():
             started = loop.time()
             try:
                 code = await self._one()
-            except OSError as error:  # for want of memory or descriptors, which may come back
+            except OSError as error:  # lack of memory or descriptors, which may pass
                 log.error("no process could be started: %s", error)
                 code = 1
             if self._told.is_set() or not self.ready.is_set():
@@ -98,7 +98,7 @@ class Place:
         return True
 
     async def _one(self) -> int:
-        """Start a process and see it to its end; return its exit code."""
+        """Start a process and wait for its end; return its exit code."""
         ours, theirs = socket.socketpair()
         with theirs:
             end = theirs.fileno()
@@ -106,7 +106,7 @@ class Place:
                 *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
                 stdin=DEVNULL,
                 pass_fds=(end, *self._descriptors),
-                start_new_session=True,  # Ctrl-C is for us, who tell the others
+                start_new_session=True,  # Ctrl-C reaches only the parent, which tells the others
             )
         channel = self._channel = await Channel.open(ours, self._hear)
         channel.tell("begin", msgspec.msgpack.encode(self._order()))
@@ -134,7 +134,7 @@ class Place:
         return b""
 
     def _watch(self) -> None:
-        """See from now on whether it answers; one that ends has its own deadlines."""
+        """Watch that the process answers; not during shutdown, which has its own deadlines."""
         if self._channel is not None and not self._told.is_set():
             watching = watch(self._channel, self._patience, self._changed)
             self._watching = asyncio.create_task(watching)
@@ -162,45 +162,45 @@ class Place:
                 self.kill()
 
     def stop(self, *, now: bool = False) -> None:
-        """Let it end in order, or at once; no other one follows."""
+        """End the process in order, or at once if `now`; it is not restarted."""
         self._told.set()
         self._unwatch()
         if self._channel is not None:
             self._channel.tell("now" if now else "stop")
 
     def tell(self, what: str, body: bytes) -> None:
-        """Tell the one that runs, if there is one."""
+        """Send a message to the running process, if there is one."""
         if self._channel is not None:
             self._channel.tell(what, body)
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def change(self, settings: bytes) -> None:
-        """Give it other settings. Raises Refusal; one that is not there gets them at its start."""
+        """Send other settings. Raises Refusal; an absent process gets them when it starts."""
         if self._channel is not None:
             with suppress(Lost):
                 await self._channel.ask("settings", settings)
 
     async def metrics(self) -> list[Family]:
-        """Tell what all processes here have counted, and how the one that runs is."""
+        """Return the metrics of the running process plus the counters of its predecessors."""
         channel = self._channel
         said = await self._ask("metrics")
         now = self._counted
-        if said is not None and channel is self._channel:  # else it is among the gone by now
+        if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
             now = _decode(said)
             self._counted = growing(now)
         return merged([self._gone, now])
 
     async def workers(self) -> bytes | None:
-        """Tell how the one that runs sees the workers."""
+        """Return the workers as the running process sees them; None without an answer."""
         return await self._ask("workers")
 
     async def tokenizers(self) -> bytes | None:
-        """Tell what the one that runs knows of tokenizers."""
+        """Return what the running process knows of tokenizers; None without an answer."""
         return await self._ask("tokenizers")
 
     async def _ask(self, what: str) -> bytes | None:

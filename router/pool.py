@@ -18,21 +18,21 @@ from strategies.pace import Curve
 
 log = logging.getLogger("warmroute.fleet")
 
-#: Counts choices, of all pools: a worker may move from one to another.
+#: Numbers the choices of all pools together, because a worker may move from one pool to another.
 _turns = count(1)
 
 
 class Telling(Protocol):
-    """Tells the other processes of this router what is sent."""
+    """Tells the router's other processes about requests that this one sends."""
 
     def booked(self, pool: "Pool", prompt: Prompt, choice: Candidate, now: float) -> int:
-        """It is being sent; return the number by which to tell what comes of it."""
+        """Tell that a request is being sent; return its number for the calls below."""
 
     def began(self, number: int, now: float) -> None:
-        """Its prompt is computed."""
+        """Tell that its prompt is computed."""
 
     def ended(self, number: int, outcome: Outcome, now: float) -> None:
-        """It is over; once for each that was booked."""
+        """Tell that it has ended; called exactly once for each booking."""
 
 
 Consult = Callable[[Prompt, Sequence[str]], Awaitable[None]]
@@ -48,21 +48,21 @@ class Pool:
         self.models = tuple(models)
         self.strategy = strategy
         self.sessions: Sessions | None = None
-        """Those of its clients, if its strategy keeps them."""
+        """The sessions of its clients, if its strategy keeps any."""
         self.curve = Curve()
-        """What its workers' speeds have in common."""
+        """The part of pace that all its workers share."""
         self._staff(workers)
         self.chooser: Strategy = getattr(strategy, "over", strategy)
-        """The strategy that compares workers: the one below, where sessions stand over another."""
+        """The strategy that compares workers: for `session`, the one that it wraps."""
         self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
         self.reads_load: bool = getattr(self.chooser, "reads_load", True)
-        """Its strategy looks at what is booked."""
+        """Whether its strategy looks at bookings."""
         self.hears: bool = getattr(self.chooser, "hears_others", False)
-        """Its strategy wants to know what other processes send."""
+        """Whether its strategy wants to know what other processes send."""
         self.tells: Telling | None = None
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
-        """Asks about a prompt, elsewhere, before it is decided on."""
+        """Asks a remote controller or a shared store about a prompt before the decision."""
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 
@@ -71,13 +71,13 @@ class Pool:
         for worker in workers:
             worker.pace.follow(self.curve)
         self.taking = tuple(worker for worker in workers if not worker.draining)
-        """Those that get new requests."""
+        """Workers that get new requests: those not draining."""
         self.named = {worker.name: worker for worker in workers}
         self.stateful = any(worker.stateful for worker in workers)
-        """Its workers keep sessions themselves."""
+        """Whether any of its workers keeps sessions itself."""
 
     def change(self, models: Sequence[str], workers: Sequence[Worker]) -> None:
-        """Other workers from the next request on; the strategy forgets those who left."""
+        """Use other workers from the next request on; the strategy forgets those that left."""
         left = set(self.workers).difference(workers)
         self.models = tuple(models)
         self._staff(workers)
@@ -86,7 +86,7 @@ class Pool:
         self.eject(self._ejection)
 
     def eject(self, settings: Ejection) -> None:
-        """When and how long a worker is left out from now on."""
+        """Use other settings for the ejection of workers from now on."""
         self._ejection = settings
         self.breakers.change(settings, self.workers)
 
@@ -94,7 +94,7 @@ class Pool:
         log.warning("pool %s: %s", self.name, news)
 
     def follow(self, before: "Pool") -> None:
-        """Take the place of a pool that chose otherwise; what was learned stays."""
+        """Take over what the pool that this one replaces has learned."""
         self.prompts.bytes_per_token = before.prompts.bytes_per_token
         self.prompts.answer_tokens = before.prompts.answer_tokens
         self.curve = before.curve
@@ -102,16 +102,16 @@ class Pool:
             worker.pace.follow(self.curve)
 
     def forget(self, worker: Worker) -> None:
-        """It left, or was most likely restarted: the strategy is told."""
+        """Tell the strategy that a worker left, or most likely was restarted."""
         try:
             self.strategy.forget(worker.name)
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
 
     def eligible(self, model: str, *, in_session: bool = False) -> list[Worker]:
-        """Return who may answer for `model` now. Raises UnknownModel, NoWorker.
+        """Return the workers that may answer for `model` now. Raises UnknownModel, NoWorker.
 
-        Nobody, but only if `in_session`, where all that could are being drained: they keep the
+        If all of them are draining, return an empty list for `in_session`: they still serve the
         sessions that they have.
         """
         ready = [w for w in self.taking if w.ready and model in w.models]
@@ -119,22 +119,22 @@ class Pool:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
         if in_session and self.sessions and any(self.serves(w, model) for w in self.workers):
             return []
-        # A worker that was never heard of may serve it: the client should try again.
+        # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
         raise UnknownModel(model)
 
     @staticmethod
     def serves(worker: Worker, model: str) -> bool:
-        """Whether it is there and has the model; any will do where none is named."""
+        """Whether a worker is ready and has `model`; an empty name fits every worker."""
         return worker.ready and (not model or model in worker.models)
 
     def book(
         self, prompt: Prompt, choice: Candidate, now: float, *, elsewhere: bool = False
     ) -> Booking:
-        """Charge `prompt` to the chosen worker; its load releases the booking.
+        """Charge `prompt` to the chosen worker; release the booking with `worker.load.release`.
 
-        `elsewhere`: another process of the router sends it.
+        `elsewhere`: it is sent by another process of the router.
         """
         worker = choice.worker
         load = worker.load

@@ -1,4 +1,4 @@
-"""What Prometheus is told of every pool and its workers, read from the fleet when it asks."""
+"""Metrics of every pool and its workers, read from the fleet at each scrape."""
 
 import logging
 from collections import Counter as Tally
@@ -17,7 +17,7 @@ log = logging.getLogger("warmroute.metrics")
 
 
 def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
-    """How workers are, what is booked on them, and what strategies keep."""
+    """Yield the state of workers, their bookings, and the sizes that strategies report."""
     labels = ("pool", "worker")
     up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
     flying = GaugeMetricFamily(
@@ -40,7 +40,7 @@ def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
         "How often a worker was left out, by the kind of its last failure.",
         labels=(*labels, "kind"),
     )
-    sizes: dict[str, GaugeMetricFamily] = {}  # one family a name, whatever the pools
+    sizes: dict[str, GaugeMetricFamily] = {}  # one family per name, shared by all pools
     for pool in pools:
         for worker in pool.workers:
             where = (pool.name, worker.name)
@@ -62,7 +62,7 @@ def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
 
 
 def prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
-    """What prompts are keyed by."""
+    """Yield what prompts are keyed by: tokens or text."""
     keyed = CounterMetricFamily(
         "warmroute_prompts", "Prompts by what they are keyed by.", labels=("pool", "keyed")
     )
@@ -88,7 +88,7 @@ def prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
 
 
 def tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]:
-    """Whether workers make the tokens that we do."""
+    """Yield whether workers make the same tokens as the router."""
     found: dict[str, Tally[agreement.State]] = {pool.name: Tally() for pool in pools}
     for case in cases:
         found.setdefault(case.pool, Tally()).update(case.counts())
@@ -104,9 +104,9 @@ def tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]
 
 
 def _sizes(pool: Pool) -> Mapping[str, float]:
-    """What the strategy tells of itself; a fault of its must not hide everything else."""
+    """Return the strategy's own gauges; an error in them must not hide all other metrics."""
     try:
-        told: Mapping[str, Any] = pool.strategy.gauges()  # of a plug-in: perhaps no floats
+        told: Mapping[str, Any] = pool.strategy.gauges()  # a plug-in's may not be floats
         return {name: float(value) for name, value in told.items()}
     except Exception:
         log.exception("pool %s: its strategy raised an error", pool.name)

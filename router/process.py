@@ -1,4 +1,4 @@
-"""What one process asks of its system: descriptors, and memory that is not given back at once."""
+"""Process-wide resources: file descriptors, garbage collection, and how memory is kept."""
 
 import ctypes
 import gc
@@ -7,20 +7,20 @@ import resource
 
 log = logging.getLogger("warmroute.processes")
 
-#: Containers made until the young are looked at; Python's own 700 is reached by a few requests.
+#: Allocations until the youngest generation is collected; a few requests reach Python's own 700.
 YOUNG = 20_000
-#: glibc's mallopt: what is kept at the top of the heap, and from what size on memory is mapped.
+#: glibc's mallopt: bytes kept at the top of the heap, and the size from which memory is mapped.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT, MAPPED = 32 << 20, 32 << 20
-#: Descriptors besides those of connections.
+#: Descriptors needed besides those of connections.
 OTHERS = 64
 
 
 def raise_descriptors(connections: int) -> None:
-    """Ask for as many descriptors as may be had, and say so if they are too few.
+    """Raise the descriptor limit as far as allowed, and warn if that is too few.
 
-    Every connection of a client may need another one to a worker. For want of a descriptor a
-    connection is not accepted, and its client hears nothing at all.
+    Every client connection may need another one to a worker. Without a descriptor, a connection is
+    not accepted, and its client gets no answer at all.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -36,13 +36,13 @@ def raise_descriptors(connections: int) -> None:
 
 
 def settle() -> None:
-    """Set aside what is alive now, and keep memory for the next request. Called once, serving.
+    """Tune garbage collection and malloc for serving. Called once, when serving begins.
 
-    A full collection walks everything that is alive, some hundred thousand objects of the
-    settings' and FastAPI's making, and stops the loop for tens of milliseconds; they live as long
-    as the process, so they are set aside. The young are looked at less often, since requests
-    leave hardly any cycles. And what a long prompt took is not given back to the system before
-    the next one comes: mapping and clearing its pages anew costs more than reading it.
+    A full collection walks all live objects, some hundred thousand from settings and FastAPI, and
+    blocks the loop for tens of milliseconds. They live as long as the process, so they are frozen.
+    The young generation is collected less often, because requests leave hardly any cycles. And the
+    memory of a long prompt is not returned to the system before the next one comes: mapping and
+    clearing its pages again costs more than reading the prompt.
     """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
-"""Several processes on one port: the kernel spreads connections, and one process minds the others.
+"""Several serving processes on one port, and the parent process that supervises them.
 
-The one that minds them serves nobody. It reads the settings, passes on what signals mean, starts
-a process again that ends by itself or hangs, and adds up what all of them have counted: whichever
-process is scraped asks it.
+The kernel spreads connections over the processes. The parent serves no requests. It reads the
+settings, passes on signals, restarts a process that ends unexpectedly or hangs, and adds up all
+metrics: whichever process is scraped asks the parent.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from router.wires import Wiring
 
 log = logging.getLogger("warmroute.processes")
 
-#: Seconds beyond their own deadlines that processes have to end.
+#: Seconds that processes have to end beyond their own shutdown deadlines.
 GRACE_S = 10.0
 
 
 class Processes:
-    """Serves by `count` processes."""
+    """Serves with `count` processes."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Processes:
         admin: Address | None,
         patience: Patience = USUAL,
     ) -> None:
-        """The addresses are kept for us, with a port each; `patience` is for those that hang."""
+        """The addresses are reserved, each with a port; `patience` is for processes that hang."""
         self._settings = settings
         self._listen, self._admin = listen, admin
         self._told = False
         self._also: list[Callable[[], Iterable[Metric]]] = [process_metrics, self._lost]
-        # What is encrypted cannot be passed on: its handshake has begun where it was accepted.
+        # TLS connections cannot be passed on: the handshake begins in the process that accepts.
         self._commons = None if settings.tls else Commons(count)
         self._wiring = Wiring(count)
         self._places = [
@@ -67,7 +67,7 @@ class Processes:
         ]
 
     async def run(self, started: Callable[[], None]) -> int:
-        """Serve until told to stop; return the exit code. `started` is called when all do."""
+        """Serve until told to stop; return the exit code. `started` is called once all serve."""
         runs = [asyncio.create_task(place.run()) for place in self._places]
         try:
             if await self._all_ready(runs):
@@ -85,11 +85,11 @@ class Processes:
         return 0 if all(ended) else 1
 
     def also(self, more: Callable[[], Iterable[Metric]]) -> None:
-        """Tell these too, whenever scraped."""
+        """Include these metrics in every scrape."""
         self._also.append(more)
 
     def stop(self) -> None:
-        """Begin the orderly end; told again, end at once."""
+        """Begin the orderly shutdown; called again, end at once."""
         now, self._told = self._told, True
         for place in self._places:
             place.stop(now=now)
@@ -98,7 +98,7 @@ class Processes:
         asyncio.get_running_loop().call_later(grace, self._kill)
 
     async def change(self, settings: Settings) -> None:
-        """Give all processes other settings. Raises CannotBuild; then nothing has changed."""
+        """Apply other settings in all processes. Raises CannotBuild; then nothing has changed."""
         refuse_what_needs_one(settings)
         before, self._settings = self._settings, settings
         sealed = seal(settings)
@@ -115,10 +115,10 @@ class Processes:
             logs.set_up(settings.logs)
 
     async def _all_ready(self, runs: Sequence[asyncio.Task[bool]]) -> bool:
-        """Wait until all serve; False if one has ended before."""
+        """Wait until all processes serve; False if one ends before that."""
         ready = asyncio.create_task(self._ready())
         await asyncio.wait({ready, *runs}, return_when=asyncio.FIRST_COMPLETED)
-        return not ready.cancel()  # which it is too late for
+        return not ready.cancel()  # cancel() is False if `ready` is done
 
     async def _ready(self) -> bool:
         for place in self._places:
@@ -146,7 +146,7 @@ class Processes:
             self._commons.shut(number - 1)
 
     async def _answer(self, what: str, _: bytes) -> bytes:
-        """Say what all processes say together."""
+        """Answer a process that asks for something merged from all processes. Raises Refusal."""
         if what == "metrics":
             said = await asyncio.gather(*(place.metrics() for place in self._places))
             own = families(metric for more in self._also for metric in more())

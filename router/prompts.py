@@ -1,8 +1,8 @@
-"""A request's prompt → its length and its chained block keys.
+"""Computes a prompt's length in tokens and its chained block keys.
 
-Where the model's tokenizer and chat template are known (`identity/`), keys are taken over the very
-tokens that the engine will see. Else they are taken over the prompt's canonical bytes, and how many
-bytes make a token is learned from the `usage` that workers report.
+If the model's tokenizer and chat template are known (`identity/`), keys are made from the exact
+tokens that the engine will see. Otherwise they are made from the prompt's canonical bytes, and the
+number of bytes per token is learned from the `usage` that workers report.
 """
 
 from collections import Counter
@@ -21,101 +21,102 @@ from router.openai import Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
 from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
-#: Bytes a token until usage was seen; English text with a large vocabulary.
+#: Bytes per token until usage was seen; as for English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
-#: Weight of one answer's usage in what is learned, once there were many.
+#: Weight of one answer's usage in the learned averages, once there were many answers.
 LEARNING: Final = 0.05
-#: Prompts of fewer tokens teach nothing: their chat template would weigh too much.
+#: Prompts of fewer tokens are not learned from: the chat template is too large a part of them.
 SHORTEST: Final = 64
-#: Tokens of an answer until some were seen; and the most that are expected. A client's limit is an
-#: upper bound, seldom reached: what is expected is what answers have been like.
+#: Expected tokens of an answer until some were seen, and the most ever expected. The expectation is
+#: an average of past answers, because a client's limit is an upper bound that is seldom reached.
 ANSWER_TOKENS: Final = 256
 LONGEST_ANSWER: Final = 8192
-#: Bytes a token id takes.
+#: Bytes of a token id.
 ID_BYTES = 4
-#: Tokens of a part that is not text, an image say; it may be anything from 64 to some thousands.
+#: Assumed tokens of a part that is not text, such as an image: in truth 64 to some thousands.
 PART_TOKENS = 768
-#: Why a prompt was keyed by its text though its model's tokens are known: a metric's label.
+#: Metric label: the prompt was keyed by its text because its model's tokenizer is not known.
 UNKNOWN_MODEL = "tokenizer not known"
 
 
 class Known(NamedTuple):
-    """What is known of a model."""
+    """A model whose prompts the router can tokenize itself."""
 
     identity: str
-    """The same for all names of one model, another one for each of its adapters."""
+    """The same for all names of one model, but different for each of its adapters."""
     exact: Exact
     forward: bool = False
-    """Its workers may be sent the ids along with a chat."""
+    """Its workers may be sent the token ids along with a chat."""
     media: bool = False
-    """Of a chat with images its tokens are known up to the first of them."""
+    """In a chat with images, the tokens before the first image are known."""
     left_out: bool | None = False
-    """Tools of which none may be chosen are not in its prompts; None: that is not known."""
+    """Whether tools are left out of the prompt if none may be chosen; None: not known."""
 
 
 class Asked(NamedTuple):
-    """A model whose tokens are asked of its workers, for every prompt."""
+    """A model whose workers are asked for the tokens of every prompt."""
 
     identity: str
     ids: Callable[[Endpoint, bytes], Awaitable[bytes]]
-    """Of a request's body, 32 bits each, lowest byte first. Raises Unlike."""
+    """Returns the token ids of a request's body, 32-bit little-endian. Raises Unlike."""
 
 
 class Along(NamedTuple):
-    """A prompt's ids that may be sent along, as long as its model's tokens are made this way."""
+    """Token ids to send along with a chat, valid while `exact` still makes its model's tokens."""
 
     listed: bytes
-    """As a list in JSON."""
+    """The ids as a JSON list."""
     model: str
     exact: Exact
-    """What made them."""
+    """What made the ids."""
 
 
 class Made:
-    """A prompt, and what else came of making it."""
+    """A prompt, and what else resulted from making it."""
 
     __slots__ = ("along", "prompt", "reason")
 
     def __init__(self, prompt: Prompt, reason: str = "", along: Along | None = None) -> None:
         self.prompt = prompt
         self.reason = reason
-        """Why it is not keyed by tokens; empty if it is."""
+        """Why it is not keyed by tokens; empty if it is keyed by them."""
         self.along = along
 
 
 class Prompts:
-    """Makes prompts, and learns how long they are. One for each pool.
+    """Makes the prompts of one pool, and learns the lengths of prompts and answers.
 
-    Without `keyed` nobody looks at keys, and prompts are only measured.
+    If not `keyed`, nobody looks at keys, so prompts are only measured.
     """
 
     def __init__(self, *, keyed: bool = True) -> None:
         self.keyed = keyed
         self.sizes: Callable[[], Sequence[int]] | None = None
-        """Tokens of the even blocks that somebody wants prompts to be cut into. Any thread's."""
+        """Returns the sizes, in tokens, of the even blocks that prompts are also cut into; None: no
+        even blocks are needed. Called from any thread."""
         self.keeps_ids = False
-        """Somebody wants the ids themselves too."""
+        """Whether prompts also carry their token ids."""
         self.known: dict[str, Known] = {}
-        """By the model's name. Replaced as a whole by whoever finds out; may be read by threads."""
+        """By model name. Always replaced as a whole, because threads read it."""
         self.asked: dict[str, Asked] = {}
-        """The same for models that are asked for; no model is in both."""
+        """The same for models whose workers are asked for tokens; no model is in both."""
         self.asking = 0
-        """Prompts whose tokens are being asked for."""
+        """Prompts whose tokens are being asked for right now."""
         self.bytes_per_token = BYTES_PER_TOKEN
         self.by_reason: Counter[str] = Counter()
-        """Prompts made, by why they are not keyed by tokens; by an empty word if they are."""
+        """Prompts made, by the reason why they are not keyed by tokens; "" for those that are."""
         self.miscounted = 0
-        """Prompts of which a worker reported another number of tokens than was computed."""
+        """Prompts for which a worker reported a different number of tokens than was computed."""
         self.answer_tokens = float(ANSWER_TOKENS)
-        """Tokens of an answer, smoothed."""
+        """Average tokens of an answer, smoothed."""
         self._seen = self._answered = 0
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
-        """Turn a request into what a strategy may know of it."""
+        """Turn a request into the prompt that strategies see."""
         return self.made(endpoint, request, body).prompt
 
     def made(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
-        """The same, with all that came of it."""
+        """Make a prompt, and return whatever else resulted."""
         if not self.keyed:
             return Made(self._measured(endpoint, request))
         made = self.make(endpoint, request, body)
@@ -123,7 +124,7 @@ class Prompts:
         return made
 
     def make(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
-        """The same without counting. May run in any thread."""
+        """Like `made`, without counting. May run in any thread."""
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
@@ -137,7 +138,7 @@ class Prompts:
         return Made(self._by_text(endpoint, request, known), reason)
 
     async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
-        """The same with tokens that are asked for."""
+        """Make a prompt from tokens that a worker is asked for."""
         made = await self.ask_uncounted(endpoint, request, body, asked)
         self.by_reason[made.reason] += 1
         return made
@@ -145,7 +146,7 @@ class Prompts:
     async def ask_uncounted(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
     ) -> Made:
-        """The same without counting."""
+        """Like `ask`, without counting."""
         try:
             ids = await asked.ids(endpoint, body)
             return Made(self._of_ids(endpoint, request, asked.identity, ids))
@@ -153,16 +154,16 @@ class Prompts:
             return Made(self._by_text(endpoint, request, None), unlike.reason)
 
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
-        """Key a prompt by its text, for a reason."""
+        """Make a prompt keyed by its text, and count it under `reason`."""
         self.by_reason[reason] += 1
         return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
 
     def count(self, reason: str) -> None:
-        """Count a prompt that was made elsewhere."""
+        """Count a prompt that `make` returned; `make` itself counts nothing."""
         self.by_reason[reason] += 1
 
     def holds(self, along: Along) -> bool:
-        """Whether ids may still be sent: a model's tokens may be others after a wait."""
+        """Whether the ids may still be sent: how the model is tokenized can change meanwhile."""
         known = self.known.get(along.model)
         return known is not None and known.forward and known.exact is along.exact
 
@@ -175,18 +176,20 @@ class Prompts:
         return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
 
     def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
-        """Keys end where the first image begins: what is after it is another one's in the engine,
-        by a hash of its own."""
+        """Make a prompt whose keys end before the first image.
+
+        In the engine, the blocks after that depend on a hash of the image.
+        """
         head = known.exact.head(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, head.ids)
         tokens = head.tokens + PART_TOKENS * head.media
         return replace(prompt, tokens=tokens, counted=False)
 
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
-        # Not of the endpoint: the engine keeps the same blocks for a chat and for its plain text.
+        # The endpoint is no part of the key: a chat and the same text as a completion share blocks.
         salt = _salt(request)
         keys = chain(root_key("tokens", identity, salt, *_named(request)), ids)
-        keeps = self.keeps_ids and not identity.partition("\0")[2]  # an adapter's are named apart
+        keeps = self.keeps_ids and not identity.partition("\0")[2]  # not for adapters
         return Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
@@ -202,7 +205,7 @@ class Prompts:
         )
 
     def _even(self, identity: str, salt: str, ids: bytes) -> dict[int, list[int]]:
-        """Keys of even blocks: engines name them by tokens, the adapter's name and the salt."""
+        """Return keys of even blocks, made from what engines use: tokens, adapter name and salt."""
         assert self.sizes is not None  # noqa: S101 - the caller has looked
         root = even_root(identity.partition("\0")[2], salt)
         return {size: even_chain(root, ids, size) for size in self.sizes()}
@@ -237,7 +240,7 @@ class Prompts:
         )
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
-        """Correct bytes a token from the length that a worker reported for `prompt`."""
+        """Correct the bytes per token by the length that a worker reported for `prompt`."""
         if prompt.counted and reported_tokens != prompt.tokens:
             self.miscounted += 1
         if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
@@ -248,13 +251,13 @@ class Prompts:
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
     def learn_answer(self, tokens: int) -> None:
-        """A worker reported so long an answer."""
+        """Learn from the length of an answer that a worker reported."""
         self._answered += 1
         weight = max(LEARNING, 1 / (self._answered + 1))
         self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
 
     def _answer(self, endpoint: Endpoint, request: Request) -> int:
-        """Tokens that the answer is expected to take in the KV cache."""
+        """Return how many tokens the answer is expected to take in the KV cache."""
         if not endpoint.answers:
             return 0
         expected = max(1, int(self.answer_tokens))
@@ -262,7 +265,7 @@ class Prompts:
 
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
-    """Whether the request may hold several prompts, of which a worker reports the sum."""
+    """Whether the request may hold several prompts, whose lengths a worker reports as one sum."""
     raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
     return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
 
@@ -272,7 +275,9 @@ def _salt(request: Request) -> str:
 
 
 def _named(request: Request) -> tuple[str, ...]:
-    """What the client keeps its routing apart by. Engines do not look at it, so it is no part of
-    the blocks that they tell of."""
+    """Return the client's `prompt_cache_key`, which separates prompts in routing.
+
+    Engines ignore it, so it is no part of the even blocks, whose keys match KV events.
+    """
     named = request.prompt_cache_key
     return ("prompt_cache_key", named) if isinstance(named, str) and named else ()

@@ -1,11 +1,11 @@
-"""One connection of a client: requests in, answers out, and every way it can go wrong.
+"""One client connection: requests in, answers out, and every way this can go wrong.
 
-Here are the deadlines, the order of answers, back pressure, and what a client that leaves means:
-the exchange it left is cancelled at once, wherever it is.
+This module handles deadlines, the order of answers, back pressure and disconnects: when a client
+disconnects, its exchange is cancelled at once, at whatever step it is.
 
-A request is given to the door only when all of it is there, so a slow or broken one costs no
-task. After anything that is not HTTP the connection is closed: nobody can say where the next
-request would begin. As in nginx, a client that closes its sending side has left.
+A request is handed on only when all of it has arrived, so a slow or broken one costs no task.
+After anything that is not valid HTTP the connection is closed, because the start of the next
+request cannot be found. As in nginx, a client that closes its sending side counts as gone.
 """
 
 import asyncio
@@ -22,53 +22,53 @@ from router.sagemaker.paths import PING
 from router.untaken import untaken
 
 NEVER: Final = float("inf")
-#: Seconds a client may go on sending after a refusal: closing at once would destroy our answer
-#: (RFC 9112 section 9.6).
+#: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
+#: once could destroy what we sent (RFC 9112 section 9.6).
 LINGER_S = 2.0
-#: Bytes for a slow client that are kept here; its worker waits while there are more.
+#: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
-#: Stands for a head that could not be read.
+#: Placeholder for a head that could not be read.
 UNREAD = Head()
-#: Connections beyond `clients.connections` whose heads are read: a full house is not a dead one,
-#: and whoever probes must not take it for one.
+#: Connections beyond `clients.connections` that are still read, so that health probes get an
+#: answer: a full server must not look like a dead one.
 RESERVE = 64
 PROBES = frozenset(("/health", "/health/live", "/health/ready", PING))
 CROWDED = "This server has as many connections as it allows."
-#: Requests sent before the first one was answered, and bytes of their bodies that are read ahead.
+#: Most pipelined requests, and bytes of their bodies that are read ahead.
 PIPELINED, AHEAD = 256, 1 << 20
-#: Requests of a client that are refused before others have their turn: nobody works on these, so
-#: nothing else would end them.
+#: Refusals in a row on one connection before the event loop gets to run. A refusal runs no task,
+#: so nothing else would interrupt a long series of them.
 AT_ONCE: Final = 16
-#: Chunks of a body in one read, beyond which others have their turn before the next: each takes
-#: longer to read than its bytes.
+#: Body chunks in one read above which the event loop gets to run before the next read: parsing a
+#: small chunk costs more than its bytes would.
 CHUNKS_AT_ONCE: Final = 4096
 
 
 class House(Protocol):
-    """What is behind the connections."""
+    """The server that owns the connections."""
 
     clients: "set[Client]"
 
     @property
     def bounds(self) -> Bounds:
-        """What one client may take."""
+        """The limits for each client."""
 
     @property
     def stopping(self) -> bool:
-        """Every connection is closed after its answer."""
+        """Whether every connection is to be closed after its answer."""
 
     def admit(self, exchange: Exchange) -> int:
-        """Judge a request by its head; return the longest body it may have. Raises DoorError."""
+        """Check a request's head; return the longest body it may have. Raises DoorError."""
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Answer a request that is there as a whole."""
+        """Answer a request that has arrived completely."""
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
-        """A request was refused, or its client left, before anybody served it."""
+        """Record a request that was refused, or whose client left, before it was served."""
 
 
 class Client(asyncio.Protocol):
-    """One connection."""
+    """One client connection."""
 
     def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
         self._house = house
@@ -77,37 +77,37 @@ class Client(asyncio.Protocol):
         self._reader = Reader(self, house.bounds)
         self._transport: asyncio.Transport | None = None
         self.stopping = house.stopping
-        """Answers say that the connection will be closed."""
+        """Answers announce that the connection will be closed."""
         self._ending = False
-        """It is, after the answer that is being given."""
+        """Close after the current answer."""
         self.deadline = NEVER
         self._answering: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._refusal: DoorError | None = None
         self._deaf = False
-        """What else the client sends means nothing."""
+        """Ignore whatever else the client sends."""
         self._closing = False
         self._crowded = False
-        """One of those beyond the bound: only probes are answered."""
+        """Over the connection limit: only health probes are answered."""
         self._source: Source | None = None
         self._refused = 0
-        """So many in this turn of the loop."""
+        """Refusals in this iteration of the event loop."""
         self._full = False
-        """The client does not take what is sent."""
+        """The write buffer is full: the client reads too slowly."""
         self._unsent = 0
-        """Bytes that it had not taken when it last took some."""
+        """Bytes not yet taken by the client when it last made progress."""
         self._late = NEVER
-        """When a client that takes nothing of what is left for it has left."""
+        """While closing: when a client that takes none of the remaining bytes counts as gone."""
 
     def follow(self, bounds: Bounds) -> None:
-        """Other bounds from now on; a deadline that is set stays."""
+        """Use other bounds from now on; a deadline that is already set stays."""
         self._bounds = bounds
         self._reader.follow(bounds)
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected; it is expected to say something soon."""
+        """Start the deadline for the first head of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
         self.deadline = self._loop.time() + self._bounds.header_s
@@ -118,7 +118,7 @@ class Client(asyncio.Protocol):
         self._crowded = over > 0
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Read bytes of one or more requests."""
         if self._deaf:
             return
         reader = self._reader
@@ -139,7 +139,7 @@ class Client(asyncio.Protocol):
             self.deadline = self._loop.time() + self._patience()
 
     def _rest(self) -> None:
-        """Read on in the next turn of the loop."""
+        """Pause reading until the next iteration of the event loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
@@ -150,15 +150,15 @@ class Client(asyncio.Protocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A client that will say no more has left, whether it takes what was sent or not."""
+        """Treat a client that closed its sending side as gone, even if it still reads."""
         if self._answering is not None or self._waiting:
-            self.abort()  # to close, the transport would wait until all of that is taken
+            self.abort()  # close() would first wait until the client has taken every byte
         elif not self._closing:
             self.close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """It is gone: whatever is being done for it ends now."""
+        """End everything that is being done for this client."""
         self.deadline = NEVER
         self._house.clients.discard(self)
         self._deaf = self._closing = True
@@ -176,7 +176,7 @@ class Client(asyncio.Protocol):
         self._reader.close()
 
     def pause_writing(self) -> None:
-        """The client is slower than the worker."""
+        """Stop reading from the worker: the client is slower."""
         self._full = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         self.deadline = self._loop.time() + self._bounds.write_s
@@ -184,7 +184,7 @@ class Client(asyncio.Protocol):
             self._source.pause()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Go on: the client has caught up."""
         self._full = False
         idle = self._answering is None
         if not self._closing:
@@ -194,10 +194,10 @@ class Client(asyncio.Protocol):
         elif idle and not self._closing:
             self._next()
 
-    # What the reader calls.
+    # Called by the reader.
 
     def admit(self, exchange: Exchange) -> int:
-        """A head is complete: return the longest body it may have. Raises DoorError."""
+        """Check a complete head; return the longest body it may have. Raises DoorError."""
         if self._crowded:
             exchange.keep = False
             if exchange.path not in PROBES:
@@ -205,7 +205,7 @@ class Client(asyncio.Protocol):
         return self._house.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
-        """A request is complete: serve it, after those before it. Raises DoorError."""
+        """Serve a complete request, after those before it. Raises DoorError."""
         if self._answering is None and not self._full and self._refused < AT_ONCE:
             if self._begin(exchange):
                 self._next()
@@ -217,14 +217,14 @@ class Client(asyncio.Protocol):
             raise BadRequest("Too many requests were sent before the first was answered.")
 
     def _far_ahead(self) -> bool:
-        """Enough waits. Not the first one: only who reads notices that a client leaves."""
+        """Whether to pause reading; never for one waiting request: only reads see disconnects."""
         bodies = sum(len(exchange.body) for exchange in self._waiting)
         return len(self._waiting) > PIPELINED // 2 or (len(self._waiting) > 1 and bodies > AHEAD)
 
     # Answering, in order.
 
     def _begin(self, exchange: Exchange) -> bool:
-        """Answer it, now or later; True if it is the next one's turn already."""
+        """Start to answer a request; True if that is done already and the next can begin."""
         self._answering = exchange
         self.deadline = NEVER
         if exchange.refusal is None:
@@ -238,26 +238,26 @@ class Client(asyncio.Protocol):
         return not (self._closing or self._full)
 
     def _others_had_their_turn(self) -> None:
-        """Go on with what waits for that alone."""
+        """Go on with requests that waited only because of AT_ONCE."""
         self._refused = 0
         if self._answering is None and self._waiting and not self._full:
             self._next()
 
     def _continue(self) -> None:
-        """Tell a client that waits for it to send the body (RFC 9110 section 10.1.1)."""
+        """Send 100 Continue if the client expects it (RFC 9110 section 10.1.1)."""
         if self._reader.expects:
             self._reader.expects = False
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until the client takes them."""
+        """Send bytes, or buffer them until the client takes them."""
         if self._transport is not None and not self._closing:
             self._transport.write(data)
 
     def finished(self, exchange: Exchange) -> None:
-        """An answer is complete; what waited is next.
+        """Start the next waiting request after a complete answer.
 
-        After a refusal, it is for whoever began with it: to go on here would go ever deeper.
+        After a refusal the caller of `_begin` does that: here it would recurse.
         """
         self._answering = self._source = None
         if self._closing:
@@ -268,7 +268,7 @@ class Client(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        """Begin with what waited, once the client takes what it was answered before."""
+        """Begin with the waiting requests; without any, wait for more or refuse and close."""
         while self._waiting and self._refused < AT_ONCE:
             answered = self._begin(self._waiting.popleft())
             if not self._waiting and self._transport is not None:
@@ -284,20 +284,20 @@ class Client(asyncio.Protocol):
             self.deadline = self._loop.time() + self._patience()
 
     def _patience(self) -> float:
-        """Seconds that the client may take for what it does now."""
+        """Seconds the client may take for its current step: head, body or idling."""
         if self._reader.in_head:
             return self._bounds.header_s
         reading = self._reader.current is not None
         return self._bounds.body_s if reading else self._bounds.keepalive_s
 
     def feed_from(self, source: Source | None) -> None:
-        """Let `source` be paused while the client is slow."""
+        """Set the source that is paused while the client is slow."""
         self._source = source
         if source is not None and self._full:
             source.pause()
 
     def _refuse(self, error: DoorError) -> None:
-        """Answer what was not understood, after the answers that are owed; then close."""
+        """Answer with an error once all earlier requests are answered; then close."""
         self._deaf = True
         self._refusal = parted(error)
         if self._answering is not None or self._waiting or self._closing:
@@ -313,8 +313,8 @@ class Client(asyncio.Protocol):
     def close(self, *, answered: bool = False) -> None:
         """Close once everything is sent.
 
-        Where it was `answered` just now, or refused, a client that still sends is listened to for a
-        while: with something unread, our answer might be lost (RFC 9112 section 9.6).
+        If an answer (`answered`) or a refusal was just sent, first read on for a while: closing
+        with unread data could destroy that answer (RFC 9112 section 9.6).
         """
         self._deaf = self._closing = True
         self._waiting.clear()  # they were never begun, and the client can tell
@@ -328,13 +328,13 @@ class Client(asyncio.Protocol):
         self._unsent = untaken(transport)
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
-        else:  # TLS passes over what the client still sends, until it closes
+        else:  # asyncio's TLS discards what the client still sends, until it closes
             transport.close()
 
     def cut(self, *, framed: bool) -> None:
-        """Close after what has been sent; the answer has no end, and the client can tell.
+        """Close without completing the answer, such that the client can tell.
 
-        Where nothing but the end of the connection tells the end, it is reset instead.
+        If not `framed`, only the connection's end marks the end of the answer: reset it instead.
         """
         self._answering = self._source = None
         self._refusal = None
@@ -351,7 +351,7 @@ class Client(asyncio.Protocol):
             self.close()
 
     def abandon(self) -> None:
-        """Wait no longer for the answer: whoever works on it is cancelled, and may say so."""
+        """Stop waiting for the answer: cancel its task, which may still tell the client so."""
         if self._answering is not None and self._answering.task is not None:
             self._answering.task.cancel()
         elif self.busy and not self._closing:
@@ -365,14 +365,14 @@ class Client(asyncio.Protocol):
             self._transport.abort()
 
     def expire(self, now: float) -> None:
-        """The deadline has passed."""
+        """Act on a deadline that has passed."""
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
         if self._closing:
             self._part(transport, now)
         elif self._full:
             unsent = transport.get_write_buffer_size()
-            if unsent < self._unsent:  # it takes something, if slowly
+            if unsent < self._unsent:  # slow, but it makes progress
                 self._unsent = unsent
                 self.deadline = now + self._bounds.write_s
             else:
@@ -383,17 +383,17 @@ class Client(asyncio.Protocol):
             self.close()  # idle
 
     def _part(self, transport: asyncio.Transport, now: float) -> None:
-        """Everything is said: close when the client has taken it, and when it takes no more."""
+        """Abort once the client has taken everything, or has stopped taking anything."""
         before, self._unsent = self._unsent, untaken(transport)
         if self._unsent < before:
             self._late = now + self._bounds.write_s
-        if before == 0 or now >= self._late:  # a farewell may be left, which nobody has to take
+        if before == 0 or now >= self._late:  # a TLS close_notify may remain unread; that is fine
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._late)
 
     @property
     def busy(self) -> bool:
-        """A request is being read or answered."""
+        """Whether a request is being read or answered."""
         reader = self._reader
         return self._answering is not None or reader.current is not None or reader.in_head

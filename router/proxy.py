@@ -2,8 +2,8 @@
 
     parse → prompt → wait → rank → ask (`failover.py`)
 
-A client that leaves cancels the task that serves it, wherever that is: the connection to the worker
-is closed on the way out, and the worker stops.
+A client that disconnects cancels the task that serves it, at whatever step that is. As the task
+unwinds, it closes the connection to the worker, which makes the worker stop.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Waits
 
-#: What SageMaker's clients call `prompt_cache_key`.
+#: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 STOPPING = "The router is being stopped."
 
 
 class Proxy:
-    """Serves every inference endpoint."""
+    """Serves requests to all inference endpoints."""
 
     def __init__(self, fleet: Fleet, metrics: Metrics, settings: Settings) -> None:
         self._fleet = fleet
@@ -58,7 +58,7 @@ class Proxy:
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
-        """Other settings, for the requests to come."""
+        """Apply other settings to requests from now on."""
         self._limits = Limits(settings.limits)
         self._salts = Salts(settings)
         self._budget.change(settings.limits.retries)
@@ -80,21 +80,21 @@ class Proxy:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
         except CutShort:
-            exchange.cut()  # unless it was told in the stream
+            exchange.cut()  # no effect if an error event has ended the stream
         except asyncio.CancelledError:
             if not exchange.left:
                 self._stopped(endpoint, exchange)
             elif not exchange.asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
-        except Exception:  # noqa: BLE001 - a fault of ours: say so in the client's own shape
+        except Exception:  # noqa: BLE001 - our own bug: answer with the endpoint's error format
             log.exception("internal error, id=%s", exchange.identity.decode())
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
             self._admission.in_flight -= 1
-            exchange.cut()  # unless it has ended
+            exchange.cut()  # no effect if it has ended
 
     async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Serve it; a session that was to begin with it has not if there is no answer."""
+        """Serve a request; if it fails, undo the session that it would have opened."""
         failure: BaseException | None = None
         try:
             await self._serve(endpoint, exchange)
@@ -106,13 +106,14 @@ class Proxy:
             await exchange.undo()
             raise failure
         finally:
-            failure = None  # its traceback leads to this frame, and so to itself
+            failure = None  # breaks the reference cycle: traceback, this frame, exception
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._read(endpoint, exchange)
-        if plea.visit is not None:  # before a comment could promise an answer
+        if plea.visit is not None:  # before a comment starts the answer, with status 200
             await plea.visit.look(plea.pool, plea.workers)
-        told_first = plea.visit is not None and plea.visit.begins  # its id is, in the header
+        # A new session's id goes into a response header, which a comment would send too early.
+        told_first = plea.visit is not None and plea.visit.begins
         if self._comment is not None and plea.prompt.stream and not told_first:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
@@ -128,7 +129,7 @@ class Proxy:
         until, called, held = 0.0, None, False
         while True:
             pool = plea.pool
-            if pool is called:  # those who still stand there come after it
+            if pool is called:  # it has had its turn: those still in this queue come after it
                 waits = not self._admission.room(workers)
             else:
                 waits = self._admission.must_wait(pool, model, workers)
@@ -153,7 +154,7 @@ class Proxy:
                 return
 
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
-        """The same for a session, which waits for its own worker if it must stay there."""
+        """Do the same for a session's request; one that must stay waits for its own worker."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
         until, called = 0.0, ("", "")
         while True:
@@ -165,7 +166,7 @@ class Proxy:
             if not wanted:
                 raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
             line = (pool.name, only)
-            if line == called:  # those who still stand there come after it
+            if line == called:  # it has had its turn: those still in this queue come after it
                 waits = not self._admission.room(wanted)
             else:
                 waits = self._admission.must_wait(pool, model, wanted, only)
@@ -187,9 +188,9 @@ class Proxy:
     async def _ask_bound(
         self, plea: Plea, visit: Visit, home: Worker | None, workers: Sequence[Worker]
     ) -> bool:
-        """Decide and ask; False if others have bound the session elsewhere: nothing was sent."""
+        """Decide and ask; False if the session was meanwhile bound elsewhere (nothing was sent)."""
         if home is not None and home not in workers:
-            workers = [home, *workers]  # it is being drained, or left out
+            workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(plea.prompt, bound=visit.bound)
         decision = visit.named(self._among(plea.pool, bound, workers), workers)
         job = self._decided(plea, bound, decision)
@@ -205,7 +206,7 @@ class Proxy:
         return True
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
-        """As the fleet is by now; read again if the settings have changed meanwhile."""
+        """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""
         pool, _, workers = self._fleet.route(plea.prompt.model)
         if pool is plea.pool and _holds(plea):
             return plea, workers
@@ -213,7 +214,7 @@ class Proxy:
         return plea, plea.workers
 
     async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
-        """Understand what is asked for, and who could answer."""
+        """Parse the request, make its prompt, and find the workers that could answer."""
         started, body = monotonic(), exchange.body
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
@@ -227,7 +228,7 @@ class Proxy:
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
             made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
-            pool, _, workers = self._fleet.route(request.model, in_session=True)  # as it is by now
+            pool, _, workers = self._fleet.route(request.model, in_session=True)  # may have changed
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = self._fleet.route(request.model, in_session=True)
@@ -235,7 +236,7 @@ class Proxy:
         if visit is not None:
             exchange.part = visit
         else:
-            workers = workers or pool.eligible(request.model)  # nobody: it is told so
+            workers = workers or pool.eligible(request.model)  # without any, this raises
         return Plea(
             endpoint,
             exchange,
@@ -249,32 +250,32 @@ class Proxy:
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
-        """Rank those with room, for one that is held; None without any."""
+        """Rank the workers with room, for a held request; None if none has room."""
         able = self._admission.room(workers)
         return self._rank(pool, prompt, able, monotonic()) if able else None
 
     def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
-        """Rank those with room; all of them if a reserved place was just taken by another."""
+        """Rank the workers with room, or all if another request just took the reserved place."""
         able = self._admission.room(workers) or workers
         return self._rank(pool, prompt, able, monotonic())
 
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
     ) -> tuple[Decision, Waits]:
-        """What would be decided on it if it came now, and what it would wait for first."""
+        """Return what would be decided if the prompt came now, and what it would wait for first."""
         decision = self._among(pool, prompt, workers)
         if self._admission.must_wait(pool, prompt.model, workers):
             return decision, "place"
         return decision, "held" if self._holding.takes(decision) else ""
 
     def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
-        """Read a request as one that came with the key of that name. Raises BadRequest."""
+        """Give `request` the salt it would have with the named API key. Raises BadRequest."""
         self._salts.give(endpoint, request, self._salts.meant(key, asker))
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
-        if plea.visit is None:  # else it may change until a worker has taken it on
+        if plea.visit is None:  # a session's decision may change until a worker has accepted it
             metrics.decided(decision.reason)
         if pool.prompts.keyed:
             metrics.expected(decision.candidates[0].held_tokens, prompt.tokens)
@@ -282,35 +283,36 @@ class Proxy:
         return Job(plea, prompt, decision, metrics)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
-        """Rank them; those that said they are full come last."""
+        """Rank `workers`; those that recently refused requests come last."""
         rests = self._admission.rests
-        # A session's worker is not passed over for being full: it holds what others would compute.
+        # A session's worker is not put last for being full: only it holds the session's prefix.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
         if len(awake) == len(workers):
             return pool.strategy.rank(prompt, workers, now)
-        # (What was ranked last tells how busy the fleet is: not those that rest.)
+        # The strategy reads from its latest ranking how busy the fleet is, so rank the resting
+        # workers first.
         others = [worker for worker in workers if worker not in awake]
         last = pool.strategy.rank(prompt, others, now)
         decision = pool.strategy.rank(prompt, awake, now)
         return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     def freed_elsewhere(self) -> None:
-        """Another process of the router tells that a prefill or an answer has ended."""
+        """Reconsider held requests: in another router process, a prefill or an answer has ended."""
         self._holding.freed_elsewhere()
 
     def close(self) -> None:
-        """Begin no more prompts."""
+        """Start no more tokenizing."""
         self._tokenizing.close()
 
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """The server will wait no longer for this answer."""
+        """Answer a request whose task the stopping server has cancelled."""
         if not exchange.started or exchange.commented:
             error = NoWorker(STOPPING)
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
 
     def refused(self, exchange: Exchange | None, status: int, reason: str) -> None:
-        """Count, and log, what is answered without a worker's help."""
+        """Count and log an answer that came from the router itself."""
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
             log.info(
@@ -324,12 +326,12 @@ class Proxy:
 
 
 def _holds(plea: Plea) -> bool:
-    """Its tokens are still those of its model."""
+    """Whether its tokens are still made the way its model's tokens are."""
     return plea.along is None or plea.pool.prompts.holds(plea.along)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
-    """Tell the client, as long as there is a way to."""
+    """Send `error` to the client, if the state of the answer still allows it."""
     if exchange.commented:
         code = error.code or str(error.status)
         event = error_event(endpoint, error.message, code, error.type)

@@ -1,10 +1,10 @@
-"""Requests that wait for a worker with room: bounded, fair, and never longer than they may.
+"""The queue of requests that wait for a worker with room: bounded, fair, and with deadlines.
 
-A line is what one tenant has waiting for one pool: first come, first served. A pool's lines are
-served in turn, so a tenant with a thousand requests delays another's first by one, not by a
-thousand. The bound holds for all lines together; when it is reached, the longest line gives up
-its newest ticket to one that is shorter by more than the newcomer, so neither a tenant nor a pool
-that is stuck can shut the others out.
+A line holds the tickets of one tenant for one pool: first come, first served. A pool's lines take
+turns, so a tenant with a thousand requests delays another tenant's first one by one request, not by
+a thousand. One bound holds for all lines together. When it is reached, a newcomer displaces the
+newest ticket of the longest line, provided that its own line stays shorter than that one; so
+neither a tenant nor a stuck pool can lock the others out.
 
 Every ticket leaves in exactly one way: served by `next`, taken back with `leave`, displaced by
 another, or handed out by `expired`.
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 W = TypeVar("W")
 
-#: Deadlines of tickets that have left are kept until they come up, or are this many.
+#: The heap may keep this many deadlines of tickets that have left before it is rebuilt.
 _SLACK = 64
 
 
@@ -36,25 +36,26 @@ class Ticket(Generic[W]):
         displaced: "Ticket[W] | None",
     ) -> None:
         self.waiter = waiter
-        """Whatever the caller wants back with it."""
+        """Whatever the caller wants to get back with the ticket."""
         self.pool = pool
         self.tenant = tenant
         self.entered = entered
         self.deadline = deadline
         self.waiting = True
         self.displaced = displaced
-        """Who had to leave for it, and is to be told so: look at once, it is not kept for long."""
+        """The ticket that this one displaced. The caller of `enter` must tell its waiter at once:
+        the reference is dropped when this ticket leaves."""
 
 
 class Queue(Generic[W]):
-    """Tickets in fair order. Every time is the caller's clock, in seconds."""
+    """Tickets in fair order. All times are in seconds of the caller's clock."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.refused = 0
-        """Tickets that found no room, or lost it to another."""
-        # Of each pool, of each tenant, oldest first. An OrderedDict gives up its first, its last
-        # or any other item at once.
+        """Tickets that found no room or were displaced."""
+        # pool -> tenant -> tickets, oldest first. An OrderedDict removes its first, its last or any
+        # other item in constant time.
         self._pools: dict[Hashable, OrderedDict[str, OrderedDict[Ticket[W], None]]] = {}
         self._waiting = 0
         self._late: list[Ticket[W]] = []
@@ -66,7 +67,7 @@ class Queue(Generic[W]):
     ) -> Ticket[W] | None:
         """Wait for `pool` until `deadline`; None if there is no room.
 
-        There is none either for those that `expired` was not asked for: they are not answered.
+        Expired tickets that `expired` has not handed out yet still take up room.
         """
         self._expire(now)
         displaced = None
@@ -84,12 +85,12 @@ class Queue(Generic[W]):
         return ticket
 
     def leave(self, ticket: Ticket[W]) -> None:
-        """Its client has gone. Doing it twice, or after it was served, changes nothing."""
+        """Take back a ticket whose client has gone; no effect if it has already left."""
         if ticket.waiting:
             self._remove(ticket)
 
     def next(self, now: float, pool: Hashable = "") -> Ticket[W] | None:
-        """Serve the next of those waiting for `pool`; None if nobody is."""
+        """Serve the next ticket that waits for `pool`; None if there is none."""
         self._expire(now)
         lines = self._pools.get(pool)
         if not lines:
@@ -101,13 +102,13 @@ class Queue(Generic[W]):
         return ticket
 
     def expired(self, now: float) -> list[Ticket[W]]:
-        """Hand out, once, those whose deadline has come."""
+        """Return the tickets whose deadline has passed, each of them once."""
         self._expire(now)
         late, self._late = self._late, []
         return late
 
     def holds(self, pool: Hashable) -> bool:
-        """Whether somebody waits for `pool`."""
+        """Whether any ticket waits for `pool`."""
         return pool in self._pools
 
     # For timers and metrics.
@@ -116,22 +117,22 @@ class Queue(Generic[W]):
         return self._waiting
 
     def oldest_wait(self, now: float) -> float:
-        """Seconds that the one who came first has waited; 0 if nobody waits."""
+        """Seconds that the oldest ticket has waited; 0 if none waits."""
         return max((now - next(iter(line)).entered for line in self._lines()), default=0.0)
 
     @property
     def deadline(self) -> float | None:
-        """When `expired` should be asked next."""
+        """When `expired` should be called next."""
         self._forget_those_who_left()
         return self._deadlines[0][0] if self._deadlines else None
 
-    # Inside.
+    # Internal.
 
     def _lines(self) -> Iterator[OrderedDict[Ticket[W], None]]:
         return (line for lines in self._pools.values() for line in lines.values())
 
     def _to_displace(self, pool: Hashable, tenant: str) -> Ticket[W] | None:
-        """Find the newest of the longest line, if the newcomer's stays shorter than that one."""
+        """Return the newest ticket of the longest line, if the newcomer's line stays shorter."""
         longest = max(self._lines(), key=len, default=None)
         lines = self._pools.get(pool)
         own = lines.get(tenant) if lines else None
@@ -140,9 +141,9 @@ class Queue(Generic[W]):
         return next(reversed(longest))
 
     def _remove(self, ticket: Ticket[W]) -> None:
-        """Take it out of its line, and out of sight lines and pools that are empty."""
+        """Take a ticket out of its line; drop lines and pools that become empty."""
         ticket.waiting = False
-        ticket.displaced = None  # or who was displaced would be kept by who is, and so on
+        ticket.displaced = None  # otherwise displaced tickets would form an ever longer chain
         self._waiting -= 1
         lines = self._pools[ticket.pool]
         line = lines[ticket.tenant]

@@ -1,8 +1,7 @@
-"""From the bytes of one connection to requests: what is read, and how much of it at most.
+"""Turns the bytes of one connection into requests, within bounds.
 
-httptools (llhttp) parses. Whatever could be understood in two ways, or is larger than allowed,
-is refused by raising; nobody can say where the next request would begin, so nothing is read
-after that.
+httptools (llhttp) parses. Whatever two parsers could read differently, or is larger than allowed,
+raises an error. Nothing is read after that, because the start of the next request is not known.
 """
 
 from dataclasses import dataclass
@@ -23,16 +22,17 @@ from router.exchange import Exchange, Line
 from router.guard import Head, check
 from router.recall import Recall
 
-#: Bytes around a chunk: its size in hexadecimal and two line ends.
+#: Bytes allowed for the framing of a chunk: its size in hexadecimal and two line ends.
 CHUNK = 12
-#: Pieces of a body that are kept as they came: of a piece of one byte Python makes 40 and more.
+#: Pieces of a body that are kept apart before they are joined: each costs Python some 40 bytes more
+#: than its content.
 PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one client may take, in seconds and bytes."""
+    """The limits for each client, in seconds and bytes."""
 
     header_s: float = 10.0
     body_s: float = 30.0
@@ -48,14 +48,14 @@ class Owner(Line, Protocol):
     """The connection that is read from."""
 
     def admit(self, exchange: Exchange) -> int:
-        """A head is complete: return the longest body it may have. Raises DoorError."""
+        """Check a complete head; return the longest body it may have. Raises DoorError."""
 
     def received(self, exchange: Exchange) -> None:
-        """A request is complete. Raises DoorError."""
+        """Take a complete request. Raises DoorError."""
 
 
 class Reader:
-    """Reads requests, one after the other."""
+    """Reads the requests of one connection, one after the other."""
 
     __deletable__ = ("_owner",)  # mypyc: see `close`
 
@@ -97,25 +97,26 @@ class Reader:
         self.current: Exchange | None = None
         """The request whose body is being read."""
         self.in_head = False
-        """A request has begun, and its head is not complete."""
+        """A request has begun, but its head is not complete."""
         self.expects = False
-        """The client waits for a word before it sends the body."""
+        """The client waits for `100 Continue` before it sends the body."""
         self.last = False
-        """No other request follows on this connection, whatever follows."""
+        """The last request of this connection was read; whatever follows is ignored."""
         self.progress = 0
-        """Grows with every request, head and piece of a body."""
+        """Counts every start of a request, complete head and piece of a body."""
         self.pieces = 0
-        """Chunks in what was read last."""
+        """Body chunks in the last read."""
         self._bodiless = b""
-        """How the body is framed that is still to be read after a wish to upgrade."""
+        """The framing header of a body that is still to be read after an `Upgrade` request."""
         self._read = self._head_bytes = 0
         self._first = self._behind = False
-        """The next request begins with what is read; others came before it in the same read."""
+        """`_first`: a new request starts at the first byte of this read. `_behind`: the current
+        one started later in its read, after others."""
         self._recall: Recall[Head] = Recall()
         self._whole: Head | None = None
-        """The head that was read last, if it may come again."""
+        """The head that was read last, if it may be remembered to recognise the next one."""
         self._missing = 0
-        """Bytes of a body whose head was recognised."""
+        """Bytes still missing of a body whose head was recognised."""
         self._begin()
 
     def _begin(self) -> None:
@@ -129,7 +130,7 @@ class Reader:
         self._received = self._read
 
     def feed(self, data: bytes) -> None:
-        """Read on. Raises DoorError."""
+        """Read the next bytes. Raises DoorError."""
         self.pieces = 0
         if self._missing:
             data = self._more(data)
@@ -144,7 +145,7 @@ class Reader:
             self._parse(data, between=between)
 
     def _parse(self, data: bytes, *, between: bool) -> None:
-        """Have llhttp read on; `between` requests, if the last one was whole."""
+        """Let llhttp read the next bytes; `between`: they begin with a new request."""
         self._read = size = len(data)
         self._received += size
         self._head_bytes = self._head_bytes + size if self.in_head else size
@@ -161,7 +162,7 @@ class Reader:
             if not self.last:
                 raise BadRequest(f"This is not a valid HTTP/1.1 request: {error}.") from None
         if rest is not None:
-            self._received -= len(rest)  # it is counted when it is read
+            self._received -= len(rest)  # counted again when it is read
             self._pass_over(rest)
         if self._whole is not None and between and not self.in_head:
             self._recall.keep(data, self._whole)
@@ -171,7 +172,7 @@ class Reader:
             raise self._headers_too_large()
 
     def _again(self, head: Head, body: bytes, missing: int) -> None:
-        """A request whose head was judged before."""
+        """Begin a request whose head was recognised, so it needs no parsing and no checks."""
         self.progress += 1
         self.current = exchange = Exchange(self._owner, head, keep=True)
         try:
@@ -188,7 +189,7 @@ class Reader:
             self._complete(exchange)
 
     def _more(self, data: bytes) -> bytes:
-        """Take what is missing of a body; return what follows it."""
+        """Take the missing bytes of a body; return what follows it."""
         self.progress += 1
         piece = data[: self._missing]
         self._take(piece)
@@ -198,21 +199,24 @@ class Reader:
         return data[len(piece) :]
 
     def close(self) -> None:
-        """Nothing more will come. Parser and owner hold us, and are let go of: no collector of
-        garbage needs to look for what connections leave behind."""
+        """Drop the parser and the owner, which refer to this reader, at the end of the connection.
+
+        This breaks the reference cycles, so closed connections need no garbage collection.
+        """
         self._parser = _DEAF
         self.current = None
         del self._owner
 
     def follow(self, bounds: Bounds) -> None:
-        """Other bounds from the next request on."""
+        """Use other bounds from the next request on."""
         self.bounds = bounds
         self._recall = Recall()
 
     def _pass_over(self, rest: bytes) -> None:
-        """Ignore a wish to upgrade (RFC 9110 section 7.8).
+        """Ignore an `Upgrade` header (RFC 9110 section 7.8) and go on with `rest`.
 
-        llhttp reads no body after it, so another parser does; the request is the last one here.
+        llhttp reads no body after such a head, so another parser does. The request is the last one
+        on its connection.
         """
         framing, self._bodiless = self._bodiless, b""
         if framing:
@@ -220,26 +224,26 @@ class Reader:
             self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
             self.feed(rest)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Begin a request at its first byte."""
         self._begin()
         self._behind, self._first = not self._first, False
-        if self._behind:  # how much of the read is its own is not known
+        if self._behind:  # how much of this read belongs to it is not known
             self._received = self._head_bytes = 0
         self.in_head = True
         self._whole = None
         self.progress += 1
 
     def on_url(self, piece: bytes) -> None:
-        """The target, or a piece of it."""
+        """Take the request target, or a piece of it."""
         self._url += piece
         if len(self._url) > self.bounds.url:
             raise UrlTooLong(self.bounds.url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field, or a trailer field, which is dropped (RFC 9112 section 7.1.2)."""
+        """Take a header field; drop a trailer field (RFC 9112 section 7.1.2)."""
         if self.in_head:
             self._add((name.lower(), value))
             return
@@ -250,7 +254,7 @@ class Reader:
             raise self._headers_too_large(self._trailers)
 
     def on_headers_complete(self) -> None:
-        """The head is there: judge it before anything of the body is read."""
+        """Check the complete head before any of the body is read."""
         self.in_head = False
         self.progress += 1
         parser, headers, bounds = self._parser, self._headers, self.bounds
@@ -274,7 +278,7 @@ class Reader:
         except DoorError as error:
             if has_body:
                 raise
-            # Nothing follows it: the connection can be used again.
+            # It has no body, so the connection can be used again.
             exchange.refusal = parted(error)
         if length > self._body_limit:
             raise BodyTooLarge(self._body_limit)
@@ -283,12 +287,12 @@ class Reader:
             self._bodiless = CHUNKED if head.chunked else b"content-length: %d" % length
 
     def on_chunk_header(self) -> None:
-        """Another chunk of the body begins."""
+        """Count a chunk of the body."""
         self._chunks += 1
         self.pieces += 1
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Take a piece of the body."""
         self.progress += 1
         self._take(data)
         self._body_bytes += len(data)
@@ -296,16 +300,16 @@ class Reader:
             raise BodyTooLarge(self._body_limit)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Hand on the complete request."""
         exchange = self.current
         if self._bodiless or exchange is None:
-            return  # only its head is
+            return  # only its head is complete: see `_pass_over`
         if self._chunks:
             self._check_overhead()
         self._complete(exchange)
 
     def _take(self, piece: bytes) -> None:
-        """Keep a piece of a body; many small ones as one."""
+        """Keep a piece of a body; join many small ones."""
         self._body.append(piece)
         if len(self._body) == PIECES:
             self._folded.append(b"".join(self._body))
@@ -321,26 +325,26 @@ class Reader:
         self._owner.received(exchange)
 
     def _check_overhead(self) -> None:
-        """Chunks may have extensions and trailers, and these have a bound like all else."""
+        """Bound the bytes of chunk extensions and trailers too. Raises DoorError."""
         bounds = self.bounds
         most = self._body_bytes + CHUNK * self._chunks + 2 * bounds.headers + bounds.url
         if self._received > most:
             raise self._headers_too_large()
 
     def _headers_too_large(self, fields: int = 0) -> HeadersTooLarge:
-        """Say which bound it is; `fields` are so many."""
+        """Return the error for too many `fields`, or else for too many bytes."""
         size, count = self.bounds.headers, self.bounds.header_count
         if fields > count:
             return HeadersTooLarge(f"The request has more header fields than the {count} allowed.")
         return HeadersTooLarge(f"The request's header is over this server's limit of {size} bytes.")
 
 
-#: Takes the place of a parser that is not needed any more.
+#: Replaces a parser that is not needed any more.
 _DEAF = httptools.HttpRequestParser(object())
 
 
 class _Body:
-    """Takes the body of a request whose head has been read."""
+    """Parser callbacks that take only the body; the head was read by another parser."""
 
     def __init__(self, reader: Reader) -> None:
         self.on_body = reader.on_body

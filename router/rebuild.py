@@ -1,11 +1,11 @@
-"""From settings to a fleet, and from one fleet to the next.
+"""Builds a fleet from settings, and changes it when the settings change.
 
-A plan is made first, and what can go wrong goes wrong there. Carrying it out is a few assignments
-without a pause, so every request sees the fleet before it or the fleet after it.
+First a plan is made; whatever can go wrong goes wrong there. Carrying it out is a few assignments
+without an await, so every request sees either the old fleet or the new one.
 
-A worker is the same one while it has its name and its URL: then it keeps its connections, what is
-booked on it and what was learned of it, whatever else is said of it now. A pool keeps its strategy
-and all that this remembers while the strategy's name and options are the same.
+A worker with the same name and URL is the same worker: it keeps its connections, bookings and
+learned pace, whatever else has changed in its settings. A pool keeps its strategy, and everything
+the strategy remembers, as long as the strategy's name and options stay the same.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from strategies.registry import make
 
 
 class CannotBuild(Exception):
-    """Settings that are right, and yet cannot be put into effect; says why in a sentence."""
+    """Valid settings that still cannot be put into effect; the message is a sentence saying why."""
 
 
 class Plan:
-    """What makes another fleet of a fleet. Nothing has happened before `carry_out`."""
+    """The steps from one fleet to the next. Nothing changes before `carry_out`."""
 
     def __init__(
         self, fleet: Fleet, old: Settings | None, new: Settings, contexts: Contexts
@@ -79,8 +79,8 @@ class Plan:
             self._steps.append(partial(pool.change, new.models, workers))
             self._steps.append(partial(keep_sessions, pool, pool.sessions, self._session))
             return pool
-        # Another one, so that what is under way is settled with the strategy that chose. It gets
-        # its workers when it takes its place: until then they stand in the pool before it.
+        # A new pool, so that requests in flight are settled with the strategy that decided them. It
+        # gets its workers in `carry_out`: until then they belong to the old pool.
         made = Pool(new.name, new.models, (), _strategy(new))
         self._steps.append(partial(made.change, new.models, workers))
         before = pool.sessions if pool else None
@@ -103,7 +103,7 @@ class Plan:
         return worker
 
     def _change(self, worker: Worker, new: WorkerSettings) -> None:
-        # Keys that open our door are not for workers to see.
+        # If clients need a key of the router's, it must not be passed on to workers: "" sends none.
         key = new.api_key.get_secret_value() if new.api_key else "" if self._keyed else None
         worker.change(
             models=new.models,
@@ -131,7 +131,7 @@ def build(settings: Settings, contexts: Contexts) -> Fleet:
 
 
 def _check_installed(settings: Settings) -> None:
-    """Raises CannotBuild where the settings ask for a package that is not there."""
+    """Raise CannotBuild if the settings need an optional package that is not installed."""
     wanted = {
         "redis": ("redis", settings.session.redis is not None),
         "botocore": ("sigv4", bool(settings.sagemaker.sigv4)),
@@ -144,7 +144,7 @@ def _check_installed(settings: Settings) -> None:
 
 
 def _strategy(settings: PoolSettings) -> Strategy:
-    """Raises CannotBuild: an installed strategy may raise whatever it likes."""
+    """Make the pool's strategy. Raises CannotBuild for any error that the strategy raises."""
     name = settings.strategy.name
     try:
         return make(name, dict(settings.strategy.options))

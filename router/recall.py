@@ -1,9 +1,8 @@
-"""The last message on a connection: most of them say the same each time, but for the length.
+"""Remembers the last head on a connection: most are the same each time, apart from the length.
 
-A head that is the same as one that was parsed and judged, byte for byte but for the digits of its
-`Content-Length`, means the same; comparing costs a tenth of parsing. Only a head that came in one
-piece, with no more bytes after it than it tells, is recognised: of everything else the parser
-decides.
+A head that equals one already parsed and checked, byte for byte except for the digits of its
+`Content-Length`, means the same, and comparing costs a tenth of parsing. A head is recognised only
+if it arrives in one piece and no more bytes follow than it declares; anything else is parsed.
 """
 
 import re
@@ -12,16 +11,16 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
-#: Longer heads are not remembered: every connection may have one.
+#: Longer heads are not remembered, because every connection may keep one.
 LONGEST = 4096
-#: As many as a length may have.
+#: Most digits of a length.
 DIGITS: Final = 18
 _0: Final = 0x30
 _9: Final = 0x39
 
 
 class Recall(Generic[T]):
-    """Remembers one head, and what was made of it."""
+    """Remembers one head, and the value that was made from it."""
 
     __slots__ = ("_after", "_before", "_value")
 
@@ -31,7 +30,10 @@ class Recall(Generic[T]):
         self._value: T | None = None
 
     def keep(self, message: bytes, value: T) -> None:
-        """Remember the head of `message`, which the parser found to be one, or its beginning."""
+        """Remember the head at the start of `message`, which the parser accepted as one message.
+
+        `message` may lack the end of its body.
+        """
         end = message.find(b"\r\n\r\n", 0, LONGEST) + 4
         lengths = list(_LENGTH.finditer(message, 0, end - 2))
         if end >= 4 and len(lengths) == 1 and end + int(lengths[0][1]) >= len(message):
@@ -40,9 +42,9 @@ class Recall(Generic[T]):
             self._value = value
 
     def find(self, message: bytes) -> tuple[T, bytes, int] | None:
-        """Return what was made of this head, if it is the one remembered.
+        """If `message` begins with the remembered head, return its value; else None.
 
-        With it come what is there of the body, and how many bytes are still missing.
+        Along with it, return the part of the body that has arrived, and how many bytes are missing.
         """
         value, after = self._value, self._after
         if value is None or not message.startswith(self._before):

@@ -1,4 +1,4 @@
-"""Everything that serving needs, made once and let go: a file that is right may still not serve."""
+"""Builds everything that serving needs and drops it again: valid settings may still not serve."""
 
 from router.app import create_app
 from router.rebuild import CannotBuild
@@ -6,7 +6,7 @@ from router.settings import Settings
 
 
 async def rehearse(settings: Settings) -> str:
-    """Say in a sentence why it could not serve; an empty one if it could. Nobody is asked."""
+    """Return a sentence saying why it could not serve, or "". No worker is contacted."""
     try:
         door = create_app(settings)
     except CannotBuild as error:

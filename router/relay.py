@@ -1,4 +1,4 @@
-"""From a worker's answer to the client: every byte as it came, as it comes."""
+"""Relays a worker's answer to the client, byte for byte, as it arrives."""
 
 import asyncio
 from typing import Final
@@ -11,16 +11,16 @@ from router.exchange import Exchange, date_line
 from router.openai import Endpoint
 from router.usage import Usage, UsageTail
 
-#: How the last event of a stream begins; clients close when they have read it.
+#: How the last event of a stream begins; clients disconnect when they have read it.
 _LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
-#: Bytes of an event that is not whole that are kept until the rest of it comes.
+#: Bytes of an incomplete event that are held back until the rest of it arrives.
 LONGEST_HELD: Final = 64 << 10
-#: Characters of a worker's error that are told in a stream that has begun already.
+#: Bytes of a worker's error that are quoted in a stream that has already begun.
 LONGEST_MESSAGE = 2000
 
 
 class CutShort(Exception):
-    """The worker failed in the middle of its answer; the client has been told, or cut off."""
+    """The worker failed in mid-answer; the client got an error event, or is to be cut off."""
 
     def __init__(self, error: WorkerError) -> None:
         super().__init__(str(error))
@@ -28,13 +28,13 @@ class CutShort(Exception):
 
 
 class Relay:
-    """One answer on its way through.
+    """Relays one answer.
 
-    The status is held back until the first byte of the body is there: a worker that dies while
-    it computes the prompt still gives the client a proper status. Of a stream, an event that is
-    not whole is held back until it is: so whatever happens, an error can follow as an event of
-    its own, and no client has to make sense of half of one. Of one that is too long for that, half
-    may be sent: then the answer is cut off instead.
+    The status is held back until the first byte of the body, so that a worker that dies in prefill
+    still gives the client a proper status. In a stream, an incomplete event is held back until it
+    is whole, so that an error can always follow as an event of its own and no client has to parse
+    half an event. If an event is too long to hold back, half of it may be sent; if the worker fails
+    then, the answer is cut off instead.
     """
 
     __slots__ = ("_endpoint", "_events", "_exchange", "_half", "_held", "_tail")
@@ -46,10 +46,10 @@ class Relay:
         self._events = False
         self._held = b""
         self._half = False
-        """What was sent last is half of an event."""
+        """The last bytes sent were part of an incomplete event."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
-        """Relay what is there, with `added` header lines; return whether that is all."""
+        """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
         head, exchange = connection.head, self._exchange
         data = connection.first()
         last = connection.finished
@@ -66,12 +66,12 @@ class Relay:
         if last and length is not None:
             length = len(data)
         elif self._events:
-            length = None  # not promised: an event of ours may have to end it
+            length = None  # not declared: we may have to append an error event
         exchange.start(head.status, fields + added, length, data, last=last)
         return last
 
     def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
-        """A stream has begun already, with comments: only events can follow."""
+        """Relay the first bytes if comments were already sent: only events can follow them."""
         self._exchange.commented = False
         if self._events:
             self._exchange.write(data, last)
@@ -107,7 +107,7 @@ class Relay:
         self._exchange.write(data, last)
 
     def _hold(self, data: bytes) -> bytes:
-        """Keep an event that is not whole; return those before it."""
+        """Hold back an incomplete event; return the whole ones before it."""
         data = self._held + data
         whole = max(data.rfind(end) + len(end) if end in data else 0 for end in EVENT_ENDS)
         if whole:
@@ -119,15 +119,15 @@ class Relay:
 
     @property
     def complete(self) -> bool:
-        """A stream has said all that it will: clients close then, before HTTP's own end."""
+        """Whether a stream has sent its last event: clients may close then, before HTTP's end."""
         return self._events and self._tail.last_event().startswith(_LAST_EVENTS)
 
     def usage(self) -> Usage:
-        """What the worker reported, once the answer has passed."""
+        """Return the usage that the worker reported, once all of the answer is relayed."""
         return self._tail.read()
 
     def _fail(self, message: str, code: str = "worker_failed", kind: str = "server_error") -> None:
-        """End the stream, if it is one, with an error in its own shape."""
+        """End a stream with an error event in the endpoint's format; do nothing for others."""
         if self._half:
             self._exchange.cut()
         elif self._events:
@@ -135,5 +135,5 @@ class Relay:
 
 
 def _ends(data: bytes) -> bool:
-    """Whether an event ends with it; nearly all end in the first way."""
+    """Whether `data` ends with the end of an event; nearly all events end the first way."""
     return data[-2:] == b"\n\n" or data.endswith(EVENT_ENDS)

@@ -1,8 +1,8 @@
-"""Settings that change while the router runs.
+"""Reloads the settings while the router runs.
 
-On a signal, or when the file has changed, the settings are read again. They are put into effect as
-a whole, or refused as a whole with every problem in the log; what only a new start can change
-stays as it was, and the log says so.
+On a signal, or when the file has changed, the settings are read again. They are applied as a whole,
+or refused as a whole with every problem in the log. What needs a restart stays as it was, and the
+log says so.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from router.watch import Watch
 
 log = logging.getLogger("warmroute.reload")
 
-#: Seconds between two looks at the file.
+#: Seconds between two polls of the file.
 LOOK_S = 1.0
 
 #: Puts settings into effect; raises CannotBuild, and then nothing has changed.
@@ -37,25 +37,25 @@ Change = Callable[[Settings], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the settings come from, and come from again."""
+    """Where the settings are read from, at the start and at every reload."""
 
     file: Path
     listen: Address | None = None
-    """In place of the file's."""
+    """Replaces the file's `listen`."""
     workers: str | None = None
-    """Where they are, for a manifest, which does not say it."""
+    """Where the workers are; for a manifest, which does not say it."""
 
     def read(self) -> Settings:
-        """Read them. Raises SettingsError, and ValueError if `listen` does not fit them."""
+        """Read the settings. Raises SettingsError; ValueError if `listen` does not fit them."""
         return self.take().settings
 
     def take(self) -> Loaded:
-        """Read them, and what became of each field of a manifest. Raises as `read`."""
+        """Read the settings and the notes on a manifest's fields. Raises the same as `read`."""
         settings, notes = settings_file.take(self.file, self.workers)
         return Loaded(settings.listening_on(self.listen) if self.listen else settings, notes)
 
     def files(self, settings: Settings) -> list[Path]:
-        """What to watch: the file itself, what TLS shows and trusts, and chat templates."""
+        """Return what to watch: the file itself, TLS certificates and keys, and chat templates."""
         pools, door, named = settings.all_pools(), settings.tls, set[Path | None]()
         if door is not None:
             named |= {door.certificate, door.key, door.client_ca}
@@ -67,16 +67,16 @@ class Source:
 
 
 class Reload:
-    """Keeps the settings in use those of the file."""
+    """Keeps the settings in effect equal to those of the file."""
 
     def __init__(
         self, source: Source, watch: Watch, settings: Settings, notes: Sequence[Note] = ()
     ) -> None:
         self.settings = settings
-        """In effect."""
+        """The settings in effect."""
         self._since = time()
         self._whole = True
-        """All of what was read last is in effect."""
+        """Whether everything that was read last is in effect."""
         self._source = source
         self._watch = watch
         self._notes = tuple(notes)
@@ -84,11 +84,11 @@ class Reload:
         watch.follow(source.files(settings))
 
     def now(self) -> None:
-        """Read them again even if the file looks as before: what it names may have changed."""
+        """Reload even if the file looks unchanged: files that it names may have changed."""
         self._asked.set()
 
     def metrics(self) -> Iterator[Metric]:
-        """Tell whether what is in effect is what the file says."""
+        """Yield metrics on whether the settings in effect are those of the file."""
         yield GaugeMetricFamily(
             "warmroute_settings_in_effect",
             "1 if all of the settings, as they were last read, are in effect; 0 if they were"
@@ -102,7 +102,7 @@ class Reload:
         )
 
     def say_what_is_lost(self) -> None:
-        """Tell which fields of a manifest nothing here does, and which are for others."""
+        """Log which fields of a manifest have no effect, and which are not for the router."""
         for note in self._notes:
             if note.fate is Fate.LOST:
                 log.warning("manifest: %s", note)
@@ -110,7 +110,7 @@ class Reload:
             log.info("manifest: not for the router: %s", ", ".join(others))
 
     async def run(self, change: Change) -> None:
-        """Go on until cancelled."""
+        """Watch and reload until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -127,7 +127,7 @@ class Reload:
                 log.exception("internal error; the settings in use are kept")
 
     async def _again(self, change: Change) -> bool:
-        """Read them and put them into effect; return whether that was possible for all of them."""
+        """Read and apply the settings; return whether all of them could be applied."""
         read_at = time()
         try:
             read, notes = await asyncio.to_thread(self._source.take)
@@ -153,10 +153,10 @@ class Reload:
 
 
 def without_restart(old: Settings, new: Settings) -> Settings:
-    """Return `new`, but for what only a new start can change.
+    """Return `new`, but keep the old values of what needs a restart.
 
-    Who may come in waits with it: it was written for the new addresses, and could open the old
-    ones to everyone.
+    If anything does, access rules keep their old values too: the new ones were written for the new
+    addresses, and could open the old ones to everyone.
     """
     if not needs_restart(old, new):
         return new
@@ -168,7 +168,7 @@ def without_restart(old: Settings, new: Settings) -> Settings:
 
 
 def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
-    """Say what is different now, and what was read but has to wait."""
+    """List what has changed, and what was read but waits for a restart."""
     done = changes(before, after)
     waiting = [one for one in changes(before, read) if one not in done]
     return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["no changes"]

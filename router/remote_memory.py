@@ -1,7 +1,7 @@
-"""A controller elsewhere, asked before each decision: with a deadline, and never needed.
+"""A remote controller, asked before each decision, with a deadline, and never required.
 
-What it says of a prompt is kept until the decision is made. Where it does not answer in time, its
-workers are doubted for this one prompt, and what was sent to them decides.
+Its answer about a prompt is kept until the decision is made. If it does not answer in time, its
+workers are doubted for that one prompt, and the decision goes by what was sent to them.
 """
 
 import asyncio
@@ -26,24 +26,25 @@ from strategies.loads import Held
 
 log = logging.getLogger("warmroute.controller")
 
-#: Questions in a row that are not answered before the log says so.
+#: Unanswered questions in a row after which the controller counts as gone, and the log says so.
 GONE = 3
-#: Computed prompts of a worker that wait for the controller's next answer to be judged by it.
+#: Computed prompts of a worker that are remembered until the controller's next answer shows whether
+#: events followed.
 UNJUDGED = 64
-#: Prompts whose answers are kept; and what there may be in all of them, keys and workers.
+#: Most answers kept, and most words (see `_Said.words`) in all of them.
 KEPT, KEPT_WORDS = 4096, 1 << 19
 WORD_BYTES = 50
-#: Questions under way; more are not asked. While it seems to be gone, it is one: the others need
-#: not wait for a deadline that will pass.
+#: Most questions at once; further ones are not asked. While the controller seems gone, only one is
+#: asked at a time, so that the other requests do not wait for a deadline in vain.
 AT_ONCE = 64
-#: Bytes of an answer: some hundred for each worker.
+#: Most bytes of an answer; it needs some hundred per worker.
 LARGEST = 4 << 20
-#: Seconds for which a connection is kept; uvicorn, which serves the controller, has 5.
+#: Seconds for which an idle connection is kept; uvicorn, which serves the controller, has 5.
 KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
 
 
-#: What a controller may say: no prompt has more tokens, and no block fewer than one.
+#: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=WIDEST)]
 
@@ -53,7 +54,7 @@ class _Answer(msgspec.Struct, array_like=True):
     doubts: dict[str, str]
     sizes: list[_Size]
     heard: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
-    """Events that each worker has told, ever; an older controller does not say."""
+    """All events ever received from each worker; older controllers do not report it."""
 
 
 _decode = msgspec.msgpack.Decoder(_Answer).decode
@@ -61,33 +62,34 @@ _decode = msgspec.msgpack.Decoder(_Answer).decode
 
 class _Said(msgspec.Struct):
     prompt: Prompt
-    """Kept, so that no other one can be taken for it."""
+    """Kept alive, so that its `id`, the key of this answer, is not reused."""
     held: dict[str, Held]
     doubts: dict[str, str]
     failure: str
     words: int = 0
-    """Keys of the prompt, and workers that something is said of: `WORD_BYTES` each, or 200."""
+    """Size in units of `WORD_BYTES`: one per key of the prompt, four per worker that holds part of
+    it, one per doubt, and the salt."""
 
 
 class RemoteMemory:
-    """Answers `kvaware` with what a controller has said."""
+    """The memory of `kvaware`, with the answers of a remote controller."""
 
     def __init__(self, url: str, key: str, deadline: float) -> None:
-        """`deadline` in seconds."""
+        """`deadline` is in seconds."""
         self.url = url
         self.truths: dict[str, Truth] = {}
         self.l1 = True
-        """Whether what lies in the hosts' memory counts here: the controller is told."""
+        """Whether blocks in host memory (the L1 tier) count; sent along with each question."""
         self.answers = self.slow = self.failed = 0
-        """Questions that were answered, that were not in time, that could not be."""
+        """Questions that were answered, that were too slow, and that failed."""
         self.failing = False
-        """The last question was not answered."""
+        """Whether the last question went unanswered."""
         self._failure, self._failures = "", 0
         self._doubts: dict[str, str] = {}
         self._heard: dict[str, int] = {}
-        """As the last answer had it, by worker."""
+        """Events received from each worker, according to the last answer."""
         self._computed: dict[str, deque[int]] = {}
-        """Events that a worker had told before it was sent what it has computed since."""
+        """For each prompt that a worker has computed: the events received before it was sent."""
         self._deadline = deadline
         self._sizes: Sequence[int] = USUAL
         self._said: OrderedDict[int, _Said] = OrderedDict()
@@ -99,7 +101,7 @@ class RemoteMemory:
         if key:
             fields += f"authorization: Bearer {key}\r\n"
         self._head = f"POST /held HTTP/1.1\r\n{fields}content-length: ".encode()
-        # Requests' own kind of connection: what is given up in the middle is closed at once.
+        # The same connections as for requests: one given up in mid-answer is closed at once.
         self._upstream = Upstream(
             parts.hostname or "",
             parts.port or (443 if secure else 80),
@@ -108,7 +110,7 @@ class RemoteMemory:
         )
 
     def sizes(self) -> Sequence[int]:
-        """Tokens a block: into these prompts should be cut; the most usual first."""
+        """Return the block sizes, in tokens, to cut prompts into; the most common first."""
         return self._sizes
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
@@ -124,7 +126,7 @@ class RemoteMemory:
                 self.answers += 1
             except (TimeoutError, Silent):
                 said.failure = SLOW
-            except Exception:  # noqa: BLE001 - whatever it was, the request must go on
+            except Exception:  # noqa: BLE001 - the request must go on, whatever happened
                 said.failure = AWAY
             finally:
                 self._flying -= 1
@@ -134,7 +136,7 @@ class RemoteMemory:
         self._keep(said)
 
     def _note(self, failure: str) -> None:
-        """Whether it answered; the log is told when it goes, and when it comes back."""
+        """Record whether it answered; log when it is gone, and when it is back."""
         self.failing, self._failure = bool(failure), failure
         if not failure and self._failures >= GONE:
             log.info("controller %s: answers again", self.url)
@@ -143,11 +145,10 @@ class RemoteMemory:
             log.warning("controller %s: %s: routing by what was sent", self.url, failure)
 
     def _keep(self, said: _Said) -> None:
-        """Keep an answer until the decision is made, and no more of those before than there is room
-        for."""
+        """Keep an answer until the decision is made; drop the oldest ones beyond the bounds."""
         prompt = said.prompt
         said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
-        said.words += len(prompt.salt) // WORD_BYTES  # as long as its client likes
+        said.words += len(prompt.salt) // WORD_BYTES  # clients choose its length
         before = self._said.pop(id(prompt), None)
         self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said
@@ -172,7 +173,7 @@ class RemoteMemory:
         self._judge(workers, told)
 
     def _judge(self, workers: Sequence[str], told: _Answer) -> None:
-        """What was computed before this answer must have been announced by now."""
+        """Record whether prompts computed before this answer have led to events by now."""
         for worker in workers:
             self._doubts[worker] = told.doubts.get(worker, "")
             computed = self._computed.pop(worker, ())
@@ -197,22 +198,22 @@ class RemoteMemory:
         return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         said = self._of(prompt)
         told = said.held if said else {}
         return {worker: told[worker] for worker in workers if worker in told}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
-        if said is None:  # nobody asks about a prompt without tokens
+        if said is None:  # prompts without even blocks are never asked about
             return AWAY if prompt.blocks else ""
         return said.failure or self._wrong(worker, said.doubts)
 
     def _wrong(self, worker: str, doubts: Mapping[str, str]) -> str:
-        """What the controller says against a worker, or its own answers do."""
+        """Return why a worker is doubted: by the controller, or by comparison with its answers."""
         if doubts.get(worker):
             return doubts[worker]
         truth = self.truths.get(worker)
@@ -223,11 +224,11 @@ class RemoteMemory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         return self._heard.get(worker, 0)
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """As `strategies.kvaware.Memory` has it."""
+        """See `strategies.kvaware.Memory`."""
         if not outcome.ok:
             return
         truth = self.truths.setdefault(worker, Truth())
@@ -243,15 +244,15 @@ class RemoteMemory:
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """A controller goes by what engines tell, which heals by itself when they write again."""
+        """Do nothing: the controller's index follows KV events, which correct it by themselves."""
 
     def forget(self, worker: str) -> None:
-        """The controller finds out by itself; our own record of it ends."""
+        """Drop our own record of a worker; the controller notices by itself."""
         for kept in (self.truths, self._doubts, self._heard, self._computed):
             kept.pop(worker, None)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._upstream.close()
 
     def _of(self, prompt: Prompt | None) -> _Said | None:

@@ -1,4 +1,4 @@
-"""Replaying traces and conversations against any OpenAI front door, and measuring what it does."""
+"""Replays traces and conversations against any OpenAI-compatible server, and measures it."""
 
 import asyncio
 import signal
@@ -25,10 +25,10 @@ async def replay(
     console: Console | None = None,
     stop: asyncio.Event | None = None,
 ) -> Report:
-    """Send a plan's requests and report on the answers, bad ones included.
+    """Send a plan's requests and report on the answers, including failed ones.
 
-    Once `stop` is set nothing more is sent, what is in flight is cancelled, and the report tells
-    of what there is. Cancelling raises, as anywhere.
+    Once `stop` is set, nothing more is sent, requests in flight are cancelled, and the report
+    covers the answers so far. Cancelling the task itself raises CancelledError as usual.
     """
     plan = plan.limited(options.limit)
     async with FrontDoor(options) as door:
@@ -39,7 +39,7 @@ async def replay(
 
 
 def run(plan: Plan, options: Options, *, console: Console | None = None) -> Report:
-    """Replay on a loop of its own; the first Ctrl-C ends it early with what there is."""
+    """Replay on a new event loop; the first Ctrl-C ends it early, with a report so far."""
 
     async def main() -> Report:
         stop = asyncio.Event()
@@ -47,9 +47,9 @@ def run(plan: Plan, options: Options, *, console: Console | None = None) -> Repo
 
         def interrupted() -> None:
             stop.set()
-            loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C is not held back
+            loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C interrupts at once
 
-        if threading.current_thread() is not threading.main_thread():  # signals are not for us
+        if threading.current_thread() is not threading.main_thread():  # it gets no signals
             return await replay(plan, options, console=console)
         loop.add_signal_handler(signal.SIGINT, interrupted)
         try:
@@ -79,7 +79,7 @@ def replay_trace(
     seed: int = 0,
     as_recorded: bool = False,
 ) -> Report:
-    """Replay a trace file, as `warmroute replay` does; ReplayError says what hinders it."""
+    """Replay a trace file, as `warmroute replay` does. Raises ReplayError."""
     options = Options(
         url=url,
         rate=rate,
@@ -100,9 +100,9 @@ def replay_trace(
 
 
 def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> Plan:
-    """Read a trace file into a plan; ReplayError says what is wrong with it.
+    """Read a trace file into a plan. Raises ReplayError, which says what is wrong with the file.
 
-    Requests of one time stamp are spread over the gap to the next, unless `as_recorded`.
+    Requests with the same time stamp are spread over the gap to the next, unless `as_recorded`.
     """
     try:
         requests = list(read_trace(trace))

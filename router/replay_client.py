@@ -1,4 +1,4 @@
-"""One request to a front door, first byte to last, whatever comes back."""
+"""Sends one request to the server under test and reads its answer, whatever comes back."""
 
 import asyncio
 from time import perf_counter
@@ -16,8 +16,8 @@ from router.replay_transport import LeanTransport
 
 _WORKER = "x-warmroute-worker"
 _CONNECT_S = 10.0
-# Less than the five seconds after which many servers close: a request must not meet a connection
-# that is just being closed.
+# Less than the five seconds after which many servers close idle connections, so that no request is
+# sent on a connection that is just being closed.
 _KEEPALIVE_S = 4.0
 _LONGEST_ERROR = 64 * 1024
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
@@ -38,7 +38,7 @@ class FrontDoor:
             transport=LeanTransport(
                 Patience(_CONNECT_S, options.timeout_s, options.timeout_s, _KEEPALIVE_S)
             ),
-            trust_env=False,  # no proxy between the clock and what it measures
+            trust_env=False,  # no proxy between this client and the server it measures
         )
 
     async def __aenter__(self) -> Self:
@@ -58,7 +58,7 @@ class FrontDoor:
         await self._client.aclose()
 
     def body(self, messages: list[Message], max_tokens: int) -> bytes:
-        """Return the request for an answer to these messages."""
+        """Return the body of a request with these messages."""
         options = self._options
         body: dict[str, Any] = {
             "model": self.model,
@@ -78,7 +78,7 @@ class FrontDoor:
         return msgspec.json.encode(body)
 
     async def send(self, body: bytes, *, collect: bool = False) -> Sample:
-        """Send a request and read its answer; never raises but when cancelled."""
+        """Send a request and read its answer; raises nothing except when cancelled."""
         answer = Answer(collect=collect)
         sent_at = perf_counter()
         worker = "-"
@@ -89,7 +89,7 @@ class FrontDoor:
             ):
                 worker = response.headers.get(_WORKER, "-")
                 fault = await _read(response, answer)
-        except Exception as error:  # noqa: BLE001 - whatever a server does is a result, not our end
+        except Exception as error:  # noqa: BLE001 - whatever the server does is a result
             fault = _fault_of(error)
         ended_at = perf_counter()
         if fault:

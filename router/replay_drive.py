@@ -1,7 +1,7 @@
-"""A plan on its way: what is due when, what is in flight, what came back.
+"""Runs a plan: sends requests when they are due and collects the answers.
 
-Traces are an open loop: a request goes out when its time has come, whatever became of those
-before. Conversations are a closed loop: a turn follows the answer before it and time to think.
+Traces are an open loop: a request is sent at its time, whatever happened to earlier ones.
+Conversations are a closed loop: a turn follows the previous answer after some think time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _Start = Callable[[float], Coroutine[Any, Any, None]]
 
 
 class Drive:
-    """Drives one plan to its end and notes what happens."""
+    """Runs one plan and records what happens."""
 
     def __init__(self, plan: Plan, options: Options, door: FrontDoor) -> None:
         self.run = Run()
@@ -49,7 +49,7 @@ class Drive:
             await asyncio.gather(everything, stopped, return_exceptions=True)
             self.run.wall_s = perf_counter() - began
         if not everything.cancelled():
-            everything.result()  # raises what only a fault of ours can have raised
+            everything.result()  # raises if there was a bug of our own
 
     async def _everything(self) -> None:
         faster = self._options.rate * self._options.speed
@@ -77,7 +77,7 @@ class Drive:
             messages.append({"role": "user", "content": turn.user})
             body = partial(self._door.body, messages, turn.answer_tokens)
             sample = await self._send(due, body, collect=True)
-            if sample.fault:  # without an answer there is nothing to follow it
+            if sample.fault:  # without an answer, the conversation cannot go on
                 left = len(talk.turns) - sent - 1
                 self.run.skipped += left
                 self.tally.done += left

@@ -1,4 +1,4 @@
-"""What to replay, and how: plain data, checked where it is made."""
+"""What to replay, and how: plain data, checked when it is created."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -12,7 +12,7 @@ Endpoint = Literal["chat", "completions"]
 
 
 class ReplayError(Exception):
-    """A replay that cannot begin; says what to change."""
+    """A replay that cannot begin; the message says what to change."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -24,16 +24,16 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """How many requests this comes to when nothing fails."""
+        """How many requests are sent if nothing fails."""
         return len(self.requests) + sum(len(talk.turns) for talk in self.conversations)
 
     @property
     def ideal_hit_rate(self) -> float | None:
-        """What one cache that never forgets would hit; unknown where answers feed prompts."""
+        """Hit rate of one infinite cache; None for conversations, whose prompts hold answers."""
         return ideal_hit_rate(self.requests) if self.requests and not self.conversations else None
 
     def limited(self, limit: int | None) -> Self:
-        """Return the first so many requests by their time, a conversation's turns in one piece."""
+        """Return the first `limit` requests by start time; a conversation's turns stay together."""
         if limit is None:
             return self
         starts: list[tuple[float, TraceRequest | Conversation]] = [
@@ -56,20 +56,20 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to send a plan, and how fast. Times given here are of the wall clock."""
+    """Where to send a plan, and how fast. Times are of the wall clock."""
 
     url: str = "http://127.0.0.1:8080"
     rate: float = 1.0  # multiplies how often requests (and conversations) begin
-    speed: float = 1.0  # the fleet behind runs so many times faster than real time
-    limit: int | None = None  # only the first so many requests
+    speed: float = 1.0  # how many times faster than real time the (simulated) fleet runs
+    limit: int | None = None  # send only this many requests
     endpoint: Endpoint = "chat"
-    model: str | None = None  # by default the first that /v1/models names
-    max_tokens: int | None = None  # in place of the plan's own lengths of answers
-    concurrency: int = 1000  # requests in flight; more wait, and the report says so
-    timeout_s: float = 600.0  # one request, from first byte to last
+    model: str | None = None  # default: the first in /v1/models
+    max_tokens: int | None = None  # instead of the plan's answer lengths
+    concurrency: int = 1000  # most requests in flight; others wait, and the report says so
+    timeout_s: float = 600.0  # for one request, from first byte to last
     chars_per_token: int = CHARS_PER_TOKEN
-    stream_interval: int | None = None  # tokens an event, where the worker knows this field
-    ignore_eos: bool = True  # answers as long as planned; not every server takes this field
+    stream_interval: int | None = None  # tokens per event, for workers that know this field
+    ignore_eos: bool = True  # makes answers as long as planned; not every server accepts it
     api_key: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How far a replay is: a bar on a terminal, a line now and then elsewhere; both on stderr."""
+"""Progress of a replay: a bar on a terminal, otherwise a line every ten seconds; on stderr."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Tally:
 
 @asynccontextmanager
 async def shown(tally: Tally, console: Console | None) -> AsyncIterator[None]:
-    """Show the tally on the console while the block runs; on none at all if it is None."""
+    """Show the tally on the console while the block runs; do nothing if that is None."""
     if console is None:
         yield
         return
@@ -52,7 +52,7 @@ async def _bar(tally: Tally, console: Console) -> None:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    # Redrawn from here rather than from rich's own thread, which would take the CPU at its will.
+    # Redrawn from here and not from rich's own thread, which would take CPU at any moment.
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
         bar = progress.add_task("", total=tally.total)
         while True:

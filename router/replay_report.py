@@ -1,4 +1,4 @@
-"""What a replay came to: numbers in seconds of the fleet's own time, and as JSON."""
+"""The result of a replay, in seconds of the fleet's own time, and as JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import msgspec
 from router.replay_plan import Options, Plan
 from router.replay_stream import Fault, Usage
 
-_LAG_SHARE = 0.1  # of the median time to first token: beyond it, lag colours the result
-_LAG_FLOOR_S = 0.01  # of the wall clock: what timers and a busy machine give anyway
+_LAG_SHARE = 0.1  # share of the median TTFT above which lag distorts the result
+_LAG_FLOOR_S = 0.01  # wall-clock lag that timers and a busy machine cause anyway
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """What the generator noted while it ran, in seconds of the wall clock."""
+    """What the load generator recorded, in seconds of the wall clock."""
 
     samples: list[Sample] = []
     lags: list[float] = []
@@ -37,7 +37,7 @@ class Run(msgspec.Struct):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How a time is distributed."""
+    """The distribution of a time."""
 
     p50: float
     p90: float
@@ -47,7 +47,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class WorkerShare(msgspec.Struct, frozen=True):
-    """What one worker got of the answered requests."""
+    """One worker's part of the answered requests."""
 
     requests: int
     prompt_tokens: int
@@ -55,14 +55,14 @@ class WorkerShare(msgspec.Struct, frozen=True):
 
 
 class ErrorKind(msgspec.Struct, frozen=True):
-    """How often a kind of error came, and what the first one said."""
+    """How often a kind of error occurred, and the first one's message."""
 
     count: int
     first: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One replay. Times are the fleet's: of the wall clock, times `speed`."""
+    """The result of one replay. Times are the fleet's: wall-clock seconds times `speed`."""
 
     name: str
     url: str
@@ -71,14 +71,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     planned: int
     answered: int
-    skipped: int  # turns never sent, as an earlier turn of their conversation failed
+    skipped: int  # turns not sent because an earlier turn of their conversation failed
     interrupted: bool
     duration_s: float
     ttft_s: Spread | None
     e2e_s: Spread | None
     hit_rate: float | None
     ideal_hit_rate: float | None
-    cached_reported: int  # answers that told their cached tokens
+    cached_reported: int  # answers that reported their cached tokens
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -87,7 +87,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     workers: dict[str, WorkerShare]
     errors: dict[str, ErrorKind]
-    lag_s: Spread | None  # how late the generator sent what was due
+    lag_s: Spread | None  # how late the generator sent requests
     waited_for_slot: int  # requests held back by the cap on concurrency
     warnings: list[str]
 
@@ -121,7 +121,7 @@ def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
         duration_s=duration,
         ttft_s=ttft,
         e2e_s=spread_of([s.ended_at - s.sent_at for s in answered], options.speed),
-        # Workers leave it out when nothing was cached: silence is zero, once anyone has told.
+        # Workers omit it when nothing was cached. Once any answer reported it, omitted means zero.
         hit_rate=sum(told) / prompt if told and prompt else None,
         ideal_hit_rate=plan.ideal_hit_rate,
         cached_reported=len(told),
@@ -140,7 +140,7 @@ def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
 
 
 def spread_of(times: Sequence[float], scale: float = 1.0) -> Spread | None:
-    """Return the quantiles (nearest rank) and the mean of times, or None of none."""
+    """Return the quantiles (nearest rank) and the mean of times; None if there are none."""
     if not times:
         return None
     ordered = sorted(times)
@@ -162,7 +162,7 @@ def errors_of(samples: Sequence[Sample]) -> dict[str, ErrorKind]:
 
 
 def shares_of(answered: Sequence[Sample]) -> dict[str, WorkerShare]:
-    """Return what each worker got, by name."""
+    """Return each worker's part of the answered requests, by name."""
     requests = Counter(sample.worker for sample in answered)
     tokens: Counter[str] = Counter()
     for sample in answered:

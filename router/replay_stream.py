@@ -1,21 +1,20 @@
-"""Reading a streamed answer with little work: when it began, how it ended, what it cost.
+"""Reads a streamed answer with little work: when it began, how it ended, and its usage. Pure.
 
-Pure. A chunk of bytes costs one concatenation with a short tail until the end, when the tail is
-parsed. Events are parsed one by one only until the first that carries a token, and where the
-text of the answer is wanted.
+Each chunk costs one concatenation with a short tail, which is parsed at the end. Events are parsed
+one by one only until the first one with a token, or if the answer's text is wanted.
 """
 
 from typing import Any
 
 import msgspec
 
-_TAIL = 8 * 1024  # holds the usage event and [DONE] many times over
+_TAIL = 8 * 1024  # many times what the usage event and [DONE] need
 _LONGEST_HEAD = 64 * 1024
 _LONGEST_ANSWER = 64 * 1024 * 1024
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a request did not end well."""
+    """Why a request failed."""
 
     kind: str
     message: str
@@ -26,7 +25,7 @@ class _Details(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """What the worker says it read and wrote."""
+    """The tokens that the worker reports."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -34,7 +33,7 @@ class Usage(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens it had at hand; None where it does not say."""
+        """Prompt tokens that were cached; None if the worker does not report them."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
@@ -70,7 +69,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a stream ended: what it cost and said, or what was wrong with it."""
+    """How a stream ended: its usage and text, or its fault."""
 
     usage: Usage | None = None
     text: str = ""
@@ -78,7 +77,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Answer:
-    """A streamed answer as it comes in; `collect` keeps all of it, for its text."""
+    """A streamed answer as it arrives; `collect` keeps all of it, for its text."""
 
     def __init__(self, *, collect: bool = False) -> None:
         self.first_at: float | None = None
@@ -90,7 +89,7 @@ class Answer:
         self._cut = False
 
     def feed(self, chunk: bytes, now: float) -> None:
-        """Take the next bytes, which came at `now`."""
+        """Take the next bytes, which arrived at `now`."""
         if self.first_at is None:
             self._look_for_a_token(chunk, now)
         if self._collect and self._kept_bytes < _LONGEST_ANSWER:
@@ -103,7 +102,7 @@ class Answer:
             self._tail += chunk
 
     def finish(self) -> Ending:
-        """Judge the whole, once no more will come."""
+        """Parse the answer's end, or all of it, once it is complete."""
         usage: Usage | None = None
         words: list[str] = []
         closed = False
@@ -138,7 +137,7 @@ class Answer:
 
 
 def error_message(body: bytes) -> str:
-    """Return the message of an OpenAI-shaped error, or the start of whatever this is."""
+    """Return the message of an error in OpenAI's format, or else the start of `body`."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -154,7 +153,7 @@ def _speaks(line: bytes) -> bool:
     try:
         return any(choice.speaks() for choice in _decode(line[5:]).choices)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return False  # [DONE], or garbage, which the end will tell
+        return False  # [DONE], or garbage, which `finish` reports
 
 
 def _shown(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Reports as tables for people; rich leaves out frames' colours where no terminal is."""
+"""Replay reports as tables for people; rich omits colours where there is no terminal."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ def tables(report: Report) -> Group:
 
 
 def comparison(reports: dict[str, Report]) -> Table:
-    """Return reports side by side; the last column is the last against the first."""
+    """Return reports side by side; the last column is the ratio of the last to the first."""
     table = Table(title="Side by side")
     table.add_column("")
     for name in reports:

@@ -1,8 +1,8 @@
-"""The product's own connection to workers, as a transport of httpx.
+"""The router's own connections to workers, as a transport for httpx.
 
-httpx's transport takes about 100 µs for every event of a stream; an answer has hundreds of them,
-and the fleet under test often shares the machine. This one hands over what one read brought as
-one chunk, and leaves the CPU to others.
+httpx's own transport takes about 100 µs for every event of a stream. An answer has hundreds of
+them, and the fleet under test often shares the machine. This one returns all bytes of one read as
+one chunk, and so leaves more CPU to the fleet.
 """
 
 import ssl
@@ -16,14 +16,14 @@ from router.upstream import Upstream
 
 
 class LeanTransport(httpx.AsyncBaseTransport):
-    """HTTP/1.1 with as many connections as there are requests."""
+    """HTTP/1.1 with as many connections as there are concurrent requests."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._upstreams: dict[tuple[str, str, int | None], Upstream] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return its answer once the headers are there."""
+        """Send a request and return its answer once the body begins."""
         body = await request.aread()
         upstream = self._upstream(request.url)
         try:
@@ -35,7 +35,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
         return httpx.Response(head.status, headers=head.headers, stream=stream)
 
     async def aclose(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close all idle connections."""
         for upstream in self._upstreams.values():
             upstream.close()
 

@@ -1,7 +1,8 @@
-"""A last resort: where all are full, one that was left out for its failures is asked.
+"""The last resort: if all other workers refuse a request, an ejected worker is tried.
 
-A refusal is certain otherwise. Its trial comes before its time then, and one at a time: whom
-others refused meanwhile waits for how it ends, but not for long, and with the refusal at hand.
+Otherwise the client would certainly be refused. The ejected worker's trial is moved forward, one
+trial at a time. Other requests that were refused meanwhile wait for its end, but not for long; if
+it fails, they return the refusal that they already have.
 """
 
 import asyncio
@@ -15,19 +16,19 @@ from router.retries import Budget
 from router.worker import Worker
 from strategies.base import Decision
 
-#: Seconds between two looks at somebody else's trial.
+#: Seconds between two checks whether another request's trial has ended.
 _LOOK_S = 0.02
 
 
 class Resort:
-    """Finds it. One for the whole router."""
+    """Finds an ejected worker to try. One for the whole router."""
 
     def __init__(self, admission: Admission, budget: Budget) -> None:
         self._admission = admission
         self._budget = budget
 
     async def found(self, job: Job) -> bool:
-        """Whether the job has one candidate more, and a part of the retry budget for it."""
+        """Add a candidate to the job, with a retry from the budget; return whether it could."""
         end = monotonic() + TRIAL_S
         while outside := self._outside(job):
             if self._add(job, outside):
@@ -38,10 +39,10 @@ class Resort:
         return False
 
     def _outside(self, job: Job) -> Sequence[Worker]:
-        """Those that could answer and are no candidates."""
+        """Return ejected workers with room that could answer and are not candidates yet."""
         pool, decision = job.pool, job.decision
         if job.visit is not None or decision.stays or len(self._admission.queue):
-            return ()  # who stands in line comes first
+            return ()  # queued requests come first; sessions may have to stay at their worker
         now, among = monotonic(), {candidate.worker for candidate in decision.candidates}
         outside = [
             worker
@@ -53,7 +54,7 @@ class Resort:
         return self._admission.room(outside)
 
     def _add(self, job: Job, outside: Sequence[Worker]) -> bool:
-        """The first that may be asked now; nothing is waited for from here to its trial."""
+        """Add the first worker whose trial may begin now, without an await before the trial."""
         took = not job.retrying and self._budget.take(self._admission.in_flight)
         if not (took or job.retrying):
             return False

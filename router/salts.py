@@ -1,9 +1,9 @@
-"""A KV cache for each key: prompts of one are never found cached by another.
+"""Separate caches per API key: a prompt of one key never hits the cached prefix of another.
 
-An engine's prefix cache is shared by all who use it, so how fast an answer begins tells whether
-somebody else has sent the same prompt. vLLM keeps prompts of different `cache_salt` apart
-(`entrypoints/generate/base/protocol.py`: up to 128 characters); here each request is given that of
-its key, whatever it asks for.
+An engine's prefix cache is shared by all clients, so the TTFT reveals whether somebody else has
+sent the same prompt. vLLM keeps prompts with different `cache_salt` apart
+(`entrypoints/generate/base/protocol.py`: up to 128 characters). Here each request gets the salt of
+its key, whatever salt it asks for.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,19 @@ from router.errors import BadRequest
 from router.openai import Endpoint, Request
 from router.settings import Settings
 
-#: What a salt is made of, beside the key: so it is of use for nothing else.
+#: The message that a salt is the HMAC of, so that it is useless for any other purpose.
 _PURPOSE = b"warmroute cache_salt"
-#: Characters of a salt: 128 bits, which nobody guesses.
+#: Hexadecimal digits of a salt: 128 bits, which nobody can guess.
 _LENGTH = 32
-#: They compute nothing, so engines have no such field there.
+#: Endpoints that compute nothing, for which engines have no `cache_salt`.
 _UNCACHED = frozenset(("/tokenize", "/detokenize"))
 
 
 class Salts:
-    """The salt of each key; none unless keys are to have caches of their own.
+    """The salt of each key; empty unless `auth.separate_caches` is set.
 
-    What came in by one file's keys gets its salt from there: others may have their names by then.
+    A request uses the `Salts` of the settings that its key was checked by: after a reload, the same
+    name may belong to another key.
     """
 
     __slots__ = ("_by_name", "_operators")
@@ -39,9 +40,9 @@ class Salts:
             self._by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
 
     def meant(self, key: str, asker: str) -> str:
-        """Return the name of the key whose cache `asker`, also one's name, wants to know about.
+        """Return the name of the key whose cache the key named `asker` asks about.
 
-        Operators say whose; any other key is told of its own alone. Raises BadRequest.
+        Operators may name any key as `key`; other keys see only their own cache. Raises BadRequest.
         """
         told = ""
         if self._by_name and not self._operators:
@@ -58,10 +59,10 @@ class Salts:
         return key
 
     def give(self, endpoint: Endpoint, request: Request, name: str) -> bytes:
-        """Give a request the salt of the key of that name; return the field for its body, if any.
+        """Give a request the salt of the key `name`; return the field for its body, if any.
 
-        A salt of the client's own keeps its prompts apart among those of its key. Raises
-        BadRequest if that is no text. Forms have no such field.
+        A salt from the client separates its prompts further, within its key. Raises BadRequest if
+        that is not a text. Forms have no such field.
         """
         if not self._by_name or endpoint.form or endpoint.path in _UNCACHED:
             return b""

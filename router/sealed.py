@@ -1,4 +1,4 @@
-"""Settings on their way to another process of ours: everything in them, secrets too, as JSON."""
+"""Serialises settings for another process of this router: as JSON, including secrets."""
 
 import msgspec
 from pydantic import SecretStr
@@ -8,12 +8,12 @@ from router.units import SEALED, SEALED_MARK
 
 
 def seal(settings: Settings) -> bytes:
-    """Write settings for `opened`. It holds secrets: send it to nobody else."""
+    """Write settings for `opened`. The result contains secrets: send it to nobody else."""
     return settings.model_dump_json(exclude_unset=True, context=SEALED).encode()
 
 
 def opened(sealed: bytes) -> Settings:
-    """Read what `seal` wrote. Raises ValidationError if a file it names has changed since."""
+    """Read what `seal` wrote. Raises ValidationError if a file in it has become unusable since."""
     return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
 
 

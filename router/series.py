@@ -1,7 +1,7 @@
-"""Series that cost next to nothing to write: plain numbers, made into Prometheus' when scraped.
+"""Metric series that are cheap to update: plain numbers, turned into Prometheus' when scraped.
 
-prometheus_client's own counters take a lock and look up labels at every step, some 2 µs each;
-a request has a dozen steps. One thread writes and reads these, so they need no lock.
+prometheus_client's own counters take a lock and look up labels at every update, some 2 µs each, and
+a request makes a dozen. These are written and read by one thread, so they need no lock.
 """
 
 from bisect import bisect_left
@@ -24,11 +24,11 @@ class Counter:
         self._values[labels] = self._values.get(labels, 0) + by
 
     def begin(self, *labels: str) -> None:
-        """Have a series of these label values, at 0 if there was none."""
+        """Create the series of these label values at 0, unless it exists."""
         self._values.setdefault(labels, 0)
 
     def forget(self, label: str, value: str) -> None:
-        """Drop every series with this value of a label: it is not in the configuration any more."""
+        """Drop every series with this label value, which is no longer in the configuration."""
         if label in self._labels:
             place = self._labels.index(label)
             gone = [labels for labels in self._values if labels[place] == value]
@@ -36,11 +36,11 @@ class Counter:
                 del self._values[labels]
 
     def items(self) -> Iterable[tuple[tuple[str, ...], float]]:
-        """Label values and count of every series."""
+        """Return the label values and count of every series."""
         return self._values.items()
 
     def family(self) -> CounterMetricFamily:
-        """What Prometheus scrapes."""
+        """Return the series for Prometheus."""
         family = CounterMetricFamily(self._name, self._says, labels=self._labels)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
@@ -65,7 +65,7 @@ class Histogram:
     def add_to(
         self, family: HistogramMetricFamily, labels: Sequence[str], scale: float = 1.0
     ) -> None:
-        """Put this series into a family, in its unit times `scale`."""
+        """Add this series to a family, with all values multiplied by `scale`."""
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count

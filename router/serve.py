@@ -1,4 +1,4 @@
-"""The command `serve`: from a file to one process that serves, or to several."""
+"""The command `serve`: reads the settings file and serves with one process or several."""
 
 import asyncio
 import logging
@@ -27,16 +27,16 @@ from strategies import registry
 log = logging.getLogger("warmroute.processes")
 
 FOR_OPERATORS = " for operators"
-#: Tells the operator a URL.
+#: Tells the operator a URL that is served.
 Announce = Callable[[str], None]
 
 
 def serve(source: Source, count: int, announce: Announce) -> int:
-    """Serve by `count` processes until told to stop; return the exit code.
+    """Serve with `count` processes until told to stop; return the exit code.
 
-    Raises SettingsError, ValueError where `--listen` does not fit, CannotBuild and PortTaken.
+    Raises SettingsError, ValueError if `--listen` does not fit, CannotBuild and PortTaken.
     """
-    watch = Watch([source.file])  # before it is read: what changes from now on is seen
+    watch = Watch([source.file])  # before it is read, so that no later change is missed
     loaded = source.take()
     run = _alone if count == 1 else _together
     return run(Reload(source, watch, *loaded), count, announce)
@@ -60,7 +60,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
             await reload.run(serving.change)
 
         def stop() -> None:
-            reloading.cancel()  # what ends needs no other settings
+            reloading.cancel()  # no reloads during shutdown
             serving.server.stop()
 
         reloading = asyncio.create_task(keep_up())
@@ -87,7 +87,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         logs.set_up(settings.logs)
         reload.say_what_is_lost()
         uvloop.run(refuse_lost_stores(settings))
-        build(settings, Contexts())  # what cannot be made is said once, not by every process
+        build(settings, Contexts())  # so that an error is reported once, not by every process
         refuse_what_needs_one(settings)
         say_what_is_not_shared(settings, count)
         processes = Processes(settings, count, listen, admin)
@@ -114,14 +114,14 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
 
 @contextmanager
 def _kept(address: Address) -> Iterator[Address]:
-    """Keep a port while the block runs; yields its address. Raises PortTaken."""
-    bind(address).close()  # another server's processes would let ours join them
+    """Reserve a port while the block runs; yield its address. Raises PortTaken."""
+    bind(address).close()  # fails if another server is there; SO_REUSEPORT below would join it
     with bind(address, shared=True, listen=False) as holder:
         yield _bound(address, holder)
 
 
 def _bound(address: Address, listener: socket.socket) -> Address:
-    """Return the address with the port that was found where it asks for any."""
+    """Return the address with the listener's actual port, in case it asks for port 0."""
     return Address(address.host, listener.getsockname()[1])
 
 
@@ -130,7 +130,7 @@ def _url(settings: Settings, address: Address) -> str:
 
 
 def say_what_is_not_shared(settings: Settings, count: int) -> None:
-    """Log what each of so many processes has for itself."""
+    """Log what each of `count` processes keeps for itself."""
     log.info(
         "%d processes share the port and tell each other what they send; each has its own queue,"
         " learned pace and ejections, and limits, clients.connections and strategy.memory hold for"
@@ -140,7 +140,7 @@ def say_what_is_not_shared(settings: Settings, count: int) -> None:
     for pool in settings.all_pools():
         name = pool.strategy.name
         strategy = registry.make(name, dict(pool.strategy.options))
-        found = getattr(strategy, "over", strategy)  # the one below sessions
+        found = getattr(strategy, "over", strategy)  # for `session`, the strategy that it wraps
         if getattr(found, "reads_prompt", True) and not getattr(found, "hears_others", False):
             log.warning(
                 "pool %s: each process tells the strategy %s only of its own requests: if it"

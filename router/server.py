@@ -1,9 +1,9 @@
-"""The listening sockets, the deadlines of those who connect, and an orderly end.
+"""Listening sockets, the deadlines of client connections, and orderly shutdown.
 
-Told to stop, the server says so on `/health/ready` and in every answer (`connection: close`),
-goes on accepting for a while so that whoever balances load in front of it can notice, then closes
-its sockets, lets every answer under way end, and cuts those that take too long, each with an error
-in its own shape. Told again, it stops at once.
+When told to stop, the server says so on `/health/ready` and in every answer (`connection: close`).
+It keeps accepting for a while, so that a load balancer in front of it can notice, and then closes
+its sockets. It lets every answer finish, and cuts off those that take too long with an error in
+their endpoint's format. Told again, it stops at once.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ from router.units import Address, format_duration
 
 log = logging.getLogger("warmroute.server")
 
-#: Connections that wait to be accepted.
+#: Most connections that wait to be accepted.
 BACKLOG = 4096
-#: Bytes that the kernel takes of an answer before the client's side has room for them.
+#: Bytes of an answer that the kernel buffers before it can send them (TCP_NOTSENT_LOWAT).
 UNSENT = 128 << 10
-#: Seconds after which TLS gives up on a client that does not take its last bytes, however slowly:
-#: longer than anybody is given who takes nothing (`clients.write`), so that is what counts.
+#: Seconds that asyncio's TLS gives a client to take its last bytes. So long that `clients.write`
+#: always ends a client first that takes nothing.
 FAREWELL_S = 24 * 3600.0
-#: Seconds between two looks at whose deadline has passed.
+#: Seconds between two checks of deadlines.
 TICK_S = 0.1
-#: Seconds that cut answers are given to reach their clients.
+#: Seconds for the errors of cut-off answers to reach their clients.
 LAST_WORDS_S = 1.0
 
 
 class PortTaken(Exception):
-    """The address to listen on cannot be had."""
+    """The address to listen on is not available."""
 
 
 def bind(address: Address, *, shared: bool = False, listen: bool = True) -> socket.socket:
     """Open the listening socket. Raises PortTaken with a sentence for the operator.
 
     With `shared`, several processes may listen there, and the kernel spreads connections. Without
-    `listen`, the port is only kept for those who do.
+    `listen`, the port is only reserved for them.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -57,7 +57,7 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
     try:
         listener.bind((address.host, address.port))
         if listen:
-            listener.listen(BACKLOG)  # here, so that of two servers the second one hears of it
+            listener.listen(BACKLOG)  # here already, so that a second server fails at once
     except OSError as error:
         listener.close()
         reason = f"cannot listen on {address}: {error.strerror or error}."
@@ -69,21 +69,21 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How long the end may take, in seconds."""
+    """How long shutdown may take, in seconds."""
 
     delay: float = 5.0
-    """Told to stop, but still accepting."""
+    """How long it keeps accepting after it was told to stop."""
     drain: float = 600.0
-    """For answers under way."""
+    """How long answers may take to finish after that."""
 
     @classmethod
     def told(cls, settings: ShutdownSettings) -> Self:
-        """As the settings tell it."""
+        """Take the times from the settings."""
         return cls(settings.delay, settings.drain)
 
 
 class Server:
-    """Serves a door on listening sockets, once."""
+    """Serves a `Door` on listening sockets, once."""
 
     def __init__(
         self,
@@ -95,20 +95,20 @@ class Server:
         self._door = door
         self._passing = passing
         self.ending = ending or Ending()
-        """Looked at when the end comes."""
+        """Read only when shutdown begins, so a reload may replace it."""
         self._tls = tls
         self._told = asyncio.Event()
         self._now = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started = asyncio.Event()
-        """It accepts connections."""
+        """Set once it accepts connections."""
 
     def stop(self, *, now: bool = False) -> None:
-        """Begin the orderly end; or, told again or with `now`, end at once. From any thread."""
+        """Begin orderly shutdown; called again, or with `now`, end at once. From any thread."""
         if self._loop is None:
             self._tell(now)
         else:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # the loop is closed: it has ended by itself
                 self._loop.call_soon_threadsafe(self._tell, now)
 
     def _tell(self, now: bool) -> None:
@@ -118,13 +118,13 @@ class Server:
 
     @property
     def told(self) -> bool:
-        """It was told to stop."""
+        """Whether it was told to stop."""
         return self._told.is_set()
 
     async def serve(
         self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
     ) -> None:
-        """Serve until told to stop, and end in order; `admin` are for operators."""
+        """Serve until told to stop, then shut down; `admin` are listeners for operators."""
         loop = self._loop = asyncio.get_running_loop()
         ticking: asyncio.Task[None] | None = None
         servers: list[asyncio.Server] = []
@@ -149,7 +149,7 @@ class Server:
             await self._door.stop()
 
     async def _begin(self) -> bool:
-        """Make the door ready; False if told to stop before it is."""
+        """Start the door; False if told to stop before it is ready."""
         starting = asyncio.ensure_future(self._door.start())
         told = asyncio.ensure_future(self._told.wait())
         try:
@@ -176,7 +176,7 @@ class Server:
         )
 
     async def _tick(self) -> None:
-        """End what is late. One look at everyone is cheaper than a timer for each."""
+        """Expire late connections. One pass over all is cheaper than a timer for each."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_S)

@@ -1,4 +1,4 @@
-"""One process that serves: a door, its sockets, and settings that may change meanwhile."""
+"""One serving process: its door, its sockets, and settings that may change meanwhile."""
 
 import asyncio
 import logging
@@ -18,17 +18,17 @@ from router.worker import Worker
 
 log = logging.getLogger("warmroute.reload")
 
-#: Seconds between two looks at whether a worker that left has ended its last request.
+#: Seconds between two checks whether a removed worker has ended its last request.
 FAREWELL_S = 0.2
 
 
 class Serving:
-    """Serves what the settings describe, and what they come to describe."""
+    """Serves as the settings say, and follows their changes."""
 
     def __init__(
         self, settings: Settings, place: int | None = None, passing: Passing | None = None
     ) -> None:
-        """`place` is that among several processes, `passing` their way to share connections.
+        """`place` is this process's among several; `passing` balances connections between them.
 
         Raises CannotBuild.
         """
@@ -40,12 +40,13 @@ class Serving:
         self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing
-        """Called when all is answered: nothing that was learned may change from then on."""
+        """Called when all is answered, before the learned state is saved; it must not change
+        after this."""
 
     async def run(
         self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
     ) -> None:
-        """Serve until told to stop, and end in order."""
+        """Serve until told to stop, shut down in order, and save the learned state."""
         try:
             await self.server.serve(listeners, admin)
         finally:
@@ -56,7 +57,7 @@ class Serving:
             await asyncio.to_thread(leave, self.door.fleet, state, self._place)
 
     async def change(self, settings: Settings) -> None:
-        """Put other settings into effect. Raises CannotBuild; then nothing has changed."""
+        """Apply other settings. Raises CannotBuild; then nothing has changed."""
         if settings.tls is not None:
             _check(settings.tls)
         left = await self.door.change(settings)
@@ -71,7 +72,7 @@ class Serving:
             task.add_done_callback(self._farewells.discard)
 
     async def _see_off(self, worker: Worker) -> None:
-        """Tell when whoever runs a worker that left may stop it; its series end then too."""
+        """Log when a removed worker may be stopped, and end its metric series then."""
         while worker.load.here:  # noqa: ASYNC110 - a load is plain numbers, without events
             await asyncio.sleep(FAREWELL_S)
         log.info("worker %s has left: its last request has ended", worker.name)
@@ -79,16 +80,16 @@ class Serving:
             self.door.metrics.forget(worker.name)
 
     def _show(self, tls: TlsSettings | None) -> None:
-        """Show clients what the files hold now."""
+        """Use the certificates that the files hold now."""
         if self._tls is not None and tls is not None:
             try:
                 self._tls.show(tls)
-            except ValueError as error:  # they have changed since they were looked at
+            except ValueError as error:  # they have changed since `_check`
                 log.error("tls: %s", error)
 
 
 def _nothing() -> None:
-    """Nobody else changes it."""
+    """Do nothing."""
 
 
 def _context(settings: Settings) -> DoorContext | None:
@@ -99,7 +100,7 @@ def _context(settings: Settings) -> DoorContext | None:
 
 
 def _check(tls: TlsSettings) -> None:
-    """Look at the files again before anything is changed."""
+    """Check the certificate files before anything is changed. Raises CannotBuild."""
     try:
         check_chain(tls.certificate, tls.key)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The settings: every field, its default and its unit. The JSON schema is made from these words."""
+"""The settings: every field with its default and unit. The JSON schema uses these docstrings."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -218,16 +218,16 @@ class Settings(Model):
 
     @property
     def door_keys(self) -> tuple[KeySettings, ...]:
-        """The keys that open the inference paths; none if everyone may come in."""
+        """The keys for the inference paths; none if everyone may use them."""
         return self.auth.keys if self.auth else ()
 
     @property
     def admin_keys(self) -> tuple[KeySettings, ...]:
-        """The keys that open the paths for operators; none if everyone may come in."""
+        """The keys for the operators' paths; none if everyone may use them."""
         return self.admin.keys or self.door_keys
 
     def listening_on(self, listen: Address) -> Self:
-        """Change `listen`, with the same checks. Raises ValueError with a sentence."""
+        """Return a copy with another `listen`, with the same checks. Raises ValueError."""
         for found in exposures({"listen": listen, "auth": self.auth, "admin": self.admin}):
             raise ValueError(found.message)
         return self.model_copy(update={"listen": listen})
@@ -244,7 +244,7 @@ class Settings(Model):
     @model_validator(mode="wrap")
     @classmethod
     def _consistent(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Report what contradicts itself together with what is wrong field by field."""
+        """Report contradictions between fields together with the mistakes in single fields."""
         refusals = list(contradictions(value)) if isinstance(value, Mapping) else []
         try:
             settings = handler(value)
@@ -256,7 +256,7 @@ class Settings(Model):
 
 
 def _with_defaults(pool: PoolSettings, above: Mapping[str, object]) -> PoolSettings:
-    """Change what fields default to; they still count as not set."""
+    """Replace defaults of fields that are not set; they still count as not set."""
     lacking = above.keys() - pool.model_fields_set
     copy = pool.model_copy(update={name: above[name] for name in lacking})
     copy.model_fields_set.difference_update(lacking)
@@ -264,7 +264,7 @@ def _with_defaults(pool: PoolSettings, above: Mapping[str, object]) -> PoolSetti
 
 
 def _again(error: ErrorDetails) -> InitErrorDetails:
-    """Make the same mistake once more, to be raised along with others."""
+    """Turn a reported error back into one that can be raised together with others."""
     context = {**error.get("ctx", {}), "said": error["msg"]}
     kind = PydanticCustomError(error["type"], "{said}", context)
     return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])

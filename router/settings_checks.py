@@ -1,7 +1,7 @@
-"""Mistakes that only show when two values are seen together.
+"""Checks of settings that contradict each other.
 
-They are looked for in the values as given, so that they are found beside other mistakes and not
-one correction later. What cannot be read here is passed over: the field's own check names it.
+They work on the raw values, so that contradictions are reported together with other mistakes and
+not one correction later. A value that cannot be read is skipped: its field's own check reports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +22,17 @@ class _Worker(NamedTuple):
     path: KeyPath
     name: str | None
     named: bool
-    """The name was given and is not the address."""
+    """A name other than the address was given."""
     address: str | None
     plain: bool
     """Its URL begins with http://."""
     tls: object
     unheard: bool = False
-    """It has an address for replays and none for events."""
+    """It has `kv_replay` but no `kv_events`."""
     speaks: object = None
-    """Where it publishes events."""
+    """Its `kv_events`."""
     replays: object = None
-    """And where it answers for those that were missed."""
+    """Its `kv_replay`."""
 
 
 def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -71,7 +71,7 @@ def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
                 message += "; a worker stands in one pool, and a pool may have several models"
             yield refusal((*worker.path, "url"), message)
             if not worker.named:
-                continue  # then the names may be equal too: said once is enough
+                continue  # their default names are equal too: one message is enough
         first = names.setdefault(worker.name or "", worker.path)
         if worker.name and first != worker.path:
             message = f"{shown(worker.name)} is already the name of {dotted(first)}"
@@ -80,7 +80,7 @@ def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
 
 
 def _repeated_engines(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
-    """One that is connected to speaks for one worker; many may dial in at an address of ours."""
+    """Report engine addresses used twice; many engines may connect to an address that we bind."""
     seen: dict[tuple[str, str], KeyPath] = {}
     for worker in workers:
         for key, address in (("kv_events", worker.speaks), ("kv_replay", worker.replays)):
@@ -161,7 +161,7 @@ def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
 
 
 def _duration(value: object, default: float) -> float:
-    """Read a duration as given; what cannot be read counts as the default."""
+    """Parse a raw duration; return the default if that fails."""
     try:
         return value if isinstance(value, float) else parse_duration(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`controller:` in the YAML: where the memory of workers' caches is, if not in the router."""
+"""`controller:` in the YAML: a remote controller that knows what workers hold."""
 
 import re
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Every value that would be used, for `warmroute check`."""
+"""Lists every setting in effect, for `warmroute check`."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from router.settings_strategy import StrategySettings
 
-#: What it means to leave these out.
+#: What it means to leave these settings out.
 _LEFT_OUT = {
     ".models": "as the worker reports",
     ".kv_tokens": "as the worker reports",
@@ -30,23 +30,23 @@ _LEFT_OUT = {
 
 
 class Row(NamedTuple):
-    """One value."""
+    """One setting in effect."""
 
     path: str
-    """As in `workers[0].url`."""
+    """Such as `workers[0].url`."""
     value: str
-    """As the file would say it; a secret is `***`."""
+    """As written in a settings file; a secret is `***`."""
     source: str
     """`set` in the file, or `default`."""
 
 
 def describe(settings: BaseModel) -> list[Row]:
-    """List all settings, or those of one part, in the order of the file, defaults included."""
+    """List all settings, or those of one section, including defaults, in the order of the model."""
     return list(_rows("", settings, settings.model_dump(mode="json"), given=True))
 
 
 def _rows(path: str, value: object, written: object, *, given: bool) -> Iterator[Row]:
-    """Walk a value together with how it is written."""
+    """Walk a value together with its written form."""
     if isinstance(value, BaseModel) and isinstance(written, dict):
         said = cast("dict[str, object]", written)
         for key in type(value).model_fields:

@@ -1,4 +1,4 @@
-"""What a reload changes, as sentences for the log. Pure; secrets are compared and never shown."""
+"""Describes what a reload changes, for the log. Pure; secrets are compared but never shown."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -9,18 +9,18 @@ from router.settings import KeySettings, PoolSettings, Settings, WorkerSettings
 from router.settings_describe import describe
 
 RESTART = ("listen", "admin.listen", "tls.client_ca")
-"""Settings that only a new start can change. A listening socket keeps its address, whether it
-speaks TLS, and whom it asks for a certificate; certificates themselves are read again."""
+"""Settings that need a restart. A listening socket keeps its address, whether it uses TLS, and
+which client certificates it asks for; the router's own certificates are read again."""
 _BY_NAME = ("strategy", "tokenizer", "workers", "pools", "auth", "admin.keys")
-"""Compared by name instead, or as what they mean to each pool."""
+"""Left out of the comparison by path: these are compared by name, or for each pool."""
 
 
-#: Ends a sentence on what a reload cannot do.
+#: The end of a sentence about a change that a reload cannot make.
 WAITS = "; waits for a restart"
 
 
 def changes(old: Settings, new: Settings) -> list[str]:
-    """Tell everything that differs, in the order of the file."""
+    """Return a sentence for everything that differs."""
     waiting = needs_restart(old, new)
     sentences = [
         f"{path}: {before} → {after}" + (WAITS if path in waiting else "")
@@ -36,7 +36,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
 
 
 def needs_restart(old: Settings, new: Settings) -> list[str]:
-    """Name the changed settings that only a new start can put into effect."""
+    """Return the changed settings that need a restart."""
     changed = [path for path, _, _ in _differences(old, new)]
     if (old.tls is None) != (new.tls is None):
         return [path for path in changed if path in RESTART or path.startswith("tls.")]
@@ -46,7 +46,7 @@ def needs_restart(old: Settings, new: Settings) -> list[str]:
 def _differences(
     old: BaseModel, new: BaseModel, left_out: Iterable[str] = _BY_NAME
 ) -> Iterator[tuple[str, str, str]]:
-    """Path, old and new text of every value that differs; secrets all read alike."""
+    """Yield path, old and new text of values that differ; all secrets have the same text."""
     before, after = ({row.path: row.value for row in describe(one)} for one in (old, new))
     for path in {**before, **after}:
         one, other = before.get(path, "none"), after.get(path, "none")
@@ -59,14 +59,14 @@ def _is_in(path: str, section: str) -> bool:
 
 
 def _who(settings: Settings) -> str:
-    """Tell who may come in, without names."""
+    """Say who may use the inference paths, without names of keys."""
     if settings.door_keys:
         return "keys"
     return "everyone on this machine" if settings.auth is None else "none"
 
 
 def _apart(settings: Settings) -> str:
-    """Tell whether keys have caches of their own."""
+    """Say whether each key has a separate cache."""
     return "true" if settings.auth is not None and settings.auth.separate_caches else "false"
 
 
@@ -77,7 +77,7 @@ def _keys(
     before: str,
     after: str,
 ) -> Iterator[str]:
-    """Tell keys apart by name; also tell when there begin or cease to be any."""
+    """Compare keys by name; also say if there were none before, or are none now."""
     if before != after:
         yield f"{section}: {before} → {after}"
     ours, theirs = ({key.name: key.key for key in keys} for keys in (old, new))
@@ -106,7 +106,7 @@ def _pool(old: PoolSettings, new: PoolSettings) -> Iterator[str]:
     left_out = ["workers"]
     if old.strategy.name != new.strategy.name:
         yield f"pool {new.name}: strategy: {old.strategy.name} → {new.strategy.name}"
-        left_out.append("strategy")  # the options of one say nothing about the other
+        left_out.append("strategy")  # options of different strategies cannot be compared
     for path, before, after in _differences(old, new, left_out):
         yield f"pool {new.name}: {path}: {before} → {after}"
 
@@ -115,7 +115,7 @@ _Placed = dict[str, tuple[str, WorkerSettings]]
 
 
 def _placed(pools: tuple[PoolSettings, ...]) -> _Placed:
-    """Every worker by its name, with its pool's."""
+    """Return every worker, and the name of its pool, by worker name."""
     return {worker.name: (pool.name, worker) for pool in pools for worker in pool.workers}
 
 

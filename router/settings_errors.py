@@ -1,4 +1,4 @@
-"""What is wrong with a settings file, as an operator reads it."""
+"""Mistakes in a settings file, as operators read them."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from router.units import shown
 
 KeyPath = tuple[str | int, ...]
-"""Where a value is: ("workers", 1, "api_key")."""
+"""The path of a value, such as ("workers", 1, "api_key")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Problem:
 
     file: str
     line: int | None
-    """From 1; None if the whole file is meant."""
+    """Counted from 1; None for the whole file."""
     column: int | None
     field: str
-    """As in `workers[1].api_key`; empty for the whole file."""
+    """Such as `workers[1].api_key`; empty for the whole file."""
     message: str
     suggestion: str | None = None
     """What was probably meant."""
@@ -35,7 +35,7 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; all problems at once, one line each."""
+    """The settings cannot be used; the message lists all problems, one per line."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -43,7 +43,7 @@ class SettingsError(Exception):
 
 
 def dotted(path: KeyPath) -> str:
-    """("workers", 1, "url") → `workers[1].url`, on one line whatever the keys hold."""
+    """("workers", 1, "url") → `workers[1].url`; on one line, whatever characters keys contain."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -54,7 +54,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def refusal(path: KeyPath, message: str, suggestion: str | None = None) -> InitErrorDetails:
-    """Make one mistake found by our own checks, at `path` below the value being validated."""
+    """Make one error of our own checks, at `path` below the value that is being validated."""
     context = {"message": message, "suggestion": suggestion}
     return InitErrorDetails(
         type=PydanticCustomError("refused", "{message}", context), loc=path, input=None
@@ -62,12 +62,12 @@ def refusal(path: KeyPath, message: str, suggestion: str | None = None) -> InitE
 
 
 def refuse(title: str, refusals: list[InitErrorDetails]) -> ValidationError:
-    """Make the error to raise inside a validator; pydantic puts each path in its place."""
+    """Make the error to raise in a validator; pydantic puts each path below the outer one."""
     return ValidationError.from_exception_data(title, refusals, hide_input=True)
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Return the known word that was probably meant."""
+    """Return the known word that was probably meant, if any is close enough."""
     plain = {_plain(name): name for name in known}
     close = get_close_matches(_plain(str(word)[:100]), plain, n=1, cutoff=0.6)
     return plain[close[0]] if close else None

@@ -1,5 +1,7 @@
-"""Doors that would stand open by accident: an address others can reach, and nobody said who may
-come in. Looked for in the values as given, like every contradiction."""
+"""Finds addresses open by accident: reachable from other machines, but without access rules.
+
+Works on the raw values, like all checks for contradictions.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -9,7 +11,7 @@ from router.units import Address
 
 
 class Exposure(NamedTuple):
-    """One address that must not be served as the settings are."""
+    """One address that must not be served with these settings."""
 
     path: KeyPath
     message: str
@@ -18,7 +20,7 @@ class Exposure(NamedTuple):
 def exposures(given: Mapping[str, object]) -> Iterator[Exposure]:
     """Find addresses that others can reach without keys, and one address given twice."""
     listen, admin = _address(given.get("listen")), _address(_get(given, "listen"))
-    said = given.get("auth") is not None  # what was said is checked where it stands
+    said = given.get("auth") is not None  # its content is checked elsewhere
     if listen and not listen.is_loopback and not said:
         yield Exposure(
             ("listen",),

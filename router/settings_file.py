@@ -1,4 +1,4 @@
-"""From a YAML file to settings, or to all that is wrong with it at once."""
+"""Reads a YAML file into settings, or reports all of its mistakes at once."""
 
 import os
 from collections.abc import Iterable
@@ -42,11 +42,11 @@ MAX_BYTES = 1 << 20
 
 
 class Loaded(NamedTuple):
-    """What a file became."""
+    """The content of a file."""
 
     settings: Settings
     notes: tuple[Note, ...]
-    """What became of each field of a manifest; empty for a file of ours."""
+    """What each field of a manifest was turned into; empty for a settings file."""
 
 
 def load(path: str | os.PathLike[str]) -> Settings:
@@ -55,7 +55,7 @@ def load(path: str | os.PathLike[str]) -> Settings:
 
 
 def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
-    """Read a settings file, or a manifest and where its `workers` are. Raises SettingsError."""
+    """Read a settings file, or a manifest whose workers are at `workers`. Raises SettingsError."""
     text, file = _read(Path(path)), str(path)
     if not is_manifest(text):
         if workers is not None:
@@ -66,26 +66,26 @@ def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
     able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
     mapped = translate_manifest(text, file, workers, able, paths)
     if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):
-        raise SettingsError(_sorted(mapped.problems))  # that there are none is among them
+        raise SettingsError(_sorted(mapped.problems))  # they already say that workers are missing
     settings = _settings(mapped.document, mapped.problems, Path(path).parent)
     return Loaded(settings, tuple(mapped.notes))
 
 
 def loads(text: str, file: str = "settings", folder: Path | None = None) -> Settings:
-    """Read settings from a text; `file` is what problems call it, `folder` where paths begin."""
+    """Read settings from a text; problems name `file`, and paths are relative to `folder`."""
     document = settings_yaml.parse(text, file)
     return _settings(document, document.problems, folder or Path())
 
 
 def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
-    """Raises SettingsError with what was `found` and what else is wrong."""
+    """Validate a document. Raises SettingsError with the problems `found` before and all others."""
     problems = list(found)
     try:
         settings = Settings.model_validate(document.data, context={"folder": folder})
     except ValidationError as error:
         problems += translate(error, document)
     if problems:
-        # Outside the handler: a traceback must not show pydantic's error, which knows the values.
+        # Outside the handler: a traceback must not show pydantic's error, which holds the values.
         raise SettingsError(_sorted(problems))
     return settings
 

@@ -1,5 +1,7 @@
-"""Files that settings name: there, readable and of use when the settings are read, not hours
-later. What they hold is never shown."""
+"""Checks files named in settings when the settings are read, not when they are first needed.
+
+No error message shows their content.
+"""
 
 import re
 import ssl
@@ -12,14 +14,14 @@ from router.units import shown, shown_file
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
-    """Find a file, from the folder of the settings file where its path is relative."""
+    """Return the path of a readable file; relative paths start at the settings file's folder."""
     if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
         raise ValueError(f"{shown(value)} is not a path: write where the file is")
     if "-----BEGIN" in str(value):  # not echoed: it may be a key
         raise ValueError("must be the path of a file, not what the file holds")
     path = Path((info.context or {}).get("folder", "")) / value
     try:
-        if not path.is_file():  # a pipe would block, a device never end
+        if not path.is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{shown_file(path)} does not exist or is not a plain file")
         with path.open("rb"):
             return path
@@ -37,7 +39,7 @@ ReadableFile = Annotated[
 
 
 def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Give a context its certificate, also a running one. Raises ValueError with a sentence."""
+    """Load a certificate and its key into a context. Raises ValueError with a sentence."""
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
@@ -49,7 +51,7 @@ def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def load_roots(context: ssl.SSLContext, path: Path) -> None:
-    """Let a context trust the certificates of a file. Raises ValueError with a sentence."""
+    """Make a context trust the certificates in a file. Raises ValueError with a sentence."""
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError:
@@ -59,16 +61,16 @@ def load_roots(context: ssl.SSLContext, path: Path) -> None:
 
 
 def check_chain(certificate: Path, key: Path) -> None:
-    """Raise ValueError if a certificate and its key are of no use together."""
+    """Raise ValueError if a certificate and its key cannot be used together."""
     load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
 
 
 def check_roots(path: Path) -> Path:
-    """Raise ValueError if a file holds no certificates."""
+    """Return `path`. Raises ValueError if the file holds no certificates."""
     load_roots(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
     return path
 
 
 def _no_password() -> str:
-    """Without this, OpenSSL would ask on the terminal and wait."""
+    """Refuse keys with a password: otherwise OpenSSL would ask for it on the terminal."""
     raise ValueError("the key has a password: give one without")

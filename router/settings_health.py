@@ -1,4 +1,4 @@
-"""Settings of how the router tells whether a worker can serve."""
+"""Settings of probes and ejection: how the router tells whether a worker can serve."""
 
 from router.settings_types import Count, Model, Wait
 from router.units import Share

@@ -1,4 +1,4 @@
-"""`tokenizer:` in the YAML: where a model's tokenizer comes from, and what engines do with it."""
+"""`tokenizer:` in the YAML: where a model's tokenizer comes from, and how engines use it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ from router.units import shown, shown_file
 
 #: Sources that are neither a folder nor on the hub.
 WORDS = ("auto", "bytes", "worker")
-#: What is of no use with a source, and why.
+#: Settings that have no effect with a source, and why.
 _USELESS = {
     "bytes": (("chat_template", "keywords", "forward_token_ids"), "nothing is tokenized"),
     "worker": (("chat_template", "keywords"), "it is the worker that applies its template"),
@@ -30,7 +30,7 @@ _USELESS = {
 
 
 def _source(value: object, info: ValidationInfo) -> str:
-    """Tell a word, a folder and a hub id apart; a folder that is there is never a hub id."""
+    """Check a source: a word, a folder or a hub id; an existing folder is never a hub id."""
     text = value if isinstance(value, str) else ""
     if text in WORDS:
         return text
@@ -45,7 +45,7 @@ def _source(value: object, info: ValidationInfo) -> str:
 
 
 def _folder(path: Path) -> Path:
-    """Make it absolute: so it stays a folder, wherever the settings are read again."""
+    """Check a folder and make it absolute, so that it is found wherever settings are re-read."""
     if not _is_folder(path):
         raise ValueError(f"folder {shown(str(path), 400)} does not exist")
     if not has_tokenizer(path):
@@ -58,13 +58,13 @@ def _folder(path: Path) -> Path:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 
 def _template(path: Path) -> Path:
-    """Read it as it will be read. Raises ValueError with a sentence."""
-    import jinja2  # noqa: PLC0415 - takes 2 MB, which only those need who have a template
+    """Check that a template compiles. Raises ValueError with a sentence."""
+    import jinja2  # noqa: PLC0415 - takes 2 MB, needed only with a template
 
     from router.identity.template import TOO_DEEP, ChatTemplate  # noqa: PLC0415
 

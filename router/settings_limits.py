@@ -1,4 +1,4 @@
-"""Bounds in the settings: how long clients and workers may take, and how much they may ask for."""
+"""Settings of limits and timeouts for clients, requests and workers."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Pydantic's findings as an operator reads them: where in the file, and what is allowed."""
+"""Turns pydantic's errors into messages for operators: where in the file, and what is allowed."""
 
 from collections.abc import Iterator
 from typing import cast, get_args
@@ -32,9 +32,9 @@ _SENTENCES = {
 
 
 def translate(error: ValidationError, document: Document) -> Iterator[Problem]:
-    """Turn each finding into a problem in the file; what is there may be secret: it stays there."""
+    """Turn each error into a problem in the file, without the value, which may be a secret."""
     for found in error.errors(include_url=False):
-        # The first only follows from another finding; the second is among the problems already.
+        # The first kind only follows from another error; the second is reported already.
         if found["type"] != "default_factory_not_called" and found["loc"] not in document.empty:
             yield _problem(found, document)
 
@@ -59,7 +59,7 @@ def keys_of(path: KeyPath, data: object) -> list[str]:
     """Return the keys that the mapping at `path` may have."""
     model: type[BaseModel] = Settings
     for part in path:
-        data = cast("dict[int | str, object]", data)[part]  # or a list: pydantic was there
+        data = cast("dict[int | str, object]", data)[part]  # may be a list; pydantic checked it
         if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation
@@ -71,7 +71,7 @@ def keys_of(path: KeyPath, data: object) -> list[str]:
 
 
 def _model(annotation: object) -> type[BaseModel]:
-    """Return the model in a field's type, as `X` in `tuple[X, ...]`."""
+    """Return the model in a field's type, such as `X` in `tuple[X, ...]`."""
     return next(
         inner
         for inner in (annotation, *get_args(annotation))

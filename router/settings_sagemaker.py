@@ -1,4 +1,4 @@
-"""Settings of the paths that speak like SageMaker."""
+"""Settings of the paths that are compatible with SageMaker."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from router.units import Secret, shown
 
 ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 PREFIX_PATTERN = r"^(/[A-Za-z0-9._~-]+)*$"
-#: Bytes of a body that SageMaker takes (API reference of InvokeEndpoint).
+#: Longest body in bytes that SageMaker accepts (API reference of InvokeEndpoint).
 BODY = 6 << 20
 
 

@@ -1,5 +1,7 @@
-"""The JSON schema of the settings file, for editors. Made from the models, the same everywhere:
-strategies of other installed packages are allowed in it, but not named."""
+"""The JSON schema of the settings file, for editors, made from the models.
+
+It is the same on every machine: strategies of other installed packages are allowed but not named.
+"""
 
 import json
 from typing import Any
@@ -67,19 +69,19 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as config/schema.json holds it."""
+    """Return the schema as text, as in config/schema.json."""
     return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 class _Generator(GenerateJsonSchema):
-    """Writes defaults as the file would, and both shapes of workers and strategies."""
+    """Writes defaults as in a settings file, and both forms of workers and strategies."""
 
     def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002
-        """Keys need no second name."""
+        """Omit titles: the key is enough."""
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Allow the short forms; demand one of `workers` and `pools`."""
+        """Allow the short forms; require exactly one of `workers` and `pools`."""
         result = super().model_schema(schema)
         result.pop("title", None)
         if schema["cls"] in _SHORT_FORMS:
@@ -94,15 +96,15 @@ class _Generator(GenerateJsonSchema):
         self,
         schema: core_schema.PlainValidatorFunctionSchema,  # noqa: ARG002
     ) -> JsonSchemaValue:
-        """Only `StrategySettings` is read by a plain function without a schema of its own."""
+        """Return the schema of `StrategySettings`, the only type validated by a plain function."""
         return _strategy()
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """None is what is left out, never what is written."""
+        """Do not allow null: None means that a key is left out."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Write durations and sizes with their units; what defaults to nothing has no default."""
+        """Write durations and sizes with their units; omit defaults of None and ()."""
         result = super().default_schema(schema)
         default = schema.get("default")
         if result.get("pattern") == DURATION_OR_OFF_PATTERN:
@@ -116,7 +118,7 @@ class _Generator(GenerateJsonSchema):
         return result
 
     def encode_default(self, dft: object) -> object:
-        """Write everything else as the file would."""
+        """Write all other defaults as in a settings file."""
         if isinstance(dft, TokenizerSettings):
             return dft.source
         if isinstance(dft, BaseModel):
@@ -132,19 +134,19 @@ class _Generator(GenerateJsonSchema):
 
 
 class _OptionsGenerator(_Generator):
-    """The same within a strategy's options, where another strategy's are not spelled out."""
+    """For a strategy's options, where the options of a nested strategy are not listed."""
 
     def function_plain_schema(
         self,
         schema: core_schema.PlainValidatorFunctionSchema,  # noqa: ARG002
     ) -> JsonSchemaValue:
-        """A name, or a mapping with one."""
+        """Return the schema of a nested strategy: a name, or a mapping with one."""
         named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
         return {"anyOf": [{"type": "string"}, named]}
 
 
 def _strategy() -> JsonSchemaValue:
-    """A name or a mapping; those of ours with their options, any other one freely."""
+    """Return the schema of a strategy: built-in ones with their options, others with any."""
     names = sorted(BUILT_IN)
     other = {
         "type": "object",

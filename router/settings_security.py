@@ -1,4 +1,4 @@
-"""Settings of who may come in, and how connections are encrypted."""
+"""Settings of keys, CORS origins and TLS."""
 
 import re
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class KeySettings(Model):
 
 
 def _told_apart(keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
-    """Name the keys without a name by their place; refuse the same name or key twice."""
+    """Give keys without a name one by their place; refuse duplicate names and keys."""
     keys = tuple(
         key if key.name else _with_name(key, f"key-{place}") for place, key in enumerate(keys, 1)
     )
@@ -87,7 +87,7 @@ def _told_apart(keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
 
 
 def _with_name(key: KeySettings, name: str) -> KeySettings:
-    """Change what the name defaults to; it still counts as not set."""
+    """Set a default name, which still counts as not set."""
     copy = key.model_copy(update={"name": name})
     copy.model_fields_set.discard("name")
     return copy
@@ -168,6 +168,6 @@ class WorkerTlsSettings(Model):
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
-        if self.certificate and self.key:  # one without the other is a contradiction, told there
+        if self.certificate and self.key:  # `contradictions` reports one without the other
             check_chain(self.certificate, self.key)
         return self

@@ -17,10 +17,10 @@ HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
 FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
 TTL_S = 1200.0
-#: Years, but so few that the end of a session has a date.
+#: Short enough that the end of a session can still be written as a date.
 LONGEST_TTL_S = 10_000 * 86400
-#: Names under which AWS's containers are told how long a session lasts, and their unit in seconds:
-#: the example server of aws-samples, and model-hosting-container-standards.
+#: Environment variables that tell AWS's containers how long a session lasts, and their units in
+#: seconds: from aws-samples' example server, and from model-hosting-container-standards.
 _TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
 
 _SECRET = CREDENTIALS | {b"cookie", b"proxy-authorization"}
@@ -108,7 +108,7 @@ class SessionSettings(Model):
 
     @property
     def names(self) -> Names:
-        """Where clients name their session."""
+        """The header and the body field in which clients name their session."""
         return Names(self.header.encode(), self.field)
 
     @property
@@ -120,8 +120,10 @@ class SessionSettings(Model):
 
 
 def ttl_told() -> float | None:
-    """Return the seconds that the environment says; None if it says nothing. Raises ValueError
-    with a sentence."""
+    """Return the TTL in seconds from the environment; None if it is not set there.
+
+    Raises ValueError with a sentence.
+    """
     for name, unit in _TOLD.items():
         text = os.environ.get(name, "")
         most = int(LONGEST_TTL_S / unit)

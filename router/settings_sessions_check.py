@@ -1,4 +1,4 @@
-"""Settings of sessions that contradict those of strategies or workers, or the environment's."""
+"""Checks session settings against those of strategies and workers, and the environment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,12 +7,12 @@ from pydantic_core import InitErrorDetails
 from router.settings_errors import KeyPath, refusal
 from router.settings_session import ttl_told
 
-#: Strategies that compare no costs: nothing says how much sooner another worker would answer.
+#: Strategies without costs, which cannot say how much sooner another worker would answer.
 _FREE = frozenset(("roundrobin", "chbl"))
 
 
 def session_contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
-    """Find sessions that would move although their state cannot, and those that never would."""
+    """Find sessions that would move although their state cannot, and a `spill` with no effect."""
     session = _get(given, "session")
     if _get(session, "ttl") is None:
         try:

@@ -32,7 +32,7 @@ _READ_AS: dict[object, object] = {
 
 @dataclass(frozen=True, slots=True)
 class StrategySettings:
-    """A strategy and those of its options that were set, in bytes and seconds.
+    """A strategy's name, and the options that were set, in bytes and seconds.
 
     The strategy is made as `cls(cls.Options(**options))`.
     """
@@ -60,7 +60,7 @@ class StrategySettings:
         return cls(name, chosen)
 
     def written(self) -> dict[str, object]:
-        """Return the name and every option, defaults included, as the YAML would say them."""
+        """Return the name and every option, including defaults, as written in YAML."""
         options = options_of(self.name).model_construct(None, **self.options)
         return {"name": self.name, **options.model_dump(mode="json")}
 
@@ -108,7 +108,7 @@ def _field(option: "Field[Any]") -> object:
 
 
 def _shortest(strategy: StrategySettings) -> object:
-    """Write a strategy that stands in another one's option: its name, if that says it all."""
+    """Write a strategy nested in another one's options: only its name, if it has no options."""
     written = strategy.written()
     return (
         {key: written[key] for key in ("name", *strategy.options)}
@@ -127,7 +127,7 @@ def _find(name: str) -> type[Any]:
 
 
 def _try(name: str, options: dict[str, object]) -> None:
-    """Let the options check themselves, where their class does."""
+    """Make the options once, so that their class can check them. Raises ValueError."""
     try:
         _find(name).Options(**options)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""`tiers:` in the YAML: what engines keep behind their GPUs, and how fast it loads at first."""
+"""`tiers:` in the YAML: the tiers behind the engines' GPUs, and their initial load speeds."""
 
 from typing import Annotated, Literal, Self
 
@@ -76,7 +76,7 @@ class LmcacheSettings(Model):
 
     @property
     def naming(self) -> Chunking | EngineChunking:
-        """How those in the Redis are cut and named."""
+        """How chunks in Redis are cut and named, by LMCache's server or in the engine."""
         if self.names == "server":
             return self.chunking
         return EngineChunking(self.chunk, self.gpus, self.model, self.hash, self.seed, self.dtype)
@@ -108,12 +108,12 @@ class TiersSettings(Model):
 
     @property
     def l1_told(self) -> bool:
-        """Whether the settings say that workers have an L1: LMCache always has one."""
+        """Whether the settings imply that workers have an L1; with LMCache they always have one."""
         lmcache = self.l2.enabled and self.l2.lmcache is not None
         return self.l1.enabled and (lmcache or "l1" in self.model_fields_set)
 
     def loads(self) -> Loads:
-        """How fast they load, before anything was learned."""
+        """Return the tiers' initial load speeds, before anything is learned."""
         size = self.bytes_per_token
         l1 = self.l1.bandwidth / size if self.l1.enabled else None
         l2 = self.l2.bandwidth / size if self.l2.enabled else None

@@ -1,4 +1,4 @@
-"""The texts that settings are made of: worker URLs, names, model patterns; and the base model."""
+"""Field types of the settings (worker URLs, names, model patterns, ...), and the base model."""
 
 import re
 from typing import Annotated, TypeVar
@@ -145,9 +145,9 @@ T = TypeVar("T")
 Some = Annotated[
     tuple[T, ...], BeforeValidator(_not_empty), Field(json_schema_extra={"minItems": 1})
 ]
-"""At least one. (pydantic's own check also fails where the only item is wrong.)"""
+"""A list of at least one item. (Pydantic's own check also fails if the only item is invalid.)"""
 Count = Annotated[StrictInt, Field(ge=1)]
 Whole = Annotated[StrictInt, Field(ge=0)]
-"""As many as it says; 0 is allowed."""
+"""A whole number; 0 is allowed."""
 Wait = Annotated[Duration, AfterValidator(_positive_duration)]
 Capacity = Annotated[Size, AfterValidator(_positive_size)]

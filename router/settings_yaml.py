@@ -1,7 +1,7 @@
-"""YAML 1.2 to plain data, with the place of every value. Only plain data: no tags of any kind.
+"""Reads YAML 1.2 into plain data, without any tags, and keeps the place of every value.
 
-The composed nodes are read instead of the constructed objects: they know the place of every
-value, also inside lists, flow mappings and aliases, and nothing in them is ever constructed.
+It reads ruamel's composed nodes, not constructed objects: nodes know the place of every value, also
+in lists, flow mappings and aliases, and no object is ever constructed from a tag.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from ruamel.yaml.reader import ReaderError
 from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 
 MAX_VALUES = 100_000
-"""Values in one file, aliases expanded: a few lines of aliases can stand for billions."""
+"""Most values in one file, with aliases expanded: a few lines of aliases can mean billions."""
 _PREFIX = "tag:yaml.org,2002:"
 _TEXT = {_PREFIX + name for name in ("str", "timestamp", "value", "merge")}
 _UNCLOSED = ("end of stream", "expected ',' or", "quoted scalar", "simple key")
-# What ruamel says → what an operator can do. Its own words are not passed on: they quote the file,
-# and what they quote may be a secret.
+# Parts of ruamel's messages → advice for operators. Its own messages are never shown: they quote
+# the file, and may so reveal a secret.
 _SENTENCES = {
     "'\\t' that cannot start": "a tab cannot indent or start a value; use spaces",
     "cannot start any token": "this character cannot start a value; put the value in quotes",
@@ -39,31 +39,31 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file holds and where."""
+    """The data in a file, and the place of each value."""
 
     file: str
     data: object
     places: dict[KeyPath, tuple[int, int]]
-    """Line and column of each value, from 1: that of its key, or of the item in a list."""
+    """Line and column of each value's key or list item, counted from 1."""
     problems: list[Problem]
     empty: set[KeyPath]
-    """Keys without a value, already among the problems."""
+    """Keys without a usable value, already among the problems."""
 
     def problem(self, path: KeyPath, message: str, suggestion: str | None = None) -> Problem:
-        """Place a mistake; a path that is not in the file falls back to what holds it."""
+        """Make a problem at `path`, or at its closest parent that is in the file."""
         while path and path not in self.places:
             path = path[:-1]
         line, column = self.places.get(path, (1, 1))
         return Problem(self.file, line, column, dotted(path), message, suggestion)
 
     def missing(self, path: KeyPath, message: str) -> Problem:
-        """Place a key that is not there: where the mapping is that lacks it."""
+        """Make a problem for a missing key, at the mapping that lacks it."""
         line, column = self.places.get(path[:-1], (1, 1))
         return Problem(self.file, line, column, dotted(path), message)
 
 
 def parse(text: str, file: str) -> Document:
-    """Read one document. Raises SettingsError if it is no YAML at all."""
+    """Read one document. Raises SettingsError if it is not valid YAML, or not a mapping."""
     node = _compose(text, file)
     if node is None or node.tag == _PREFIX + "null":
         raise SettingsError([Problem(file, None, None, "", "is empty; it needs at least workers")])
@@ -75,9 +75,9 @@ def parse(text: str, file: str) -> Document:
 
 
 def parse_all(text: str, file: str) -> list[Document]:
-    """Read every document of a file as Kubernetes does: a key without a value is not there.
+    """Read all documents of a file as Kubernetes does: a key without a value is ignored.
 
-    Raises SettingsError if it is no YAML at all.
+    Raises SettingsError if it is not valid YAML.
     """
     nodes = [node for node in _compose_all(text, file) if node is not None]
     return [_read(node, _Reader(Document(file, None, {}, [], set()), voids=True)) for node in nodes]
@@ -129,7 +129,7 @@ def _syntax(error: MarkedYAMLError, file: str) -> Problem:
 
 
 class _TooMuchError(Exception):
-    """The document cannot be expanded."""
+    """The document is too large, too deep or recursive."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -140,13 +140,13 @@ class _TooMuchError(Exception):
 class _Reader:
     document: Document
     voids: bool = False
-    """A key without a value is none; else it is a mistake."""
+    """Whether keys may have no value; otherwise that is a mistake."""
     inside: list[Node] = field(default_factory=list)
-    """The collections being read, outermost first: an alias must not lead back to them."""
+    """The collections being read, outermost first: no alias may lead back to one of them."""
     count: int = 0
 
     def value(self, node: Node, path: KeyPath, place: Node) -> object:
-        """Read a node; `place` is where to point to, its key if it has one."""
+        """Read a node; `place` is the node that problems point to: its key, if it has one."""
         self._count()
         self.document.places[path] = (place.start_mark.line + 1, place.start_mark.column + 1)
         if isinstance(node, ScalarNode):
@@ -163,7 +163,7 @@ class _Reader:
             self.inside.pop()
 
     def refuse(self, path: KeyPath, message: str, node: Node | None = None) -> None:
-        """Note a problem, at the node if it has no place of its own, and go on."""
+        """Record a problem, at `node` if the path has no place of its own, and go on."""
         problem = self.document.problem(path, message)
         if node is not None:
             line, column = node.start_mark.line + 1, node.start_mark.column + 1
@@ -191,7 +191,7 @@ class _Reader:
         }
 
     def _pairs(self, node: Node, path: KeyPath) -> Iterator[tuple[Node, Node]]:
-        """Keys and values, merged ones (`<<`) first where nothing overrides them."""
+        """Return keys and values: first merged ones (`<<`), which the node's own override."""
         own: dict[str, tuple[Node, Node]] = {}
         merged: dict[str, tuple[Node, Node]] = {}
         for key, value in node.value:
@@ -254,7 +254,7 @@ def _is_plain(key: ScalarNode) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Tell text from what `"\\ud800"` makes of it, which no file and no terminal can hold."""
+    """Whether a value can be encoded; `"\\ud800"`, a lone surrogate, cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

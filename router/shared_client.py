@@ -1,4 +1,4 @@
-"""A client's connection where several processes share the door."""
+"""A client connection when several processes share one port."""
 
 import asyncio
 from typing import TYPE_CHECKING, cast
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Shared(Client):
-    """A connection that counts for all processes, and may be passed on when it is new."""
+    """A connection counted in shared memory, which may be passed on while it is new."""
 
     def __init__(
         self, house: House, loop: asyncio.AbstractEventLoop, passing: "Passing", *, passable: bool
@@ -21,7 +21,7 @@ class Shared(Client):
         self._gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is here, or already elsewhere."""
+        """Pass the connection on to another process, or keep and count it."""
         connection = transport.get_extra_info("socket")
         if self._passable and self._passing.passes(connection.fileno()):
             self._gone = True
@@ -31,7 +31,7 @@ class Shared(Client):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended here, or never was."""
+        """Count a connection that has ended, unless it was passed on."""
         if not self._gone:
             self._passing.shares.opened(-1)
             super().connection_lost(exc)

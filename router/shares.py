@@ -1,33 +1,33 @@
-"""How many connections each of several processes has, in memory that all of them see.
+"""Counts the connections of each process in shared memory.
 
-Pure arithmetic over that memory: each cell is written by one process alone, so nobody needs a
-lock; what is read may be a moment old, and then a connection is passed on that need not have been,
-or stays that could have gone. Who minds the processes may shut a cell too, and never opens one.
+Pure arithmetic over that memory. Each cell is written by one process only, so no lock is needed. A
+value read may be slightly old; at worst a connection is passed on, or kept, without need. The
+parent process may shut a cell too, but never opens one.
 """
 
 from mmap import mmap
 
 #: Bytes of a cell.
 CELL = 8
-#: What a process that takes no connections says it has.
+#: The count shown by a process that takes no connections.
 SHUT = 1 << 62
-#: A process keeps a connection unless another one has this share less, and one more.
+#: A process keeps a connection unless its count exceeds the lowest one by more than 1/SLACK.
 SLACK = 8
 
 
 def cells(count: int) -> int:
-    """Return how many bytes `count` processes need."""
+    """Return how many bytes of memory `count` processes need."""
     return CELL * count * (count + 2)
 
 
 class Shares:
-    """The memory, as one process sees it. `place` is from 0."""
+    """One process's view of the memory. `place` is counted from 0."""
 
     __slots__ = ("_cells", "_count", "_open", "_place")
 
     def __init__(self, memory: mmap, place: int, count: int) -> None:
-        # First what each has open, then what each has taken over, then what each has passed to
-        # each.
+        # Layout: open connections per process, connections taken over per process, then a matrix of
+        # connections passed, by sender and receiver.
         self._cells = memoryview(memory).cast("Q")
         self._place, self._count = place, count
         self._open = 0
@@ -37,25 +37,25 @@ class Shares:
         self._cells[self._place] = self._open
 
     def shut(self) -> None:
-        """Take none any more."""
+        """Take no connections any more."""
         self._cells[self._place] = SHUT
 
     def opened(self, number: int = 1) -> None:
-        """So many more, or fewer, are open here."""
+        """Count `number` more connections open here; fewer if it is negative."""
         self._open += number
         if self._cells[self._place] < SHUT:
             self._cells[self._place] = self._open
 
     def took(self) -> None:
-        """One that was passed here has been taken over."""
+        """Count a connection taken over from another process."""
         self._cells[self._count + self._place] += 1
 
     def passed(self, to: int, number: int = 1) -> None:
-        """So many more are on their way to another process."""
+        """Count `number` more connections passed to process `to`."""
         self._cells[self._count * (2 + self._place) + to] += number
 
     def freest(self) -> int | None:
-        """Return who should have the next connection, or None if it may as well stay here."""
+        """Return the process that should get the next connection, or None to keep it here."""
         loads = [self._load(place) for place in range(self._count)]
         least = min(loads)
         mine = self._open
@@ -67,5 +67,5 @@ class Shares:
         return self._cells[place] + sent - self._cells[count + place]
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._cells.release()

@@ -1,9 +1,9 @@
 """One process tells the others what it sends, and hears what they send (`mirror.py`).
 
-Dynamo's routers do so through a broker, and call it replica sync. Here it costs one datagram for
-all that happened within `FLUSH_S`, and a request waits for none of it. Who says nothing for
-`SILENT_S` while it has something under way hangs: that counts no longer, until it speaks again and
-has told anew.
+Dynamo's routers do this through a broker and call it replica sync. Here it costs one datagram per
+process for everything that happened within `FLUSH_S`, and no request waits for it. A process that
+is silent for `SILENT_S` while it has requests in flight is taken to hang: its bookings no longer
+count, until it writes again and has told them all once more.
 """
 
 import asyncio
@@ -28,33 +28,34 @@ from strategies.blocks import TEXT_ENDS
 
 log = logging.getLogger("warmroute.processes")
 
-#: Seconds that news waits for more of it: a small part of the least prefill that matters.
+#: Seconds that news is collected before it is sent: short compared with any prefill that matters.
 FLUSH_S = 0.002
 #: Seconds until a process that did not read is tried again.
 AGAIN_S = 0.05
-#: Seconds between two signs of life of one that has something under way; and how long none comes
-#: until nobody believes that it has.
+#: Seconds between heartbeats of a process with requests in flight, and seconds without any until
+#: its bookings no longer count.
 BEAT_S, SILENT_S = 1.0, 5.0
-#: A letter is closed when it has so many bytes: what is in it last takes `LARGEST` at most.
+#: A letter is closed when it has this many bytes; with its last piece of news it may exceed that,
+#: but not `LARGEST`.
 LETTER_BYTES = LARGEST // 4
-#: Letters that are read before anything else has its turn.
+#: Letters that are read in a row before the event loop gets to run.
 _AT_ONCE = 32
 
 
 class Sharing:
-    """One process's part. `place` is from 0."""
+    """One process's side of the exchange. `place` is counted from 0."""
 
     def __init__(self, wires: Wires, place: int, fleet: Fleet, freed: Callable[[], None]) -> None:
-        """`freed` is called when others have told that something has ended."""
+        """`freed` is called when a prefill or an answer has ended in another process."""
         self.mirror = Mirror(fleet)
         self._freed = freed
         self._got_on = False
-        """Something has ended since it was called."""
+        """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
         self._heard: dict[int, tuple[int, float]] = {}
-        """The id of who told last, by place, and when."""
+        """By place: the pid of the process heard there last, and when."""
         self._silent: set[int] = set()
-        """Places that are believed to have nothing under way."""
+        """Places of processes that hang, whose bookings do not count."""
         self._inbox = Inbox(socket.socket(fileno=wires.inbox))
         self._outboxes = {
             number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
@@ -63,16 +64,16 @@ class Sharing:
         self._numbers = count(1)
         self._open: dict[int, Booked] = {}
         self._begun: set[int] = set()
-        """Those of them whose prompts are computed."""
+        """Numbers of the open requests whose prompts are computed."""
         self._news: list[News] = []
         self._bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def begin(self) -> None:
-        """Hear the others from now on, and ask them for what they have under way."""
+        """Start to listen to the others, and ask them for what they have in flight."""
         self._loop = asyncio.get_running_loop()
-        self._inbox.clear()  # that was for one that served here before
+        self._inbox.clear()  # this was meant for the previous process at this place
         self._inbox.begin(self._hear)
         for outbox in self._outboxes.values():
             outbox.write(self._letter(Anew(asks=True)))
@@ -80,7 +81,7 @@ class Sharing:
         self._beat()
 
     def close(self) -> None:
-        """Tell and hear nothing any more."""
+        """Send what is left, and stop listening."""
         self._flush()
         self._loop = None
         for timer in self._timers.values():
@@ -90,10 +91,10 @@ class Sharing:
             outbox.close()
 
     def gone(self, place: int, pid: int) -> None:
-        """That process there has ended; another one may have told something already."""
+        """Forget the process at `place`, which has ended, unless a new one has already written."""
         if self._loop is None:
             return
-        while self._read():  # what it still told
+        while self._read():  # what it wrote before it ended
             pass
         if place in self._heard and self._heard[place][0] != pid:
             return
@@ -102,19 +103,21 @@ class Sharing:
         self._freed()
 
     def anew(self) -> None:
-        """The fleet is another one: who has workers that others lacked, or lacked theirs, tells
-        and is told once more."""
+        """Exchange everything again after the fleet has changed.
+
+        News about workers that only some of the processes had at the time was ignored.
+        """
         for outbox in self._outboxes.values():
             if outbox.line is Line.OPEN:
                 self._open_line(outbox, asks=True)
 
-    # What attempts tell.
+    # Called by attempts: see `router.pool.Telling`.
 
     def booked(self, pool: Pool, prompt: Prompt, choice: Candidate, now: float) -> int:
-        """It is being sent; return the number by which to tell what comes of it."""
+        """Tell that a request is being sent; return its number for the calls below."""
         number, loading = next(self._numbers), choice.loading
         heard = pool.hears and prompt.ends is TEXT_ENDS
-        # (A strategy of others may give numbers of its own kinds.)
+        # The conversions are for third-party strategies, which may use other number types.
         news = Booked(
             number,
             now,
@@ -135,12 +138,12 @@ class Sharing:
         return number
 
     def began(self, number: int, now: float) -> None:
-        """Its prompt is computed."""
+        """Tell that its prompt is computed."""
         self._begun.add(number)
         self._tell(Began(number, now))
 
     def ended(self, number: int, outcome: Outcome, now: float) -> None:
-        """It is over."""
+        """Tell that it has ended."""
         del self._open[number]
         self._begun.discard(number)
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
@@ -157,7 +160,7 @@ class Sharing:
             self._timers["flush"] = self._loop.call_later(FLUSH_S, self._flush)
 
     def _flush(self) -> None:
-        """Write what there is to tell, and again what could not be written."""
+        """Write all collected news, and whatever could not be written before."""
         if (timer := self._timers.pop("flush", None)) is not None:
             timer.cancel()
         news, self._news, self._bytes = self._news, [], 0
@@ -170,12 +173,12 @@ class Sharing:
             self._follow_up(outbox)
 
     def _follow_up(self, outbox: Outbox) -> None:
-        """What could not be written is tried again soon, though there be nothing else to tell."""
+        """Retry soon what could not be written, even if there is no further news."""
         if outbox.behind and "again" not in self._timers and self._loop is not None:
             self._timers["again"] = self._loop.call_later(AGAIN_S, self._retry)
 
     def _retry(self) -> None:
-        """Look whether those who did not read do so again."""
+        """Check whether processes that did not read do so again."""
         del self._timers["again"]
         for outbox in self._outboxes.values():
             if outbox.line is Line.LOST and outbox.reads(self._letter(Anew(asks=False))):
@@ -183,8 +186,8 @@ class Sharing:
         self._flush()
 
     def _open_line(self, outbox: Outbox, *, asks: bool = False) -> None:
-        """It is told what is under way, and from now on what happens."""
-        self._flush()  # what is under way is told already to those whose line is open
+        """Tell a process everything in flight now, and from then on all news."""
+        self._flush()  # first, because collected news is already part of what is in flight
         now = monotonic()
         under_way: list[News] = [Anew(asks)]
         for booked in self._open.values():
@@ -198,8 +201,8 @@ class Sharing:
         return sealed(Letter(self._place, self._pid, [news]))
 
     def _beat(self) -> None:
-        """Give a sign of life, and look for the others'."""
-        self._hear()  # what was written while this process did something else
+        """Send a heartbeat, and check those of the others."""
+        self._hear()  # first read what arrived while this process was busy
         if self._loop is None:
             return
         now = monotonic()
@@ -215,7 +218,7 @@ class Sharing:
                     self._follow_up(outbox)
         self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
 
-    # What the others tell.
+    # What the other processes write.
 
     def _hear(self) -> None:
         for _ in range(_AT_ONCE):
@@ -226,13 +229,13 @@ class Sharing:
             self._freed()
 
     def _read(self) -> bool:
-        """Take one letter, if there is one."""
+        """Read and apply one letter; False if there is none."""
         data = self._inbox.read()
         if not data:
             return False
         try:
             letter, now = opened(data), monotonic()
-        except msgspec.DecodeError as error:  # of another release, which took its place on disk
+        except msgspec.DecodeError as error:  # from another release, installed meanwhile
             log.error("what another process tells cannot be read: %s", error)
             return True
         place, outbox = letter.place, self._outboxes[letter.place]
@@ -245,7 +248,7 @@ class Sharing:
                     self._open_line(outbox)
             elif not isinstance(news, Booked):
                 self._got_on = True
-        if place in self._silent:  # what it told before is forgotten
+        if place in self._silent:  # its bookings were dropped: ask for all of them
             self._silent.discard(place)
             self._open_line(outbox, asks=True)
         return True

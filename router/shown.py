@@ -1,4 +1,4 @@
-"""What operators are shown as JSON."""
+"""The base model of what operators' paths return as JSON."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""What the signals of an operator mean: SIGTERM and SIGINT end, SIGHUP reads the settings again."""
+"""Signal handling: SIGTERM and SIGINT stop the router, SIGHUP reloads the settings."""
 
 import asyncio
 import signal
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def obeying(stop: Callable[[], None], again: Callable[[], None]) -> Iterator[None]:
-    """Call these at signals while the block runs.
+    """Call `stop` and `again` on signals while the block runs.
 
-    After it they mean nothing: what is left is to exit, and that shall not look like a failure.
+    Afterwards the signals are ignored: only the exit is left, and must not look like a failure.
     """
     loop = asyncio.get_running_loop()
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: again}
@@ -19,7 +19,7 @@ def obeying(stop: Callable[[], None], again: Callable[[], None]) -> Iterator[Non
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, handlers)  # not for a moment the default
+        signal.pthread_sigmask(signal.SIG_BLOCK, handlers)  # so that the default never applies
         for number in handlers:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

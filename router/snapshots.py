@@ -1,7 +1,7 @@
-"""A controller's index on disk: taken over at the start, written now and then and at the end.
+"""A controller's index on disk: read at the start, written periodically and at the end.
 
-It is copied between two events, and written by a thread. A disk that is full or a folder that
-cannot be written to is a line in the log and a metric; the controller goes on.
+It is copied between two events, and a thread writes the copy. If the disk is full or the folder not
+writable, that is logged and counted, and the controller goes on.
 """
 
 import asyncio
@@ -23,33 +23,33 @@ log = logging.getLogger("warmroute.controller")
 
 
 class CannotRestore(Exception):
-    """No snapshot can be read or written there; says why in a sentence."""
+    """No snapshot can be read or written there; the message is a sentence saying why."""
 
 
 class Snapshots:
-    """One file, written by one thread at a time."""
+    """One snapshot file, written by one thread at a time."""
 
     def __init__(self, memory: Memory, file: Path) -> None:
         self.written = self.failed = 0
-        """How often."""
+        """Snapshots that were written, and that failed."""
         self.last = 0.0
-        """When one was written last, in seconds since the epoch; 0 if none was."""
+        """When the last one was written, in seconds since the epoch; 0 if none was."""
         self.bytes = 0
         self.seconds = 0.0
-        """How large it was, and how long it took."""
+        """Size of the last one, and how long it took."""
         self._memory = memory
         self._file = file
         self._fresh = file.with_name(f"{file.name}.new")
         self._writing: asyncio.Task[bool] | None = None
 
     def restore(self) -> None:
-        """Take over what is there. Raises CannotRestore where none could be read or written.
+        """Read the snapshot, if there is one. Raises CannotRestore if the folder is unusable.
 
-        What is no snapshot, or one of another release, is put aside: to begin with an empty index
-        is better than not to begin.
+        A file that is not a snapshot, or is one of another release, is set aside: starting with an
+        empty index is better than not starting.
         """
         try:
-            with self._fresh.open("wb"):  # now, and not only when there is an index to lose
+            with self._fresh.open("wb"):  # check now, not only when there is an index to lose
                 pass
             self._fresh.unlink()
             if self._file.exists():
@@ -59,7 +59,7 @@ class Snapshots:
             raise CannotRestore(f"snapshot {self._file} cannot be kept there: {why}") from None
 
     def _take(self) -> None:
-        """Raises OSError."""
+        """Adopt the snapshot, or set it aside if it is bad. Raises OSError."""
         try:
             self._memory.adopt(*read(self._file.read_bytes()))
         except BadSnapshot as error:
@@ -73,7 +73,7 @@ class Snapshots:
             )
 
     async def write(self) -> bool:
-        """Write one, after any that is being written; return whether it could be."""
+        """Write a snapshot, after any that is being written; return whether that worked."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
         picture = taken(self._memory.index.holdings, self._memory.where())
@@ -81,7 +81,7 @@ class Snapshots:
         return await asyncio.shield(self._writing)  # a thread cannot be cancelled
 
     async def keep_writing(self, every: float) -> None:
-        """Write one every so many seconds, until cancelled."""
+        """Write a snapshot every `every` seconds, until cancelled."""
         while True:
             await asyncio.sleep(every)
             await self.write()
@@ -94,7 +94,7 @@ class Snapshots:
             self.failed += 1
             log.error("snapshot %s: not written: %s", self._file, error.strerror or error)
             return False
-        except Exception as error:  # noqa: BLE001 - a fault of ours: the next may do better
+        except Exception as error:  # noqa: BLE001 - our own bug: the next one may work
             self.failed += 1
             log.error("snapshot %s: not written: unexpected %s", self._file, type(error).__name__)
             return False
@@ -105,13 +105,13 @@ class Snapshots:
         return True
 
     def _put(self, picture: Picture) -> int:
-        """Never leave half of one. Raises OSError."""
+        """Write the file atomically. Raises OSError."""
         data = written(picture)
         try:
             with self._fresh.open("wb") as out:
                 out.write(data)
                 out.flush()
-                fsync(out.fileno())  # else a machine that loses its power may keep the name alone
+                fsync(out.fileno())  # otherwise a power failure may leave an empty file
             self._fresh.replace(self._file)
         except OSError:
             with suppress(OSError):
@@ -120,7 +120,7 @@ class Snapshots:
         return len(data)
 
     def metrics(self) -> Iterator[Metric]:
-        """How it went."""
+        """Yield metrics on the snapshots."""
         wrote = CounterMetricFamily(
             "warmroute_controller_snapshots",
             "Snapshots, by whether they could be written.",

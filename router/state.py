@@ -1,7 +1,7 @@
-"""What strategies leave in a folder at the end, for the router that is started after this one.
+"""State that strategies save in a folder at shutdown, for the next start of the router.
 
-One file for each pool and process, which nobody else may read: keys of prefixes stand in it, no
-text. What cannot be used, or is old, is passed over with a line in the log: it is a start as any.
+One file per pool and process, readable by its owner only. It holds keys of prefixes, no text. A
+file that cannot be used, or is too old, is logged and ignored: the router then starts cold.
 """
 
 import logging
@@ -19,31 +19,33 @@ from router.rebuild import CannotBuild
 
 log = logging.getLogger("warmroute.state")
 
-#: Bytes of a file that is read.
+#: Most bytes of a file that is read.
 LARGEST = 1 << 30
-#: Seconds after which caches have nothing in common with what they were.
+#: Age in seconds from which a file is ignored, because caches have changed completely since.
 OLDEST_S = 3600.0
 
 
 @runtime_checkable
 class Leaves(Protocol):
-    """A strategy that has something to leave."""
+    """A strategy that can save its state."""
 
     def left(self) -> bytes:
-        """What it knows, as bytes; empty if that is nothing."""
+        """Return the state to save; empty if there is none."""
 
     def take_over(self, data: bytes) -> str:
-        """Begin with what another one left; return what that was, in words. Raises ValueError with
-        a sentence."""
+        """Restore saved state; return a description of it for the log.
+
+        Raises ValueError with a sentence.
+        """
 
 
 def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
-    """Begin where the router before ended. Raises CannotBuild if nothing could be left there."""
+    """Restore what the previous run saved. Raises CannotBuild if the folder is not writable."""
     if folder is None:
         return
     for pool, strategy, file in _files(fleet, folder, place):
         try:
-            with _beside(file).open("wb"):  # now, and not only when there is something to lose
+            with _beside(file).open("wb"):  # check now, not only when there is something to lose
                 pass
             _beside(file).unlink()
         except OSError as error:
@@ -56,7 +58,7 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
 
 
 def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
-    """Write down what the next one can begin with. Raises nothing."""
+    """Save state for the next run. OSErrors are only logged."""
     if folder is None:
         return
     for pool, strategy, file in _files(fleet, folder, place):
@@ -72,7 +74,7 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
 
 
 def _take(strategy: Leaves, file: Path) -> str:
-    """Raises OSError, ValueError."""
+    """Restore one file; return what to log. Raises OSError, ValueError."""
     if not file.exists():
         return "it starts cold: nothing was left for it"
     about = file.stat()
@@ -82,7 +84,7 @@ def _take(strategy: Leaves, file: Path) -> str:
     if about.st_size > LARGEST:
         raise ValueError(f"what was left has {about.st_size} bytes")
     data = file.read_bytes()
-    file.unlink()  # it is true once
+    file.unlink()  # it is valid only once
     return strategy.take_over(data)
 
 
@@ -94,7 +96,7 @@ def _files(fleet: Fleet, folder: str, place: int | None) -> Iterator[tuple[str, 
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Never leave half of one, nor for others to read."""
+    """Write the file atomically, readable by its owner only."""
     fresh = _beside(file)
     with suppress(FileNotFoundError):
         fresh.unlink()

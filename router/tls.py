@@ -1,7 +1,4 @@
-"""TLS on both sides: what clients are shown and asked for, and what workers are.
-
-TLS 1.2 at least, and HTTP/1.1 inside it.
-"""
+"""TLS contexts for clients and for workers: TLS 1.2 or later, with HTTP/1.1 inside."""
 
 import ssl
 from collections.abc import Iterable
@@ -15,17 +12,19 @@ _PROTOCOLS = ["http/1.1"]
 
 
 class DoorContext(ssl.SSLContext):
-    """What clients meet. A listener holds this one for good; what it shows can be exchanged.
+    """The context for clients. A listener keeps it for good, but its content can be replaced.
 
-    Each time there is a whole new context behind it: one that is in use would go on trusting the
-    roots that were taken out of a file, and resume the sessions they opened (RFC 8446 section 2.2).
+    Each replacement is a whole new context behind this one: a context in use would go on trusting
+    roots that were removed from a file, and resume their sessions (RFC 8446 section 2.2).
     """
 
     _shown: ssl.SSLContext
 
     def show(self, settings: TlsSettings) -> None:
-        """Show what the files hold now, to who connects next. Raises ValueError with a sentence;
-        then nothing has changed."""
+        """Use the current content of the files for new connections.
+
+        Raises ValueError with a sentence; then nothing has changed.
+        """
         self._shown = _door_context(settings)
 
     def wrap_bio(
@@ -36,12 +35,12 @@ class DoorContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begin with a connection, as event loops do."""
+        """Wrap a new connection; event loops call this."""
         return self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def door_context(settings: TlsSettings) -> DoorContext:
-    """Make what clients meet. Raises ValueError with a sentence."""
+    """Make the context for clients. Raises ValueError with a sentence."""
     context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
     context.show(settings)
     return context
@@ -60,13 +59,13 @@ def _door_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 class Contexts:
-    """What is used towards workers: one context for all that say the same of TLS."""
+    """The contexts for workers: one for all workers with the same TLS settings and files."""
 
     def __init__(self) -> None:
         self._made: dict[object, ssl.SSLContext] = {}
 
     def of(self, worker: WorkerSettings) -> ssl.SSLContext | None:
-        """Return what a worker is spoken to with, None without TLS. Raises ValueError."""
+        """Return the context for a worker, None without TLS. Raises ValueError."""
         if not worker.url.startswith("https://"):
             return None
         wanted = worker.tls or WorkerTlsSettings()
@@ -76,7 +75,7 @@ class Contexts:
         return self._made[said]
 
     def keep(self, used: Iterable[ssl.SSLContext | None]) -> None:
-        """Let go of all others: files change, and each time there is another context."""
+        """Drop all contexts but these: each change of a file makes a new one."""
         still = set(used)
         self._made = {said: made for said, made in self._made.items() if made in still}
 
@@ -95,7 +94,7 @@ def _worker_context(settings: WorkerTlsSettings) -> ssl.SSLContext:
 
 
 def _content(path: Path | None) -> bytes:
-    """What a file holds, as a digest; what cannot be read is found out where it is used."""
+    """Return a digest of a file's content; b"" if it cannot be read, which is reported later."""
     try:
         return sha256(path.read_bytes()).digest() if path else b""
     except OSError:
@@ -103,7 +102,7 @@ def _content(path: Path | None) -> bytes:
 
 
 def explain(error: BaseException) -> str | None:
-    """Say what TLS failed at, if that is what an error or any of its causes is about."""
+    """Say how TLS failed, if `error` or any of its causes is a TLS error; otherwise None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -114,15 +113,15 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
-#: Alerts of who is not content with what it is shown; never sent once that was accepted.
+#: Alerts of a peer that rejects our certificate; none is sent after it was accepted.
 _NOT_CONTENT = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
 
 
 def turned_away(error: BaseException | None) -> str | None:
-    """Say how a worker refused our certificate, if that is why it closed the connection.
+    """Say how a worker rejected our certificate, if that is why it closed the connection.
 
-    In TLS 1.3 we have shaken hands before it looks at that, and may have sent a request. It has not
-    read a byte of it (RFC 8446 section 4.4.2.4).
+    In TLS 1.3 our handshake is complete before the worker checks it, so we may already have sent a
+    request. The worker has not read a byte of that (RFC 8446 section 4.4.2.4).
     """
     if not isinstance(error, ssl.SSLError) or "_ALERT_" not in (reason := error.reason or ""):
         return None

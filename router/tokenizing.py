@@ -1,7 +1,7 @@
-"""Long prompts are made in threads, so that nobody else's stream waits for them.
+"""Makes long prompts in threads, so that other streams do not wait for them.
 
-Bounded: so many at once, so many waiting; what comes on top is keyed by its text, which costs a
-hundredth. A client that leaves takes its prompt with it, unless a thread has begun.
+Bounded in threads and in waiting prompts; beyond that, prompts are keyed by their text, which costs
+a hundredth. The prompt of a client that disconnects is skipped, unless a thread has begun it.
 """
 
 import asyncio
@@ -16,29 +16,29 @@ from router.identity.exact import Exact
 from router.openai import Endpoint, Request
 from router.prompts import Asked, Made, Prompts
 
-#: Prompts made at once. One thread at a time holds the interpreter, but tokenizers let go of it.
+#: Prompts made at once. Only one thread at a time can hold the GIL, but tokenizers release it.
 THREADS = 2
-#: Prompts under way and waiting, and as many of each pool whose tokens are asked for.
+#: Most prompts in threads or waiting for one, and per pool, most whose tokens are being asked for.
 MOST = 64
 #: Seconds after which a prompt is not waited for any more.
 PATIENCE_S = 1.0
-#: Objects and lists in a request that may be read and rendered on the loop: each message and each
-#: tool takes its time, however little it says; one within the other may be indented far. As much as
-#: one of them take so many entries of lists.
+#: Most objects and lists in a request that is tokenized on the loop: each message or tool takes
+#: time, however short it is, and nested ones may be indented deeply. ENTRIES list entries count as
+#: much as one object.
 OBJECTS, ENTRIES = 128, 12
-#: Seconds of this thread that a prompt made on the loop may take: if one takes more, the model's
-#: requests of half that size are made in threads from then on; all of them, if it takes far more.
+#: CPU seconds that a prompt may take on the loop. After one that takes more, the model's requests
+#: of more than half its size are made in threads; after one that takes more than FAR_S, all are.
 HERE_S, FAR_S = 0.01, 0.1
-#: After so many in a row that were quick in threads, those of twice that size are made on the loop
-#: again, or those of so many bytes: one odd request does not keep a model's others away for good.
+#: After QUICK longer requests in a row that were fast in threads, the size up to which requests are
+#: made on the loop doubles (LEAST bytes at least), so that one odd request has no lasting effect.
 QUICK, LEAST = 32, 512
-#: Why a prompt was keyed by its text: metrics' labels.
+#: Metric labels: why a prompt was keyed by its text.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 ASKING = "too many prompts to ask for"
 
 
 class Tokenizing:
-    """Makes prompts. One for the whole router."""
+    """Makes prompts, on the loop or in threads. One for the whole router."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Tokenizing:
         self._patience = patience
         self._clock = clock
         self._shorter: WeakKeyDictionary[Exact, _Shorter] = WeakKeyDictionary()
-        """What is short of models whose templates are slow."""
+        """Reduced size limits, for models that were slow on the loop."""
         self.pending = 0
-        """Long prompts under way and waiting; those too that nobody waits for any more."""
+        """Prompts in threads or waiting for one, including those that nobody waits for any more."""
 
     def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
         """Whether the prompt may be made on the loop."""
@@ -69,9 +69,9 @@ class Tokenizing:
         return _has_few(body)
 
     def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
-        """Turn a short request into what a strategy may know, here and now."""
+        """Make the prompt of a short request on the loop."""
         known = prompts.known.get(request.model or "")
-        if known is None:  # reading this clock is a system call, and its text takes no time
+        if known is None:  # keyed by text: too fast to be worth a system call for the clock
             return prompts.made(endpoint, request, body)
         started = self._clock()
         made = prompts.made(endpoint, request, body)
@@ -81,7 +81,7 @@ class Tokenizing:
         return made
 
     def _learn(self, exact: Exact, body: bytes, took: float) -> None:
-        """A thread took so long for a prompt that might have been made on the loop."""
+        """Learn from the CPU seconds of a prompt in a thread that might have run on the loop."""
         shorter = self._shorter.get(exact)
         if shorter is None or len(body) > exact.short or not _has_few(body):
             return
@@ -98,7 +98,7 @@ class Tokenizing:
     async def make(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> Made:
-        """Turn a long request, or one whose tokens are asked for, into what a strategy may know."""
+        """Make the prompt of a long request, or of one whose tokens are asked of a worker."""
         asked = prompts.asked.get(request.model or "")
         if asked is not None:
             return await self._ask(prompts, endpoint, request, body, asked)
@@ -111,10 +111,11 @@ class Tokenizing:
         self.pending += 1
         future.add_done_callback(lambda _: _tell(loop, self._ended))
         try:
-            # Not cancelled with its client: what is queued keeps its body, and so has to count.
+            # Shielded: work that is queued keeps its body in memory even if the client leaves, so
+            # it has to stay counted in `pending`.
             async with asyncio.timeout(self._patience):
                 made = await asyncio.shield(asyncio.wrap_future(future))
-        except TimeoutError:  # a thread that has begun goes on to its end
+        except TimeoutError:  # a thread that has begun runs to its end
             made = None
         finally:
             work.wanted = False
@@ -128,7 +129,7 @@ class Tokenizing:
     async def _ask(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
     ) -> Made:
-        """Have a worker tell its tokens. One pool's slow workers are no other's business."""
+        """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
             return prompts.by_text(endpoint, request, ASKING)
         prompts.asking += 1
@@ -141,12 +142,12 @@ class Tokenizing:
         self.pending -= 1
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Shorter:
-    """What is short of one model, and how many in a row were quick that are longer."""
+    """The reduced size limit of one model, and how many longer prompts in a row were fast."""
 
     def __init__(self, size: int) -> None:
         self.size, self.quick = size, 0
@@ -154,7 +155,7 @@ class _Shorter:
 
 
 class _Work:
-    """One prompt to be made, as long as somebody waits for it."""
+    """One prompt to be made in a thread, unless nobody waits for it any more."""
 
     def __init__(
         self,
@@ -168,10 +169,10 @@ class _Work:
         self._clock = clock
         self.wanted = True
         self.took = 0.0
-        """Seconds of its thread."""
+        """CPU seconds that it took in its thread."""
 
     def __call__(self) -> Made | None:
-        """Runs in a thread."""
+        """Make the prompt; runs in a thread. None if it is not wanted any more."""
         if not self.wanted:
             return None
         started = self._clock()
@@ -181,11 +182,11 @@ class _Work:
 
 
 def _has_few(body: bytes) -> bool:
-    """Whether few enough things are in it."""
+    """Whether a body has few enough objects, lists and list entries."""
     things = body.count(b"{") + body.count(b"[")
     return things + body.count(b",") / ENTRIES <= OBJECTS
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop has ended before the thread
+    with suppress(RuntimeError):  # the loop was closed before the thread ended
         loop.call_soon_threadsafe(what)

@@ -1,5 +1,6 @@
-"""What an operator writes in the YAML, and what the program gets: durations, sizes, shares,
-addresses, secrets. Each is read strictly, so that a forgotten unit is an error and not a surprise.
+"""Types for settings values: durations, sizes, shares, addresses and secrets.
+
+Each is parsed strictly, so that a forgotten unit is an error and not a surprise.
 """
 
 import json
@@ -42,7 +43,7 @@ _SECRET_FILE_BYTES = 64 << 10
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """Return a value for a message: short, on one line, named as YAML names it."""
+    """Return a value for a message: short, on one line, in YAML's terms."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -56,7 +57,7 @@ def shown(value: object, longest: int = 60) -> str:
 
 
 def shown_file(path: object) -> str:
-    """Return a file's path for a message: it is its end that matters."""
+    """Return a file's path for a message, with more room than `shown`: its end matters."""
     return f"file {shown(str(path), 400)}"
 
 
@@ -85,7 +86,7 @@ def parse_share(value: object) -> float:
         share = value
     elif isinstance(value, str) and (found := re.fullmatch(_PERCENT, value, re.ASCII)):
         share = float(found[1]) / 100
-    if not 0 <= share <= 1:  # also what is no number at all
+    if not 0 <= share <= 1:  # -1.0 if it is not a number at all
         raise ValueError(
             f"{shown(value)} is not a share: write a number from 0 to 1, such as 0.2, or 20%"
         )
@@ -101,7 +102,7 @@ def format_duration(seconds: float) -> str:
     """30.0 → `30s`; the inverse of `parse_duration`."""
     milliseconds = round(seconds * 1000)
     if milliseconds / 1000 != seconds:
-        return f"{seconds:g}s"  # finer than a duration can be written: a strategy's own default
+        return f"{seconds:g}s"  # a strategy's default, finer than a setting can express
     return _shortest(milliseconds, _MILLISECONDS)
 
 
@@ -131,7 +132,7 @@ def _quantity(value: object, units: dict[str, int], what: str, example: str) -> 
 
 
 def _shortest(amount: int, units: dict[str, int]) -> str:
-    """Return the exact way to write it with the smallest number."""
+    """Return the exact notation with the smallest number."""
     exact = [(amount // factor, unit) for unit, factor in units.items() if amount % factor == 0]
     number, unit = min(exact, key=itemgetter(0))
     return f"{number}{unit}"
@@ -240,7 +241,7 @@ def _is_host(text: str) -> bool:
 
 
 def resolve_secret(value: object) -> str:
-    """Fetch what `${NAME}` or `file:/path` stands for. No message ever holds the secret."""
+    """Return the secret that `${NAME}` or `file:/path` refers to. No error message contains it."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     text = value if isinstance(value, str) else ""
@@ -268,7 +269,7 @@ def resolve_secret(value: object) -> str:
 
 def _read_secret(path: str, origin: str) -> str:
     try:
-        if not Path(path).is_file():  # a pipe would block, a device never end
+        if not Path(path).is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{origin} does not exist or is not a plain file")
         with Path(path).open("rb") as file:
             return file.read(_SECRET_FILE_BYTES).decode("latin-1").strip()
@@ -276,8 +277,8 @@ def _read_secret(path: str, origin: str) -> str:
         raise ValueError(f"{origin} cannot be read: {error.strerror}") from None
 
 
-#: The context in which settings are written for another process of ours, and what then marks a
-#: secret; no settings file is ever read so.
+#: The serialisation context for another process of this router, and the mark before a secret in it;
+#: settings files are never read with it.
 SEALED = {"sealed": True}
 SEALED_MARK = "\0secret:"
 
@@ -294,4 +295,4 @@ Secret = Annotated[
     PlainSerializer(_hide, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": SECRET_PATTERN}),
 ]
-"""`SecretStr` read from where it is kept; `get_secret_value()` tells it."""
+"""A `SecretStr`, read from the environment or a file; `get_secret_value()` returns it."""

@@ -1,4 +1,4 @@
-"""How much of what was sent the other end has not taken, as far as it can be told."""
+"""How many sent bytes the other end has not received yet, as far as that can be known."""
 
 import asyncio
 import struct
@@ -8,10 +8,11 @@ from termios import TIOCOUTQ
 
 
 def untaken(transport: asyncio.Transport) -> int:
-    """Return bytes; 0 only when the other end has all of them, or the system does not say.
+    """Return the bytes not yet taken by the other end, or by the system without TLS.
 
-    With TLS the transport knows of what is not encrypted yet. What is lies in another one below it,
-    which cannot be asked, but waits for nothing once the system's own queue is empty.
+    A TLS transport counts only bytes that are not encrypted yet. Encrypted ones wait in a transport
+    below it, which cannot be asked, but which has sent everything once the socket's queue is empty.
+    If the system does not tell the length of that queue, it counts as empty.
     """
     waiting = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
@@ -21,7 +22,7 @@ def untaken(transport: asyncio.Transport) -> int:
 
 
 def _queued(descriptor: int) -> int:
-    """Bytes that the system has sent and not heard to have arrived, or not sent yet (tcp(7))."""
+    """Return the bytes in the socket's send queue: unsent or not acknowledged (tcp(7))."""
     if sys.platform != "linux" or descriptor < 0:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The connections to one worker: those in use, and those kept for the next request."""
+"""The connections to one worker: those in use, and idle ones kept for the next request."""
 
 import asyncio
 import errno
@@ -13,9 +13,9 @@ from router.errors import Refused, Stale
 from router.recall import Recall
 from router.tls import explain
 
-#: Out of descriptors, memory or local ports.
+#: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
-#: Seconds between two looks at who is late. One timer a worker is cheaper than one a request.
+#: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
 TICK_S = 0.1
 
 
@@ -31,12 +31,12 @@ class Upstream:
         patience: Patience,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` are those of `host`, where others look at them too."""
+        """`addresses` are those of `host`, if they are shared with another Upstream."""
         self._host = host
         self._port = port
         self._addresses = addresses or Addresses(host)
         self.tls = tls
-        """What it is spoken to with; None without TLS."""
+        """The TLS context; None without TLS."""
         self._patience = patience
         self._recall: Recall[Head] = Recall()
         self._idle: list[Connection] = []
@@ -46,9 +46,10 @@ class Upstream:
         self._aside: Upstream | None = None
 
     def aside(self) -> "Upstream":
-        """Return other connections to the same worker, for small questions; closed with these.
+        """Return separate connections to the same worker, for probes and other small questions.
 
-        So what is kept here is what requests have left, and is as old as they are.
+        This way the idle connections here come from requests only, and are as old as those. The
+        separate ones are closed together with these.
         """
         if self._aside is None:
             self._aside = Upstream(
@@ -62,14 +63,14 @@ class Upstream:
         return self._aside
 
     def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
-        """Whether it was made for these; otherwise another one takes over."""
+        """Whether this Upstream was made with these settings; if not, it must be replaced."""
         return self.tls is tls and self._patience == patience
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
-        """Send a request; return the connection once the first byte of the answer is there.
+        """Send a request; return the connection once the answer's head and first byte are there.
 
-        A kept connection that the worker was just closing as idle is replaced, once. If it does
-        not listen any more it is on its way out: Stale. Raises WorkerError.
+        A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
+        if the worker then refuses a new connection (it is shutting down), else WorkerError.
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
@@ -105,7 +106,7 @@ class Upstream:
         self._timer = loop.call_later(TICK_S, self._tick) if self._busy else None
 
     def _kept(self) -> Connection | None:
-        """Return the idle connection that was used last, if there is one."""
+        """Return the most recently used idle connection, if there is one."""
         idle = self._idle
         while idle:
             connection = idle.pop()
@@ -115,7 +116,7 @@ class Upstream:
         return None
 
     def _good(self, connection: Connection) -> bool:
-        """Whether another request may go over it."""
+        """Whether another request may be sent over this connection."""
         return connection.fresh() and self._addresses.leads_to(connection.address)
 
     async def _dial(self) -> Connection:
@@ -129,7 +130,7 @@ class Upstream:
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
 
     async def _connect(self, addresses: Sequence[str]) -> Connection:
-        """Try one after the other, each for its part of the time. Raises OSError."""
+        """Try the addresses in order, each for its share of the time. Raises OSError."""
         *others, last = addresses
         for address in others:
             with suppress(OSError):
@@ -144,7 +145,7 @@ class Upstream:
             address,
             self._port,
             ssl=self.tls,
-            # Without the dot of an absolute name, which no certificate has (RFC 6066 section 3).
+            # Strip the dot of an absolute name: certificates never have it (RFC 6066 section 3).
             server_hostname=self._host.removesuffix(".") if self.tls is not None else None,
         )
         connection.address = address
@@ -159,7 +160,7 @@ class Upstream:
                 self.close()
 
     def expire(self) -> None:
-        """Close what has been idle for too long, or leads elsewhere than the name by now."""
+        """Close connections that were idle too long or whose address the name no longer has."""
         self._addresses.look()
         kept = []
         for connection in self._idle:
@@ -179,10 +180,10 @@ class Upstream:
             self._aside.close()
 
     def doubt(self) -> None:
-        """A new connection was refused: the next small question is asked over one too.
+        """Make the next probe use a new connection, because a new one was refused.
 
-        One that was kept still answers when the worker listens no more, or shows a certificate
-        now that is not trusted.
+        A kept connection may still answer although the worker no longer listens, or now has a
+        certificate that is not trusted.
         """
         if self._aside is not None:
             self._aside.part()
@@ -195,5 +196,5 @@ class Upstream:
 
     @property
     def idle(self) -> int:
-        """Connections ready for use."""
+        """Number of idle connections."""
         return len(self._idle)

@@ -1,4 +1,4 @@
-"""Reads `usage` from the end of an answer as it passes, without changing a byte of it."""
+"""Reads `usage` from the end of an answer while it is relayed, without changing a byte of it."""
 
 import json
 from typing import Any, Final, NamedTuple
@@ -8,31 +8,31 @@ import msgspec
 from router.answered import decode
 from router.events import EVENT_ENDS
 
-#: The last bytes of an answer that are kept; `usage` is the last or nearly the last thing in it.
+#: Bytes kept of the end of an answer; `usage` is its last field, or nearly so.
 TAIL: Final = 4096
 
-#: The last bytes in which the last event of a stream is looked for.
+#: Bytes at the end of a stream that are searched for its last event.
 LAST = 1024
 
-#: No prompt has so many tokens.
+#: More tokens than any prompt has.
 MOST: Final = 1 << 31
 
 _scan = json.JSONDecoder().raw_decode
 
 
 class Usage(NamedTuple):
-    """Tokens of prompt and answer as the worker counted them; None where it did not say."""
+    """Tokens of prompt and answer as the worker counted them; None where it did not report them."""
 
     prompt: int | None = None
     cached: int | None = None
     answer: int | None = None
     gpu: int | None = None
-    """Of the cached ones, those that lay on the GPU."""
+    """Cached tokens that were on the GPU."""
     host: int | None = None
-    """And those in the host's memory."""
+    """Cached tokens that were in host memory."""
 
 
-#: Nothing was said.
+#: The worker reported nothing.
 NO_USAGE = Usage()
 
 
@@ -45,16 +45,16 @@ class UsageTail:
         self._tail: bytes | bytearray = b""
 
     def add(self, chunk: bytes) -> None:
-        """Another chunk has passed."""
+        """Add a chunk that was relayed."""
         tail = self._tail
         if not tail:
-            self._tail = chunk  # of most answers that are no streams, all
+            self._tail = chunk  # all of it, for most answers that are not streams
             return
         if isinstance(tail, bytes):
             self._tail = tail = bytearray(tail)
         tail += chunk
         if len(tail) > 2 * TAIL:
-            del tail[: -TAIL - 1]  # one more, so that it is not taken for a whole answer
+            del tail[: -TAIL - 1]  # one byte more, so that `read` does not take it for all of it
 
     def last_event(self) -> bytes:
         """Return the last event of a stream, if it is short."""
@@ -87,7 +87,7 @@ def _scanned(tail: str) -> Usage:
 
 
 def _last(tail: str, key: str) -> dict[str, Any] | None:
-    """Return the last object in the tail that is the value of that key."""
+    """Return the last object in the tail that is the value of `key`, which includes the quotes."""
     at = tail.rfind(key)
     while at >= 0:
         value = _object_after(tail, at + len(key))
@@ -110,10 +110,10 @@ def _object_after(text: str, at: int) -> dict[str, Any] | None:
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
-    """OpenAI's names, and those of `/v1/responses` and `/v1/messages`.
+    """Read a `usage` object by OpenAI's names, or those of `/v1/responses` and `/v1/messages`.
 
-    Anthropic's `input_tokens` leaves out what was read from a cache or written to one
-    (vLLM `entrypoints/anthropic/serving.py`); OpenAI's counts are of the whole prompt.
+    Anthropic's `input_tokens` excludes tokens read from a cache or written to one (vLLM
+    `entrypoints/anthropic/serving.py`); OpenAI's counts are of the whole prompt.
     """
     prompt = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     answer = _count(usage.get("completion_tokens", usage.get("output_tokens")))
@@ -128,8 +128,11 @@ def _usage(usage: dict[str, Any]) -> Usage:
 
 
 def _sourced(usage: Usage, params: object, extension: object) -> Usage:
-    """Add where the cached tokens lay, as LMCache (`kv_transfer_params.cached_token_stats`) or
-    SGLang (`sglext.cached_tokens_details`) tells those who ask; vLLM by itself tells their sum."""
+    """Add on which tiers the cached tokens were, if the worker reports it.
+
+    LMCache (`kv_transfer_params.cached_token_stats`) and SGLang (`sglext.cached_tokens_details`) do
+    on request; vLLM alone reports only the sum.
+    """
     stats = params.get("cached_token_stats") if isinstance(params, dict) else None
     details = extension.get("cached_tokens_details") if isinstance(extension, dict) else None
     if isinstance(stats, dict):
@@ -148,12 +151,12 @@ def _sourced(usage: Usage, params: object, extension: object) -> Usage:
 
 
 def _agreed(usage: Usage, gpu: int, host: int | None, total: int) -> Usage:
-    """The parts count where they make the whole, or where no whole was told."""
+    """Add the parts if they sum up to the reported total, or if none was reported."""
     if usage.cached not in {None, total}:
         return usage
     return usage._replace(cached=total, gpu=gpu, host=host)
 
 
 def _count(value: object) -> int | None:
-    # A boolean is an integer to Python.
+    # Not isinstance: in Python a bool is an int.
     return value if type(value) is int and 0 <= value < MOST else None

@@ -1,4 +1,4 @@
-"""What operators are shown: of this process, or of all where there are several."""
+"""What the operators' paths show: of this process, or merged from all if there are several."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ from router.metrics import Metrics
 from router.shown import Shown
 from router.worker import Worker
 
-#: Seconds in which the other processes must have answered.
+#: Seconds that the other processes have to answer.
 PATIENCE_S = 5.0
 
 Ask = Callable[[str], Awaitable[bytes]]
@@ -64,13 +64,13 @@ class View:
         cases: Callable[[], Sequence[Case]] = tuple,
         memories: Memories | None = None,
     ) -> None:
-        """`cases` tells what is known of tokenizers, `memories` what of workers' caches."""
+        """`cases` returns what is known of tokenizers; `memories` know the workers' caches."""
         self._fleet = fleet
         self._metrics = metrics
         self._cases = cases
         self._memories = memories
         self.ask: Ask | None = None
-        """Asks what all processes say together; None where this is the only one."""
+        """Asks for what is merged from all processes; None if this is the only one."""
 
     async def metrics(self) -> bytes:
         """Return every series in Prometheus' text format."""
@@ -85,25 +85,25 @@ class View:
         return _statuses.validate_json(await _together(self.ask, "workers"))
 
     async def tokenizers(self) -> list[TokenizerStatus]:
-        """Return every source of tokenizers, and what workers say of it."""
+        """Return every source of tokenizers, and whether workers agree with it."""
         if self.ask is None:
             return self._own_tokenizers()
         return _tokenizers.validate_json(await _together(self.ask, "tokenizers"))
 
     def kv(self) -> list[KvStatus]:
-        """Return what is known of workers' KV events, by this process."""
+        """Return what this process knows of the workers' KV events."""
         if self._memories is None:
             return []
         return [*kv_statuses(self._memories), *remote_statuses(self._memories)]
 
     def stores(self) -> dict[str, str]:
-        """Name the pools whose shared store is `down`, or holds what is `wrong`."""
+        """Return the pools whose shared store is `down` or `wrong` (its content does not match)."""
         kept = self._memories.stores if self._memories else {}
         said = {name: "down" if s.down else "wrong" if s.wrong else "" for name, s in kept.items()}
         return {name: word for name, word in said.items() if word}
 
     def blind(self) -> dict[str, int]:
-        """Count ready workers whose KV events are missing, by the pools that want them."""
+        """Count ready workers whose KV events are missing, for each pool that needs them."""
         if self._memories is None:
             return {}
         blind = {
@@ -114,7 +114,7 @@ class View:
             blind[pool.name] = sum(w.ready for w in pool.workers) if remote.failing else 0
         return blind
 
-    # What this process says to the others.
+    # What this process reports to the others.
 
     def own_metrics(self) -> bytes:
         """Return this process's series, for `merge`."""
@@ -136,7 +136,7 @@ class View:
 
 
 async def _together(ask: Ask, what: str) -> bytes:
-    """Raises NoWorker: half of the sum would look as if much had been undone."""
+    """Ask for what all processes report. Raises NoWorker: a partial sum would look like a drop."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await ask(what)
@@ -145,7 +145,7 @@ async def _together(ask: Ask, what: str) -> bytes:
 
 
 def _standing(worker: Worker) -> tuple[str, str]:
-    """Whether new requests go there, in a word, and why."""
+    """Return a worker's state as one word, and the reason."""
     if worker.ready and (failures := worker.breaker.reason(monotonic())):
         return "ejected", failures
     if worker.ready and worker.draining:

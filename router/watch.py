@@ -1,8 +1,8 @@
-"""Notices when files change, by looking at them now and then.
+"""Notices when files change, by polling.
 
-A file is told by where it lies, its size and its time, links followed: so an editor's rename and
-the swapped link of a Kubernetes ConfigMap are seen like any other write. A change counts once
-nothing has moved between two looks; until then somebody may still be writing.
+A file is identified by device, inode, size and modification time, following links. So an editor's
+rename and the swapped link of a Kubernetes ConfigMap are seen like any other write. A change counts
+once two polls in a row see the same; until then somebody may still be writing.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _Mark = tuple[int, int, int, int] | None
 
 
 class Watch:
-    """Some files, as they were when they were last taken note of."""
+    """A set of files, and their last known state."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._known: dict[Path, _Mark] = {}
@@ -21,11 +21,11 @@ class Watch:
         self.follow(paths)
 
     def follow(self, paths: Iterable[Path]) -> None:
-        """Look at these from now on; one that is new here is known as it is now."""
+        """Watch these from now on; the current state of a new one counts as known."""
         self._known = {path: self._known.get(path) or _mark(path) for path in paths}
 
     def changed(self) -> bool:
-        """Look; True, once, if they differ from what is known and have stopped changing."""
+        """Poll; True, once, if the files differ from what is known and have stopped changing."""
         before, self._last = self._last, self._look()
         if self._last == self._known or self._last != before:
             return False
@@ -33,7 +33,7 @@ class Watch:
         return True
 
     def take_note(self) -> None:
-        """They are about to be read: as they are now is what is known."""
+        """Take the current state as known, before the files are read."""
         self._known = self._look()
 
     def _look(self) -> dict[Path, _Mark]:
@@ -46,5 +46,5 @@ def _mark(path: Path) -> _Mark:
     except OSError:
         return None
     if not S_ISREG(found.st_mode):
-        return None  # a pipe moves when it is read, and can be read once
+        return None  # a pipe changes by being read, and can be read only once
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,6 +1,7 @@
-"""Sockets by which the processes of one router write to each other: one that each reads, one that
-all others write to. Datagrams of a socket pair (unix(7)): whole, in order, and nobody else can
-reach them.
+"""Sockets over which the processes of one router write to each other.
+
+Each process has one socket pair of datagrams (unix(7)): it reads one end, the others write to the
+other end. Datagrams arrive whole and in order, and nobody else can reach the sockets.
 """
 
 import asyncio
@@ -11,18 +12,19 @@ from enum import Enum
 
 from msgspec import Struct
 
-#: Bytes of a letter, at most.
+#: Most bytes of a letter (one datagram).
 LARGEST = 128 << 10
-#: Bytes that wait for a process that does not read; beyond that it is told anew when it does.
+#: Most bytes that wait for a process that does not read. Beyond that they are dropped, and it is
+#: told everything again when it reads.
 MOST_WAITING = 16 << 20
 
 
 class Wires(Struct, frozen=True):
-    """The descriptors of one process. They keep their numbers in it."""
+    """The descriptors of one process, which inherits them under the same numbers."""
 
     inbox: int
     outboxes: tuple[int, ...]
-    """One for each process, this one too."""
+    """One for each process, including this one."""
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -31,7 +33,7 @@ class Wires(Struct, frozen=True):
 
 
 class Wiring:
-    """The sockets of all processes, kept by the one that minds them."""
+    """The sockets of all processes, kept by the parent process."""
 
     def __init__(self, count: int) -> None:
         self._pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(count)]
@@ -40,7 +42,7 @@ class Wiring:
                 end.setblocking(False)
 
     def wires(self, place: int) -> Wires:
-        """Return the descriptors for the process at a place, from 0."""
+        """Return the descriptors for the process at `place`, counted from 0."""
         return Wires(self._pairs[place][1].fileno(), tuple(out.fileno() for out, _ in self._pairs))
 
     def close(self) -> None:
@@ -51,19 +53,19 @@ class Wiring:
 
 
 class Inbox:
-    """What others have written to this process."""
+    """Reads what other processes have written to this one."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, hear: Callable[[], None]) -> None:
-        """Have `hear` called whenever there is something to be read."""
+        """Have `hear` called whenever there is something to read."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._end.fileno(), hear)
 
     def clear(self) -> None:
-        """Drop all that is there."""
+        """Drop everything that waits to be read."""
         while self.read():
             pass
 
@@ -83,17 +85,17 @@ class Inbox:
 
 
 class Line(Enum):
-    """How it stands with one other process."""
+    """The state of the connection to one other process."""
 
     ABSENT = "absent"
-    """It has not spoken yet, or has ended: it is told nothing."""
+    """It has not written yet, or has ended: it is told nothing."""
     OPEN = "open"
     LOST = "lost"
-    """It has not read for so long that it has to be told anew."""
+    """It has not read for so long that it must be told everything again."""
 
 
 class Outbox:
-    """What is on its way to one other process."""
+    """Writes to one other process, and keeps what it cannot take yet."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -103,11 +105,11 @@ class Outbox:
 
     @property
     def behind(self) -> bool:
-        """There is something to be written as soon as it reads."""
+        """Whether something is to be written as soon as the process reads."""
         return bool(self._waiting) or self.line is Line.LOST
 
     def write(self, data: bytes) -> None:
-        """Write it, or keep it until it can be written."""
+        """Write `data`, or keep it until it can be written."""
         self._waiting.append(data)
         self._bytes += len(data)
         self.push()
@@ -115,7 +117,7 @@ class Outbox:
             self.drop(Line.LOST)
 
     def reads(self, data: bytes) -> bool:
-        """Whether it reads again: this was written, and nothing waits."""
+        """Whether the process reads again: try to write `data` to it directly."""
         try:
             self._end.send(data)
         except OSError:
@@ -123,23 +125,23 @@ class Outbox:
         return True
 
     def begin(self, letters: Sequence[bytes]) -> None:
-        """It is told these first, however many, and whatever comes from now on."""
+        """Open the line: write these letters first, however many, then whatever follows."""
         self.drop(Line.OPEN)
         self._waiting.extend(letters)
         self.push()
-        self._bytes = 0  # only what comes after them is bounded
+        self._bytes = 0  # the bound applies only to what follows these letters
 
     def push(self) -> None:
-        """Write what waits, as far as it goes."""
+        """Write as much of what waits as the socket takes."""
         while self._waiting:
             try:
                 self._end.send(self._waiting[0])
-            except OSError:  # it does not read, or there is no memory for it now
+            except OSError:  # it does not read, or the system has no memory for it now
                 return
             self._bytes = max(0, self._bytes - len(self._waiting.popleft()))
 
     def drop(self, line: Line) -> None:
-        """Nothing that waits is written any more."""
+        """Discard everything that waits, and set the state."""
         self._waiting.clear()
         self._bytes = 0
         self.line = line

@@ -1,4 +1,4 @@
-"""A worker as the router knows it: where it is, how it is, what it serves and what it was given."""
+"""A worker as the router sees it: its address, state, models, load and pace."""
 
 import asyncio
 import logging
@@ -15,15 +15,15 @@ from strategies.pace import Pace
 
 log = logging.getLogger("warmroute.fleet")
 
-#: Seconds between two doubts of what a worker serves.
+#: Seconds between two times that a 404 makes the router ask a worker for its models again.
 DOUBT_S = 5.0
 
 
 class State(Enum):
-    """What is known of a worker."""
+    """Whether a worker can be reached."""
 
     UNKNOWN = "unknown"
-    """Not heard from since the start."""
+    """Not probed yet."""
     READY = "ready"
     DOWN = "down"
 
@@ -46,19 +46,19 @@ class Worker:
         self.host = url.partition("://")[2].encode()
         self.upstream = upstream
         self.models: dict[str, dict[str, Any]] = {}
-        """What `/v1/models` says of each, by name."""
+        """The entry of each model in `/v1/models`, by name."""
         self.kv_tokens: int | None = None
-        """Tokens that it holds on all tiers, as the settings tell."""
+        """Tokens that it can hold on all tiers, from the settings."""
         self.gpu_tokens: int | None = None
-        """Tokens that its GPU holds, as it says."""
+        """Tokens that its GPU can hold, as it reports."""
         self.stateful = self.draining = False
         self.fixed_models = False
-        """The settings tell; the worker is not asked."""
+        """The settings name its models, so the worker is not asked for them."""
         self.discovered_at = -inf
-        """When it was asked last, on the loop's clock."""
+        """When it was last asked for its models, by the event loop's clock."""
         self.change(models=models, kv_tokens=kv_tokens, api_key=api_key)
         self.started: float | None = None
-        """When its process was started, as it says; the same number, the same process."""
+        """Start time that its process reports; while it is the same, so is the process."""
         self.load = Load()
         self.pace = Pace()
         self.breaker = Breaker(name)
@@ -66,12 +66,12 @@ class Worker:
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
         self.ready = False
-        """It can be sent requests."""
+        """Whether it can be sent requests."""
 
         self.tells_cached: set[str] = set()
-        """Paths of endpoints under which it has told how much of a prompt was cached."""
+        """Paths of endpoints whose answers have reported cached tokens."""
         self.takes_ids = False
-        """It can be sent a chat's token ids along, and counts as we do."""
+        """Whether chats may be sent with their token ids: it accepts them, and its ids are ours."""
         self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
@@ -85,54 +85,55 @@ class Worker:
         stateful: bool = False,
         draining: bool = False,
     ) -> None:
-        """Other settings, for the requests to come.
+        """Apply other settings to requests from now on.
 
-        What is not told any more is asked for at the next probe. An empty `api_key` stands for
-        none, and the client's is kept back too; with None the client's passes.
+        Models that the settings no longer name are asked for at the next probe. `api_key` is sent
+        to the worker. If it is empty, no key is sent, not even the client's; if it is None, the
+        client's key is passed on.
         """
         self.stateful, self.draining = stateful, draining
         self.api_key = None if api_key is None else api_key.encode()
         if self.fixed_models and not models:
             self.discovered_at = -inf
-        if models:  # else those it had stay until it is asked
+        if models:  # otherwise it keeps those it had until it is asked
             self.models = {name: _described(name) for name in models}
         self.kv_tokens = kv_tokens
         self.fixed_models = bool(models)
 
     def reach(self, upstream: Upstream) -> None:
-        """Ask it by other connections; what is under way ends on those it is on."""
+        """Use other connections; requests in flight finish on the old ones."""
         self.upstream.close()
         self.upstream = upstream
 
     def leave(self) -> None:
-        """It is not in the settings any more: what is under way there ends, nothing begins."""
+        """Take it out of use: it is no longer in the settings. Requests in flight finish."""
         self.become(State.DOWN, "not in the settings any more")
         self.upstream.close()
 
     def become(self, state: State, reason: str) -> None:
-        """Another state, and why."""
+        """Set the state, and the reason for it."""
         self.state, self.reason = state, reason
         self.ready = state is State.READY
 
     @property
     def room_tokens(self) -> int | None:
-        """Tokens that the requests running there may take: those of its GPU."""
+        """Tokens of KV cache for running requests: those of its GPU, as far as known."""
         if self.gpu_tokens is None or self.kv_tokens is None:
             return self.gpu_tokens or self.kv_tokens
         return min(self.gpu_tokens, self.kv_tokens)
 
     def wait(self) -> float:
-        """Seconds of prefill booked on it and not yet done."""
+        """Return the seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
 
     def lost(self, reason: str) -> None:
-        """It could not be reached: send it nothing until a probe succeeds, and probe now."""
+        """Take it down because it could not be reached, and have it probed at once."""
         self.become(State.DOWN, reason)
         self.upstream.doubt()
         self.attention.set()
 
     def doubt(self, model: str, now: float) -> None:
-        """It said that something is not there: its models are asked for anew, now and then."""
+        """Ask for its models again after a 404 for one that it should have; once per DOUBT_S."""
         if model not in self.models or now - self._doubted_at < DOUBT_S:
             return
         self._doubted_at = now
