@@ -185,7 +185,7 @@ class _Look:
 
 
 def _await_tokenizer(port: int, *, wanted: bool) -> None:
-    """Wait until the router has loaded its tokenizer, if `wanted`. Raises NotReady."""
+    """If `wanted`, wait until the metric of a loaded tokenizer has workers. Raises NotReady."""
     deadline = time.monotonic() + _LOAD_S
     while wanted and not _sum(port, "warmroute_tokenizer_workers"):
         if time.monotonic() > deadline:

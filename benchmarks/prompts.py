@@ -1,8 +1,8 @@
 """The cost of turning a request's body into block keys: `python -m benchmarks.prompts`.
 
 Measures CPU microseconds of all threads for prompts never seen before, for the next turn of a
-conversation, and for repeated prompts. The same bodies take a plain implementation with
-`tokenizers` in the same run, for comparison. Both are warm, as after some minutes: both tokenizers
+conversation, and for repeated prompts. For comparison, a plain implementation with `tokenizers`
+processes the same bodies in the same run. Both are warm, as after some minutes: their tokenizers
 have seen most words, but not these messages. With `--peer-python`, the hashing of blocks alone is
 compared with that of ai_dynamo_runtime, in an environment that has it.
 """

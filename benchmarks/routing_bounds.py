@@ -1,4 +1,4 @@
-"""Two bounds: one infinite cache shared by all workers, served first come first or shortest first.
+"""Two bounds with one infinite cache for all workers: first come first served, shortest first.
 
 No policy for separate caches can have a higher hit rate. They are not strict bounds on time,
 because they still choose workers by what is queued there.

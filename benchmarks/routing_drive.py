@@ -109,7 +109,7 @@ class Hold(Protocol):
     def must_hold(self, decision: Decision) -> bool:
         """Whether even the best choice is too busy to take the request now."""
 
-    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller's
+    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
         """Hold a request."""
 
     def release(

@@ -35,7 +35,7 @@ DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
 
 
 #: A policy that takes this many times as long as the best peer, both to the first token and to the
-#: end of the answer, is no competition: one seed is enough for it.
+#: end of the answer, is not competitive: one seed is enough for it.
 HOPELESS = 1.5
 
 

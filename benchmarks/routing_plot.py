@@ -16,7 +16,7 @@ _WIDEST = 100.0
 
 def plot(found: Found, columns: Sequence[str], path: Path) -> None:
     """Plot mean TTFT of all policies to the file `path`. Raises ImportError, OSError."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only those who draw need it
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     down = -(-len(columns) // _ACROSS)

@@ -166,8 +166,8 @@ class Scorers(Knowing):
 class Affinity(Knowing):
     """llm-d's recipe of 2026: the prefix affinity filter, then the fewest tokens in flight.
 
-    The filter keeps the workers that hold 80 % of the prompt, unless the best of them is 18 s of
-    prefill behind the best worker (`scheduling/filter/prefixcacheaffinity`). `token-load-scorer`
+    The filter keeps the workers that hold 80 % of the prompt, unless the best of them is over 18 s
+    of prefill behind the best worker (`scheduling/filter/prefixcacheaffinity`). `token-load-scorer`
     decides among the rest. llm-d counts in the engine's blocks, usually of 16 tokens, while blocks
     here have 512. With `in_tokens`, a match is therefore extended to just before the next block.
     """

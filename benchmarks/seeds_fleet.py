@@ -89,18 +89,18 @@ class Bound:
         return decision
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Pass it on."""
+        """Delegate to the strategy."""
         self._under.placed(prompt, worker, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Pass it on."""
+        """Delegate to the strategy."""
         self._under.settled(prompt, candidate, outcome, now)
 
 
 def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     strategy = make("kvaware", {})
-    assert isinstance(strategy, KvAware)  # noqa: S101 - by name
+    assert isinstance(strategy, KvAware)  # noqa: S101 - narrows the type
     strategy.memory = Exact(seats)
     return strategy
 

@@ -26,7 +26,7 @@ class Kind(StrEnum):
     FREEZE = "frozen"
     """It stops doing anything, and then continues."""
     REFUSE = "refuses"
-    """It drops its connections, and accepts no new ones."""
+    """It finishes its requests, and accepts no new connections."""
     FULL = "full"
     """It answers 503."""
     ERROR = "500"

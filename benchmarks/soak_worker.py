@@ -309,7 +309,7 @@ async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: i
 
 async def _obey(house: _House, order: Order, port: int) -> None:
     if order.kind is Kind.FREEZE:
-        sleep(order.seconds)  # noqa: ASYNC251 - that is what it means
+        sleep(order.seconds)  # noqa: ASYNC251 - freezing is the purpose
         return
     was, house.kind = house.kind, order.kind
     if order.kind is Kind.REFUSE:

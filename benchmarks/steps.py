@@ -55,7 +55,7 @@ class Nowhere:
     stopping: bool = False
     exchanges: list[Exchange] = field(default_factory=list)
 
-    def admit(self, exchange: Exchange) -> int:  # noqa: ARG002 - it is a protocol's
+    def admit(self, exchange: Exchange) -> int:  # noqa: ARG002 - part of a protocol
         """Admit bodies of up to 1 GiB."""
         return 1 << 30
 
@@ -175,7 +175,7 @@ def _pool(strategy: str) -> Pool:
         workers.append(Worker(f"w{number}", "http://127.0.0.1:1", upstream))
         workers[-1].kv_tokens = 400_000
     pool = Pool("p", ["*"], workers, make(strategy, {}))
-    assert isinstance(pool.prompts, Prompts)  # noqa: S101 - for the reader
+    assert isinstance(pool.prompts, Prompts)  # noqa: S101 - narrows the type
     return pool
 
 

@@ -99,7 +99,7 @@ class Pooling(Struct, kw_only=True):
 
 
 class Score(Struct, kw_only=True):
-    """`/score`: texts to compare, under the names of either of two forms."""
+    """`/score`: one text against others, or pairs; `queries`, `documents` are other names."""
 
     model: str | None = None
     text_1: str | list[str] | None = None

@@ -146,7 +146,7 @@ def _to_json(
     )
 
 
-def _raise(message: Any) -> None:  # noqa: ANN401 - whatever the template says
+def _raise(message: Any) -> None:  # noqa: ANN401 - any value of the template
     raise jinja2.TemplateError(str(message))
 
 

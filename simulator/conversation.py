@@ -91,7 +91,7 @@ def _text(part: object) -> str:
     return msgspec.json.encode(part).decode()
 
 
-def _call(call: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+def _call(call: Any) -> Message:  # noqa: ANN401 - any JSON value
     """A tool call, with its arguments as an object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
@@ -113,7 +113,7 @@ def _ordered(given: Message, first: Sequence[str]) -> Message:
     return {**{name: given[name] for name in first if name in given}, **given}
 
 
-def _tool(tool: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+def _tool(tool: Any) -> Message:  # noqa: ANN401 - any JSON value
     """A tool in the chat format; other APIs omit the `function` level or rename `parameters`."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

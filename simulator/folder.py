@@ -40,7 +40,7 @@ class Folder:
         """Token ids of a text, including BOS and the like if `special`."""
         try:
             found = self._tokenizer.encode(text, add_special_tokens=special)
-        except Exception as error:  # noqa: BLE001 - lone surrogates, say
+        except Exception as error:  # noqa: BLE001 - for lone surrogates, for example
             raise bad_request(f"The prompt cannot be tokenized: {error}") from None
         return array(TYPECODE, found.ids)
 

@@ -57,7 +57,7 @@ class Mistral:
         """Token ids of a text, including BOS if `special`."""
         try:
             return array(TYPECODE, self._tokenizer.encode(text, bos=special, eos=False))
-        except Exception as error:  # noqa: BLE001 - lone surrogates, say
+        except Exception as error:  # noqa: BLE001 - for lone surrogates, for example
             raise bad_request(f"The prompt cannot be tokenized: {error}") from None
 
     def detokenize(self, tokens: Iterable[int]) -> str:
@@ -87,7 +87,7 @@ class Mistral:
                 continue_final_message=asked.continue_final_message,
             )
             return array(TYPECODE, self._library.encode_chat_completion(request).tokens)
-        except Exception as error:  # noqa: BLE001 - that library refuses by all kinds of exceptions
+        except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
             raise bad_request(str(error)) from None
 
     def _pieces(self, text: str) -> list[tuple[int, bytes]]:
@@ -109,7 +109,7 @@ def _message(given: Message) -> Message:
     return made
 
 
-def _call(given: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+def _call(given: Any) -> Message:  # noqa: ANN401 - any JSON value
     function = given.get("function") if isinstance(given, dict) else None
     if not isinstance(function, dict):
         raise bad_request("Only calls of functions are known.", "tool_calls")

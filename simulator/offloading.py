@@ -47,7 +47,7 @@ class Offloading:
         digests = chain.digests
         places = {digests[index]: index for index in range(first, len(digests))}
         for key, medium, stored in moves:
-            assert isinstance(key, bytes)  # noqa: S101 - digests are
+            assert isinstance(key, bytes)  # noqa: S101 - the keys are digests
             if stored:
                 self._changes.append(self._stored(chain, tokens, places[key], medium))
             else:

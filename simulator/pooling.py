@@ -1,7 +1,7 @@
 """The endpoints that answer with numbers: embeddings, scores, rankings, classes.
 
-Prompts go through the engine, which computes each and one token; the numbers in the answer are
-derived from the token ids.
+Prompts go through the engine, which computes each of them and generates one token. The numbers in
+the answer are derived from the token ids.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Pro
 
 def _one(
     language: Language,
-    item: Any,  # noqa: ANN401 - whatever JSON has there
+    item: Any,  # noqa: ANN401 - any JSON value
     param: str,
     *,
     special: bool,

@@ -51,7 +51,7 @@ class RedisStore:
 
     def __init__(self, url: str, blocks: int, stem: str = "simulator:kv:") -> None:
         """Create a store; ValueError if the URL is not valid. Connects when first used."""
-        import redis  # noqa: PLC0415 - only for those who want it
+        import redis  # noqa: PLC0415 - an optional dependency
 
         if blocks < 1:
             raise ValueError("a store needs room for at least one block")
@@ -97,7 +97,7 @@ class RedisStore:
         """See `Store.close`."""
         self._redis.close()
 
-    def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - as scripts answer
+    def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - the script decides
         if monotonic() < self._away_until:
             return otherwise
         try:
