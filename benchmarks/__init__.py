@@ -1,1 +1,1 @@
-"""Measurements, each one command that prints ratios from one run."""
+"""Benchmarks. Each is one command, and the ratios it prints come from a single run."""

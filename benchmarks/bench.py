@@ -1,4 +1,4 @@
-"""What stands while a benchmark runs: workers, a load generator, proxies; all end with it."""
+"""The processes of a benchmark: stub workers, a load generator, proxies; all end with it."""
 
 import multiprocessing
 import resource
@@ -19,24 +19,24 @@ from benchmarks.load import Job, Result
 from benchmarks.processes import memory_bytes, only_on, shared_out, started, tree
 from benchmarks.proxies import Group, Place, Proxy
 
-#: Until a proxy answers; LiteLLM imports for some twenty seconds.
+#: Time limit for a proxy to answer its first request; LiteLLM takes some 20 s to import.
 _READY_S = 120.0
-#: Open files for ten thousand streams and more: a proxy has two for each.
+#: Open files, enough for more than ten thousand streams: a proxy needs two for each.
 _FILES = 65_536
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Stopped(Exception):
-    """The benchmark was told to stop."""
+    """The benchmark was stopped by a signal."""
 
 
 class NotReady(Exception):
-    """A proxy did not come up."""
+    """A proxy did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A proxy that answers, or a worker to be asked without one."""
+    """A running proxy, or a worker to be measured without a proxy."""
 
     name: str
     group: Group | None
@@ -44,16 +44,16 @@ class Standing:
     pids: Sequence[int] = ()
     slow: bool = False
     rest_bytes: int = 0
-    """Memory before the load."""
+    """Its memory before the load."""
 
 
 class Bench:
-    """Use as a context manager: what was started through it ends with it."""
+    """A context manager that stops all processes started through it."""
 
     def __init__(self, stubs: int, settings: stub.StubSettings, cores: int = 0) -> None:
-        """Proxies get `cores` for themselves, or share all of them with everything if 0.
+        """Reserve `cores` cores for the proxy; if 0, all processes share all cores.
 
-        Raises ValueError if none would be left for the load.
+        Raises ValueError if no core would be left for the load.
         """
         self._theirs, self._ours = shared_out(cores)
         self._count = stubs
@@ -80,23 +80,23 @@ class Bench:
         self._stack.close()
 
     def run(self, job: Job) -> Result:
-        """Have the load generator do one job."""
+        """Run one job on the load generator and return its result."""
         self._load.send(job)
         return cast("Result", self._load.recv())
 
     def direct(self) -> Standing:
-        """Return a worker as if it were a proxy: what is left when there is none."""
+        """Return the first worker as if it were a proxy: the baseline without one."""
         return Standing("direct", None, self.ports[0])
 
     def start(self, proxy: Proxy, program: Sequence[str]) -> Standing:
-        """Start a proxy in front of all stubs; it stays. Raises NotReady."""
+        """Start a proxy in front of all stubs; it runs until the bench ends. Raises NotReady."""
         return self._stack.enter_context(self.running(proxy, program))
 
     @contextmanager
     def running(
         self, proxy: Proxy, program: Sequence[str], options: Sequence[str] = ()
     ) -> Iterator[Standing]:
-        """Start a proxy in front of all stubs, once it answers, and stop it. Raises NotReady."""
+        """Run a proxy in front of all stubs; yields once it answers. Raises NotReady."""
         folder = self._folder / proxy.name.replace(" ", "-")
         folder.mkdir()
         port, spare = _free_ports(2)
@@ -117,7 +117,7 @@ class Bench:
 
 
 def _probe(port: int) -> Job:
-    """Some requests, over all workers."""
+    """A job of a few requests that reach all workers."""
     return Job(port, size=400, count=16, warm=1, concurrency=1, seed=0, limit_s=5.0)
 
 
@@ -125,7 +125,7 @@ def _probe(port: int) -> Job:
 def child(
     serve: Callable[..., None], *args: object
 ) -> Iterator[tuple["Connection[Any, Any]", int]]:
-    """Run a function of ours in its own process; it ends when its channel closes."""
+    """Run `serve(channel, *args)` in its own process; it ends when the channel closes."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
     process.start()
@@ -141,7 +141,7 @@ def child(
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end us as an exception, so that everything is stopped."""
+    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
@@ -163,9 +163,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _let_open_files_be_many() -> None:
-    """Raise the limit as far as we may; children inherit it."""
+    """Raise the limit on open files as far as allowed; children inherit it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, _FILES), max(most, _FILES)))
-    except ValueError:  # only root may go above what it was given
+    except ValueError:  # only root may exceed the hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

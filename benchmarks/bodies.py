@@ -1,9 +1,9 @@
-"""Chat requests as routers see them: long shared beginnings, and an end that is new.
+"""Chat requests as routers see them: a long shared beginning and a new end.
 
 A request continues one of a few conversations, which begin with one of a few system prompts. Half
-of it has been sent before, half is new: caches of prefixes find something, and have something to
-add. The text has lines, quotes and, in a quarter of the requests, accents. Sizes are exact, and
-the same arguments give the same bytes.
+of it has been sent before and half is new, so prefix caches find something and have something to
+add. The text has line breaks, quotes and, in a quarter of the requests, accented letters. Sizes are
+exact, and the same arguments give the same bytes.
 """
 
 import json
@@ -31,9 +31,9 @@ _FILLER = "and so on, as it was said above, "
 def chat_bodies(
     size: int, count: int, seed: int, *, stream: bool = False, hurried: bool = False
 ) -> list[bytes]:
-    """Return `count` bodies of `size` bytes each. Another seed continues the same conversations.
+    """Return `count` bodies of `size` bytes each. Other seeds continue the same conversations.
 
-    With `hurried` the stub sends the stream's events as fast as it can.
+    With `hurried`, the stub worker sends the stream's events as fast as it can.
     """
     chance = random.Random(f"{size} {seed}")
     tail = b'"}],"temperature":0.7,"max_tokens":256%s%s}' % (
@@ -52,7 +52,7 @@ def chat_bodies(
 
 @lru_cache(maxsize=256)
 def _beginning(size: int, conversation: int) -> bytes:
-    """Return the first half of a request, up to where the last question's text begins."""
+    """Return the shared first half of a request, up to the start of the last question's text."""
     system = b"You are a helpful assistant. " + _text(
         _lines(), size // 8 - 60, conversation % SYSTEMS * 100
     )
@@ -87,7 +87,7 @@ def _text(lines: list[bytes], length: int, start: int) -> bytes:
 
 @lru_cache(maxsize=2)
 def _lines(*, accented: bool = False) -> list[bytes]:
-    """Return lines as they stand inside a JSON string, escapes and all."""
+    """Return lines escaped as the content of a JSON string."""
     chance = random.Random(f"lines {accented}")
     known = _WORDS.split()
     lines = []

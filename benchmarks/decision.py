@@ -1,9 +1,9 @@
-"""What a decision costs: `python -m benchmarks.decision`.
+"""The cost of a routing decision: `python -m benchmarks.decision`.
 
-CPU microseconds to turn a prompt into keys, to rank the workers and to record the placement, for
-several prompt lengths and fleet sizes, with the ratio to the smallest case of the same run. Every
-worker is busy, so that no term of the cost is left out. The machine's speed moves the microseconds;
-the ratios hold.
+Measures the CPU microseconds to turn a prompt into keys, to rank the workers and to record the
+placement, for several prompt lengths and fleet sizes, with the ratio to the smallest case of the
+same run. Every worker is busy, so that every term of the cost is computed. The microseconds depend
+on the machine's speed; the ratios do not.
 """
 
 import random
@@ -24,11 +24,11 @@ from strategies.registry import make
 SIZES = (400, 8_700, 35_000, 261_000)
 FLEETS = (8, 64, 500)
 ROUNDS = 200
-#: Prompts that were sent before: the tree is not empty, and half of a new prompt is in it.
+#: Prompts placed beforehand, so that the tree is not empty and has half of each new prompt.
 KNOWN = 200
-#: On every worker so many answer, and one prompt is being computed.
+#: Requests decoding on every worker, besides one in prefill.
 DECODING = 4
-#: Seconds that pass from one decision to the next.
+#: Seconds between two decisions.
 APART_S = 0.001
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 def measured(size: int, count: int) -> tuple[float, float, float]:
     """CPU microseconds for keys, rank and record: a prompt of `size` bytes, `count` workers."""
     chance = random.Random(size + count)
-    curve = Curve()  # a pool's workers share one
+    curve = Curve()  # shared by the workers of a pool
     workers = [_busy(Stand(f"w{number}", pace=Pace(curve))) for number in range(count)]
     strategy: Strategy = make("prefixaware", {})
     head = chance.randbytes(size // 2)
@@ -79,7 +79,7 @@ def measured(size: int, count: int) -> tuple[float, float, float]:
 
 
 def _busy(worker: Stand) -> Stand:
-    """Have it answer some, and compute another: it has a wait, and was given work lately."""
+    """Give the worker requests that decode and one in prefill, so that it has a wait."""
     for _ in range(DECODING):
         worker.load.first_byte(worker.load.book(0.0, 0.5, 8_000), 0.0)
     worker.load.book(0.0, 0.5, 8_000)
@@ -87,7 +87,7 @@ def _busy(worker: Stand) -> Stand:
 
 
 def _rank_all(strategy: Strategy, prompts: list[Prompt], workers: list[Stand]) -> None:
-    """One after the other: what a strategy learns of the fleet it learns as time passes."""
+    """Rank the prompts at advancing times, because a strategy updates its state over time."""
     for number, prompt in enumerate(prompts, 1):
         strategy.rank(prompt, workers, number * APART_S)
 
@@ -103,7 +103,7 @@ def _prompt(text: bytes) -> Prompt:
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    """Microseconds of CPU for one of `ROUNDS`."""
+    """CPU microseconds of `work`, divided by `ROUNDS`."""
     began = process_time()
     work()
     return (process_time() - began) / ROUNDS * 1e6

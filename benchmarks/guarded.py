@@ -1,4 +1,4 @@
-"""A router of our own in a process of its own, which ends with us however we end."""
+"""Warmroute in its own process, which ends with the benchmark even if that is killed."""
 
 import json
 import os
@@ -18,7 +18,8 @@ from urllib.request import urlopen
 from benchmarks.bench import NotReady, Stopped
 from benchmarks.processes import started, tree
 
-#: PR_SET_PDEATHSIG of linux/prctl.h: whoever is killed cannot stop what it has started.
+#: Has the kernel kill the router when its parent dies (PR_SET_PDEATHSIG, 1, of linux/prctl.h; 9 is
+#: SIGKILL), because a killed benchmark cannot stop it.
 _GUARDED = (
     "import ctypes, os, sys;"
     "ctypes.CDLL(None).prctl(1, 9);"
@@ -26,34 +27,34 @@ _GUARDED = (
 )
 _ROOT = Path(__file__).parent.parent
 _READY_S = 30.0
-#: For the end in order; `started` ends what takes longer.
+#: Time limit for a clean exit; after that `started` kills it.
 _END_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A router that runs."""
+    """A running router."""
 
     process: "subprocess.Popen[bytes]"
     port: int
     settings: Path
-    """Its file."""
+    """Its configuration file."""
     log: Path
 
     @property
     def pids(self) -> list[int]:
-        """Its processes, now."""
+        """Its current processes."""
         return tree(self.process.pid)
 
     def change(self, settings: dict[str, Any]) -> None:
-        """Write other settings, as a whole, and tell it so."""
+        """Replace the settings file atomically, and have the router reload it."""
         beside = self.settings.with_suffix(".new")
         beside.write_text(json.dumps(settings))
         beside.replace(self.settings)
         self.process.send_signal(signal.SIGHUP)
 
     def ready(self) -> bool:
-        """It has a worker to send requests to."""
+        """Whether it has a worker to send requests to."""
         try:
             with urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=2):
                 return True
@@ -65,16 +66,16 @@ class Router:
         return self.log.read_text(errors="replace")[-length:]
 
     def end(self) -> int:
-        """Tell it to end, in order; return its exit code."""
+        """Shut it down cleanly; return its exit code."""
         self.process.terminate()
         return self.process.wait(_END_S)
 
 
 @contextmanager
 def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) -> Iterator[Router]:
-    """Run `warmroute serve` until the block ends, once it is ready. Raises NotReady.
+    """Run `warmroute serve` until the block ends; yields once it is ready. Raises NotReady.
 
-    `settings` lack `listen`: it gets a free port. JSON is YAML enough.
+    Leave `listen` out of `settings` to get a free port. The file is written as JSON, which is YAML.
     """
     port = free_ports(1)[0]
     settings = {"listen": f"127.0.0.1:{port}", **settings}
@@ -93,7 +94,7 @@ def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) 
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses."""
+    """Return ports that are free now."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
@@ -103,7 +104,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end us as an exception, so that everything is stopped."""
+    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)

@@ -1,9 +1,9 @@
-"""What the index of blocks costs: `python -m benchmarks.index`.
+"""The cost of the block index: `python -m benchmarks.index`.
 
-Blocks stored, removed and matched a second on one core, bytes a block, and how long a prompt takes
-to match, by its length, by the number of workers and by the number of blocks. With `--peer FOLDER`,
-where `ai_dynamo_runtime` is installed, its `RadixTree` stands beside in the same run; it takes its
-events as JSON with hashes made beforehand, while ours are made of the tokens here.
+Measures blocks stored and removed per second of CPU time, bytes per block, and the time to match a
+prompt, by its length, by the number of workers and by the number of blocks. With `--peer FOLDER`,
+a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is measured in the same run. Its
+events are JSON with hashes computed beforehand, while our index computes its keys from the tokens.
 """
 
 import gc
@@ -35,7 +35,7 @@ SIZE = 16
 TOKENS = (512, 4096, 32768)
 WORKERS = (8, 64, 1000)
 BLOCKS = (1_000_000,)
-#: Blocks of one event: a prompt of 1,024 tokens, as a chunk of a prefill is.
+#: Blocks per event: 1,024 tokens, like a chunk of a prefill.
 RUN = 64
 _PAGE = 4096
 
@@ -44,7 +44,7 @@ _out = Console(soft_wrap=True)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One event of one worker, in all the forms it is needed in."""
+    """One event of one worker: decoded, and the token ids to encode it."""
 
     worker: int
     event: Stored
@@ -52,7 +52,7 @@ class Told:
 
 
 def told(random: Random, blocks: int, workers: int, run: int = RUN) -> Iterator[Told]:
-    """Prompts that share nothing, worker after worker."""
+    """Yield events of unrelated prompts, for the workers in turn."""
     for number in range(blocks // run):
         ids = [random.randrange(128_000) for _ in range(8)] * (run * SIZE // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
@@ -62,12 +62,12 @@ def told(random: Random, blocks: int, workers: int, run: int = RUN) -> Iterator[
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
 
 
 def a_second(number: int, work: Callable[[], None]) -> float:
-    """How many a second of CPU time, that of all threads; done once."""
+    """Run `work` once; return `number` per second of CPU time of all threads."""
     gc.collect()
     start = process_time()
     work()
@@ -75,7 +75,7 @@ def a_second(number: int, work: Callable[[], None]) -> float:
 
 
 def intake(random: Random, blocks: int) -> None:
-    """Rates of events that come as structures and as bytes, and of removals."""
+    """Print the rates of storing decoded events and raw frames, and of removals."""
     events = list(told(random, blocks, 8))
     frames = [_frame(one) for one in events]
     best: dict[str, float] = {}
@@ -132,7 +132,7 @@ def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
 
 
 def shared(index: Index, tokens: int, workers: int) -> bytes:
-    """A prompt of which worker n holds the first n + 1 parts of all; its tokens."""
+    """Store a prompt, of which worker n of N holds the first (n + 1) / N; return its tokens."""
     random = Random(tokens * workers)
     ids = array("I", (random.randrange(128_000) for _ in range(tokens)))
     number = tokens // SIZE
@@ -146,7 +146,7 @@ def shared(index: Index, tokens: int, workers: int) -> bytes:
 
 
 def latency(work: Callable[[], object]) -> float:
-    """Microseconds, the median of many."""
+    """Median microseconds of many calls."""
     times = []
     for _ in range(300):
         start = perf_counter_ns()
@@ -156,7 +156,7 @@ def latency(work: Callable[[], object]) -> float:
 
 
 def filled(blocks: int, workers: int) -> Index:
-    """An index of so many blocks."""
+    """Return an index of about `blocks` blocks."""
     index = Index(1 << 40)
     for one in told(Random(blocks), blocks, workers):
         index.store(str(one.worker), one.event)
@@ -164,7 +164,7 @@ def filled(blocks: int, workers: int) -> Index:
 
 
 def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
-    """Memory of a block and holder, and what the index believes it to be; in a fresh process."""
+    """Bytes per block and holder, measured and as the index counts them; run in a new process."""
     for one in told(Random(0), RUN * workers, workers):
         Index(1 << 40).store(str(one.worker), one.event)
     gc.collect()
@@ -175,13 +175,13 @@ def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
 
 
 def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
-    """Microseconds to match a prompt of so many tokens, and its keys."""
+    """Microseconds to match a prompt of `tokens` tokens, and its keys."""
     keys = even_chain(even_root("", ""), shared(index, tokens, workers), SIZE)
     return latency(lambda: index.find(keys)), keys
 
 
 def matching(blocks: int, peer: type[Any] | None) -> None:
-    """Latencies by length and by workers, in an index of so many blocks."""
+    """Print latencies by prompt length and number of workers, in an index of `blocks` blocks."""
     table = Table(title=f"matching in {blocks:,} blocks, µs a prompt", box=None)
     for heading in (
         *("workers", "bytes a block", "as counted"),
@@ -225,7 +225,7 @@ def _peer_match(peer: type[Any], keys: Sequence[int], workers: int) -> float:
 
 
 def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
-    """The peer's rate, its events made beforehand."""
+    """Print the peer's rate of storing events that were encoded beforehand."""
     root = even_root("", "")
     events = [
         (
@@ -243,7 +243,7 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
     def take() -> None:
         for worker, event in events:
             tree.apply_event(worker, event)
-        tree.find_matches([1])  # its events are applied by a thread of its own: wait for it
+        tree.find_matches([1])  # waits for the peer's own thread, which applies the events
 
     _out.print(f"peer: {a_second(blocks, take):,.0f} blocks a second, hashed beforehand, from JSON")
 

@@ -1,12 +1,12 @@
-"""What long prompts do to everybody else: `python -m benchmarks.lag`.
+"""The effect of long prompts on other requests: `python -m benchmarks.lag`.
 
-Holds streams through a router while prompts of 128,000 tokens that it has never seen come in, ten a
-second, and tells how late the streams' events are and how long the router takes to say that it
-lives; without the long prompts, with them keyed by their text, and with them tokenized, at several
-switch intervals of the interpreter (how long a thread may keep it while another wants it).
+Holds streams through a router while new prompts of 128,000 tokens arrive, ten a second, and
+measures the delay of the streams' events and of liveness answers: without the long prompts, with
+them keyed by their text, and with them tokenized, at several switch intervals of the interpreter
+(how long a thread may keep the GIL while another one wants it).
 
-The workers are stubs that answer at once. Everything runs on this machine: the streams' clients,
-the workers and whoever sends the long prompts too.
+The workers are stubs that answer at once. Everything runs on this machine, including the workers,
+the streams' clients and the sender of the long prompts.
 """
 
 import json
@@ -34,11 +34,11 @@ from benchmarks.streams import BUSY, ENDLESS, PHASES, Watchers, quantile
 from benchmarks.stub import StubSettings
 
 _SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
-#: Milliseconds; Python's own first.
+#: Switch intervals in milliseconds; Python's default first.
 INTERVALS = (5.0, 1.0, 0.5)
-#: Where it is asked whether the router lives.
+#: Paths of the liveness probes.
 PATHS = ("/health/live", "/ping", "/health")
-#: Until the tokenizer is loaded, at most; and so long prompts come before anybody looks.
+#: Time limit for loading the tokenizer; seconds of long prompts before measuring.
 _LOAD_S, _WARM_S = 60.0, 2.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -46,7 +46,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Times in milliseconds, shares of one core."""
+    """The results of one case; times in milliseconds, shares of one core."""
 
     mode: str
     """How prompts are keyed, and the switch interval in ms."""
@@ -56,15 +56,15 @@ class Row:
     delay_p99_ms: float
     delay_worst_ms: float
     alive_ms: Mapping[str, tuple[float, float, float]]
-    """Until an answer, by path: p50, p99, worst."""
+    """Time to an answer by path: p50, p99, worst."""
     long_p50_ms: float
     long_p99_ms: float
     failed: int
     tokenized: int
-    """Long prompts that were keyed by their tokens; the others by their text."""
+    """Long prompts that were keyed by their tokens; the others were keyed by their text."""
     router_share: float
     machine_share: float
-    """Of everything that runs, the router included."""
+    """CPU use of everything on the machine, including the router."""
 
 
 def main(
@@ -87,7 +87,7 @@ def main(
     cases = [(False, intervals[0]), *((True, one) for one in intervals)]
     settings = StubSettings(events=ENDLESS, step_s=1 / events, phases=PHASES, tokenizes=False)
     rows: list[Row] = []
-    # Enough that no router gets one twice.
+    # Enough that no router gets the same prompt twice.
     count = int(rate * (_WARM_S + seconds + 1)) + 1
     try:
         with (
@@ -121,7 +121,7 @@ def main(
 
 
 def _proxy(folder: Path | None, interval_ms: float) -> Proxy:
-    """Our router, with a tokenizer or without, at a switch interval."""
+    """Warmroute with or without a tokenizer, at a given switch interval."""
 
     def launch(program: Sequence[str], _mode: str, place: Place) -> Launch:
         settings = place.folder / "warmroute.yaml"
@@ -139,7 +139,7 @@ def _proxy(folder: Path | None, interval_ms: float) -> Proxy:
 
 
 class _Look:
-    """Holds streams, sends long prompts, and looks."""
+    """Holds streams, sends long prompts, and measures."""
 
     def __init__(
         self, watchers: Watchers, sender: "Connection[Any, Any]", streams: int, seconds: float
@@ -150,14 +150,14 @@ class _Look:
         self._seconds = seconds
 
     def at(self, proxy: Proxy, standing: Standing, rate: float) -> Row:
-        """Return what is seen at so many long prompts a second."""
+        """Return the results at `rate` long prompts a second."""
         self._watchers.hold(standing.port, self._streams)
         tokenized = _tokenized(standing.port)
-        # A moment longer than anybody looks.
+        # A second longer than the measurement.
         self._sender.send(Long(standing.port, rate, self._seconds + 1))
         self._watchers.look(PATHS, standing.port, self._seconds)
         began, machine = time.perf_counter(), machine_seconds()
-        # What tried the tokenizer when the router began has ended.
+        # The process that tested the tokenizer when the router started has ended by now.
         pids = [pid for pid in standing.pids if Path(f"/proc/{pid}").exists()]
         used = sum(map(cpu_seconds, pids))
         time.sleep(self._seconds)
@@ -185,7 +185,7 @@ class _Look:
 
 
 def _await_tokenizer(port: int, *, wanted: bool) -> None:
-    """It is loaded when there are workers that it can be compared with. Raises NotReady."""
+    """If `wanted`, wait until the metric of a loaded tokenizer has workers. Raises NotReady."""
     deadline = time.monotonic() + _LOAD_S
     while wanted and not _sum(port, "warmroute_tokenizer_workers"):
         if time.monotonic() > deadline:
@@ -194,12 +194,12 @@ def _await_tokenizer(port: int, *, wanted: bool) -> None:
 
 
 def _tokenized(port: int) -> int:
-    """How many prompts were keyed by their tokens so far."""
+    """Return how many prompts were keyed by their tokens so far."""
     return _sum(port, "warmroute_prompts_total", 'keyed="tokens"')
 
 
 def _sum(port: int, name: str, label: str = "") -> int:
-    """The sum of a metric of the router, of those with this label."""
+    """Return the sum of a metric of the router over the series with this label."""
     told = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     found = re.findall(rf"^{name}{{.*{label}.*}} (\S+)$", told, re.MULTILINE)
     return sum(int(float(one)) for one in found)

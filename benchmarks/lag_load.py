@@ -1,4 +1,4 @@
-"""Long prompts at a fixed rate, from a process of their own; how long each took is of interest."""
+"""Sends long prompts at a fixed rate from its own process, and records how long each takes."""
 
 import asyncio
 import signal
@@ -16,13 +16,13 @@ from benchmarks.load import HEADERS
 from benchmarks.prompts_texts import Texts, body
 from benchmarks.stub import MODEL
 
-#: Between sending a prompt and giving up on it.
+#: Seconds after which a request is given up.
 _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Long:
-    """What to send where, for how long."""
+    """A job: where to send long prompts, how many, and for how long."""
 
     port: int
     rate: float
@@ -32,18 +32,18 @@ class Long:
 
 @dataclass(slots=True)
 class Sent:
-    """What became of them."""
+    """The result of a job."""
 
     took: "array[float]" = field(default_factory=lambda: array("d"))
-    """Seconds from the first byte sent to the answer's head, of each that was answered."""
+    """Seconds from the first byte sent to the answer's head, for each answered request."""
     failed: int = 0
 
 
 def send_long(pipe: "Connection[Any, Any]", folder: Path, tokens: int, count: int) -> None:
-    """Make `count` bodies of so many tokens, all different; then send as told, one after another.
+    """Make `count` different bodies of `tokens` tokens, then run the jobs received on the pipe.
 
-    Says how many bytes one has, and after each job what became of it. Starts over when all were
-    sent: give it enough, or the tokenizer remembers them.
+    Sends the size of a body in bytes first, then the result of each job. When all bodies were sent
+    it starts over, so `count` must be large enough, or the tokenizer has them in its cache.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -81,7 +81,7 @@ async def _send(job: Long, bodies: list[bytes]) -> Sent:
 
 
 async def _ask(port: int, body: bytes) -> float:
-    """Send one and wait for its answer. Raises OSError, EOFError."""
+    """Send a request; return the seconds to the answer's head. Raises OSError, EOFError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         asked = time.perf_counter()

@@ -1,14 +1,14 @@
-"""Lengths drawn by chance: of prompts, answers and what people say."""
+"""Random lengths of prompts, answers and user messages."""
 
 from random import Random
 
 
 def around(mean: int, chance: Random) -> int:
-    """Draw a whole number within a third of the mean."""
+    """Draw an integer within a third of the mean."""
     return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
 
 
 def skewed(mean: int, chance: Random, *, least: int) -> int:
-    """Draw lengths as people's are: a long tail, cut at eight times the mean."""
-    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of the first
+    """Draw a length as human texts have: with a long tail, cut at eight times the mean."""
+    drawn = chance.lognormvariate(0.0, 1.0) / 1.6487 * mean  # e^0.5 is the mean of lognormal(0, 1)
     return max(least, min(8 * mean, round(drawn)))

@@ -1,7 +1,7 @@
-"""The load generator: a fixed number of kept connections, each sending as soon as it has an answer.
+"""The load generator: a fixed number of connections, each sending as soon as it has an answer.
 
-It lives in a process of its own, knows just enough HTTP/1.1 to see where an answer ends, and reads
-the CPU clocks of other processes at the same instants as its own: no hand-shake blurs a count.
+It runs in its own process and knows just enough HTTP/1.1 to see where an answer ends. It reads the
+CPU clocks of the other processes together with its own, so the counts cover the same interval.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import uvloop
 from benchmarks.bodies import chat_bodies
 from benchmarks.processes import cpu_seconds, machine_seconds
 
-#: The headers of the official Python client, but for the length.
+#: The headers of OpenAI's Python client; port and body length are filled in.
 HEADERS = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
     "Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAccept: application/json\r\n"
@@ -34,30 +34,30 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to send where."""
+    """What to send, where to, and what to measure."""
 
     port: int
     size: int
     count: int
-    """Requests that are measured, after as many as `warm` that are not."""
+    """Requests to measure, after `warm` requests that are not measured."""
     warm: int
     concurrency: int
     seed: int
     stream: bool = False
     hurried: bool = False
-    """Streams come as fast as they can be sent."""
+    """Whether stubs send streams as fast as they can."""
     events: int = 0
-    """`data:` lines that every stream must have."""
+    """Fewest `data:` lines that every stream must have."""
     watched: Sequence[int] = ()
-    """Processes whose CPU time is read: those of the proxy."""
+    """Ids of the proxy's processes, whose CPU time is measured."""
     stubs: Sequence[int] = ()
     limit_s: float = 30.0
-    """Seconds after which the rest is left out."""
+    """Seconds after which the job ends early, with what was done by then."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of it; times in seconds."""
+    """The result of a job; times in seconds."""
 
     done: int = 0
     wall: float = 0.0
@@ -69,12 +69,12 @@ class Result:
     other_cpu: float = 0.0
     """CPU time of everything else on the machine."""
     latencies: list[float] = field(default_factory=list)
-    """From the request to the end of the answer; to its first byte for streams."""
+    """Times from sending a request to the end of its answer; for streams to its first byte."""
     problem: str = ""
 
 
 class _Clocks:
-    """All clocks at one instant."""
+    """Readings of all clocks at one instant."""
 
     def __init__(self, job: Job) -> None:
         self.machine = machine_seconds()
@@ -85,7 +85,7 @@ class _Clocks:
 
 
 class _Run:
-    """One job under way: what its connections share."""
+    """State of a running job, shared by its connections."""
 
     def __init__(self, job: Job, requests: Iterator[tuple[bytes, bytes]]) -> None:
         self.requests = requests
@@ -97,7 +97,7 @@ class _Run:
         self._began = _Clocks(job)
 
     def answered(self) -> None:
-        """Count one answer more, and begin or end measuring with it."""
+        """Count an answer, and begin or end measuring if it is the one to do so."""
         self._answers += 1
         if self._answers == self.job.warm:
             self._began = _Clocks(self.job)
@@ -106,12 +106,12 @@ class _Run:
             self.end()
 
     def fail(self, problem: str) -> None:
-        """Give up."""
+        """End the job with a problem."""
         self.result.problem = self.result.problem or problem
         self.end()
 
     def end(self) -> None:
-        """Stop measuring."""
+        """Stop measuring, and compute the result."""
         if self.over.done():
             return
         self.over.set_result(None)
@@ -139,7 +139,7 @@ class _Client(asyncio.Protocol):
         self._run = run
         self._head = b""
         self._left = 0
-        """Bytes of the body still to come, when its length is known."""
+        """Remaining bytes of the body, if its length is known."""
         self._chunked = False
         self._end = b""
         self._events = 0
@@ -147,12 +147,12 @@ class _Client(asyncio.Protocol):
         self._counts = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the first request."""
         self._transport = cast("asyncio.Transport", transport)
         self._send()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """No server of ours or of the peers should do that here."""
+        """Fail the job: no proxy should close a connection during it."""
         if not self._run.over.done():
             self._run.fail("a connection was closed")
 
@@ -169,14 +169,15 @@ class _Client(asyncio.Protocol):
         self._transport.writelines(request)
 
     def data_received(self, data: bytes) -> None:
-        """See whether the answer ends here."""
+        """Check whether the answer ends with this data."""
         if not self._first_at:
             self._first_at = perf_counter()
             data = self._begin(data)
             if not self._first_at:
                 return
         if self._chunked:
-            # One that is cut in two by the reads counts too: five bytes hold none whole.
+            # Keep the last five bytes, to count events that two reads cut in two. They are too
+            # short to hold a whole `data: `, so none counts twice.
             self._events += (self._end + data).count(b"data: ")
             self._end = (self._end + data[-5:])[-5:]
             if self._end != b"0\r\n\r\n":
@@ -188,7 +189,7 @@ class _Client(asyncio.Protocol):
         self._complete()
 
     def _begin(self, data: bytes) -> bytes:
-        """Read the head; return what follows it. Without all of it, there is no first byte yet."""
+        """Read the head; return what follows it. Until it is complete, `_first_at` stays 0."""
         self._head += data
         head, found, rest = self._head.partition(b"\r\n\r\n")
         if not found:
@@ -237,13 +238,13 @@ async def _run(job: Job, requests: Iterator[tuple[bytes, bytes]]) -> Result:
 
 @lru_cache(maxsize=1)
 def _bodies(size: int, count: int, seed: int, stream: bool, hurried: bool) -> list[bytes]:
-    """One proxy after the other gets the same."""
+    """Cached, because one proxy after the other gets the same bodies."""
     return chat_bodies(size, count, seed, stream=stream, hurried=hurried)
 
 
 def run(job: Job) -> Result:
-    """Do one job."""
-    # Enough that connections are still busy when the last request that counts is answered.
+    """Run one job."""
+    # Enough to keep all connections busy until the last measured request is answered.
     count = job.warm + job.count + job.concurrency
     bodies = _bodies(job.size, count, job.seed, job.stream, job.hurried)
     requests = [((HEADERS % (job.port, len(body))).encode(), body) for body in bodies]
@@ -254,7 +255,7 @@ def run(job: Job) -> Result:
 
 
 def serve(channel: "Connection[Result, Job]") -> None:
-    """Do jobs, in a process of its own, until nobody sends any."""
+    """Run jobs received on the channel until it closes; the main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:

@@ -1,11 +1,11 @@
-"""What the router costs, beside its peers: `python -m benchmarks.overhead`.
+"""The overhead of the router compared with other proxies: `python -m benchmarks.overhead`.
 
-Starts two workers that cost next to nothing, puts every proxy that is installed in front of them,
-and sends all of them the same requests, one proxy after the other, in several rounds. The numbers
-are medians over the rounds. The machine's speed moves them; the ratios hold.
+Starts two stub workers that use next to no CPU, starts every installed proxy in front of them, and
+sends each proxy the same requests, one proxy after the other, in several rounds. The numbers are
+medians over the rounds. They depend on the machine's speed; the ratios do not.
 
 Peers are found on PATH, or given as `--peer NAME=COMMAND`: sglang-router, smg, vllm-router,
-litellm, nginx. Each is run with its defaults, by round robin and by prefixes if it can.
+litellm, nginx. Each runs with its defaults, with round robin and, if it can, prefix routing.
 """
 
 import json
@@ -28,7 +28,7 @@ from benchmarks.stub import StubSettings
 
 #: Workers behind every proxy.
 WORKERS = 2
-#: An engine's step with some load: what streams are paced by.
+#: Seconds between two events of a paced stream: an engine's step under some load.
 STEP_S = 0.01
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What is measured: every proxy under every load, in rounds that go through all of them."""
+"""The measurements of the overhead benchmark: every proxy under every load, in several rounds."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -8,17 +8,17 @@ from enum import StrEnum
 from benchmarks.bench import Bench, Standing
 from benchmarks.load import Job, Result
 
-#: Bytes of a request → how many of them are sent 32 at a time, and how many one by one.
+#: Bytes of a request → how many of them are sent 32 at a time, and how many one at a time.
 COUNTS = {400: (4000, 600), 8_700: (3000, 600), 35_000: (1500, 400), 261_000: (400, 200)}
 CONCURRENCY = 32
-#: 12,800 events a second: many enough that a proxy's idle ticking does not count, few enough that
-#: it reads them one by one.
+#: Paced streams: 12,800 events a second, enough that a proxy's idle work does not count, few enough
+#: that it reads the events one by one.
 STREAMS, STREAMS_AT_ONCE, STREAM_BYTES = 256, 128, 400
-#: At full speed: events pile up wherever they are not taken at once, as behind a busy proxy.
+#: Streams at full speed: events pile up where they are not read at once, as in a busy proxy.
 RUSHED, RUSHED_AT_ONCE = 1024, 32
-#: Tokens, and what follows them: usage and [DONE].
+#: Events of a stream: 100 tokens, the usage and [DONE].
 STREAM_EVENTS = 102
-#: Requests before measuring begins: connections are made and code is warm.
+#: Requests before measuring begins, to open connections and warm up code.
 _WARM = 96
 
 
@@ -41,14 +41,17 @@ class Case:
     at_once: int
 
     def slower(self) -> "Case":
-        """The same for a proxy that would take minutes; one that is swamped would seem cheap."""
+        """The same with fewer requests, for a proxy that would take minutes.
+
+        Fewer streams at once too: a saturated proxy reads several events at once and seems cheap.
+        """
         at_once = self.at_once // 10 if self.load is Load.STREAM else self.at_once
-        # Those that are under way when measuring begins have no latency that counts.
+        # Requests in flight when measuring begins have no valid latency, so more must follow.
         count = max(self.count // 20, 2 * at_once, 20)
         return Case(self.load, self.size, count, at_once)
 
     def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:
-        """Return what the load generator has to do."""
+        """Return the job for the load generator."""
         stream = self.load in {Load.STREAM, Load.RUSH}
         return Job(
             port=port,
@@ -56,11 +59,11 @@ class Case:
             count=self.count,
             warm=max(min(_WARM, self.count // 4), self.at_once),
             concurrency=self.at_once,
-            # No load has the requests of another: what one has taught a cache is old to the next.
+            # Different requests for each load, so that none finds its prompts cached by another.
             seed=seed * len(Load) + list(Load).index(self.load),
             stream=stream,
             hurried=self.load is Load.RUSH,
-            # At full speed some may be cut in two by a proxy's own chunks, and are not counted.
+            # At full speed a proxy's chunks may cut events in two; those are not counted.
             events=(STREAM_EVENTS - 10 * (self.load is Load.RUSH)) if stream else 0,
             watched=watched,
             stubs=stubs,
@@ -69,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one proxy did in one case of one round."""
+    """The result of one proxy in one case of one round."""
 
     proxy: str
     load: Load
@@ -77,13 +80,13 @@ class Cell:
     round: int
     done: int
     cpu_us: float
-    """CPU time of the proxy for a request or a stream."""
+    """CPU time of the proxy per request or stream."""
     p50_us: float
     p99_us: float
     rate: float
     """Requests a second."""
     proxy_share: float
-    """Of one core; so the next three."""
+    """Share of one core, like the next three."""
     stub_share: float
     load_share: float
     other_share: float
@@ -92,7 +95,7 @@ class Cell:
 
 
 def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
-    """Return all loads, each with a share of the requests."""
+    """Return all cases, with the number of requests divided by `divisor`."""
     found = [
         Case(load, size, max(COUNTS[size][place] // divisor, 100), at_once)
         for size in sizes
@@ -109,7 +112,7 @@ def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
 def measure(
     bench: Bench, standing: Sequence[Standing], wanted: Sequence[Case], rounds: int
 ) -> Iterator[Cell]:
-    """Yield every cell; each round begins with another proxy, to be fair."""
+    """Yield every cell; each round begins with a different proxy, for fairness."""
     for number in range(rounds):
         first = number % len(standing)
         for case in wanted:

@@ -1,4 +1,4 @@
-"""Cells → tables: medians over the rounds, and what ours are of the best peer's."""
+"""The tables of the overhead benchmark: medians over rounds, and our ratios to the best peer."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,15 +11,15 @@ from benchmarks.overhead_cells import Cell, Load
 from benchmarks.proxies import BEFORE, Group
 
 OURS = "warmroute"
-#: Above this share of a core, the load generator or a worker would be what is measured.
+#: Above this share of a core, the load generator or a worker limits the result.
 BUSY = 0.9
-#: Where there is no number.
+#: Shown in place of a missing number.
 NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One table, for screens and for documents."""
+    """One table, for a terminal or a document."""
 
     title: str
     headings: Sequence[str]
@@ -47,7 +47,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a table shows of each proxy."""
+    """One column of a table: a value for each proxy."""
 
     heading: str
     value: Callable[[Standing], float | None]
@@ -55,7 +55,7 @@ class Column:
 
 
 class Report:
-    """All that was measured."""
+    """Everything measured in one run, as tables and notes."""
 
     def __init__(
         self, cells: Sequence[Cell], standing: Sequence[Standing], memory: dict[str, int]
@@ -95,7 +95,7 @@ class Report:
         return grids
 
     def notes(self) -> list[str]:
-        """Return how busy the machinery was, and everything that went wrong."""
+        """Return how busy load generator, workers and machine were, and everything that failed."""
         found = [cell for cell in self._cells if not cell.problem and cell.proxy != "direct"]
         notes = [
             f"Machinery, most of one core: {_most(found, 'load generator')},"
@@ -181,7 +181,7 @@ class Report:
 
 
 def _most(cells: Sequence[Cell], who: str) -> str:
-    """Say how busy one part of the machinery was where it was most."""
+    """Describe the cell in which the load generator or a worker (`who`) was busiest."""
     if not cells:
         return f"{who} {NOTHING}"
 

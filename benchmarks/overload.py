@@ -1,13 +1,13 @@
-"""What is left when too many come: `python -m benchmarks.overload`.
+"""Goodput under overload: `python -m benchmarks.overload`.
 
-Starts workers of a known capacity with the router in front, whose `limits.in_flight` is what a
-worker can do at once, and lets clients come at 0.5, 1, 2 and 4 times that capacity, whether or not
-those before them were answered. The line is as long as can be served in half of the deadline
-(`limits.queue`): who could not be answered in time is refused at once, and can go elsewhere.
+Starts workers of a known capacity behind the router and sends requests at 0.5, 1, 2 and 4 times
+that capacity, at random times that do not depend on earlier answers (open loop). `limits.in_flight`
+is what a worker can do at once. `limits.queue` is what can be served in half of the deadline, so
+that a request that could not be answered in time is refused at once and can go elsewhere.
 
-Goodput is answers within the deadline. A router without bounds answers everybody too late, and the
-more come, the fewer are answered in time. Fails (exit code 1) if the goodput at the highest load
-is below 90 % of the best. The first fifth of each level is not counted.
+Goodput is the rate of answers within the deadline. A router without limits answers everyone too
+late, and the higher the load, the fewer answers are in time. Fails (exit code 1) if the goodput at
+the highest load is below 90 % of the best. The first fifth of each level is not counted.
 """
 
 import json
@@ -31,7 +31,7 @@ from benchmarks.overload_rows import LEAST, Row, kept, peak, row
 from benchmarks.overload_worker import Capacity
 from benchmarks.processes import cpu_seconds
 
-#: Multiples of what the workers can do.
+#: Loads, as multiples of the workers' capacity.
 LEVELS = (0.5, 1.0, 2.0, 4.0)
 #: Seconds between two levels.
 _REST_S = 2.0
@@ -42,7 +42,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 def measure(
     capacity: Capacity, levels: Sequence[float], seconds: float, deadline: float
 ) -> list[Row]:
-    """Do all levels. Raises NotReady, Stopped, EOFError."""
+    """Run all load levels. Raises NotReady, Stopped, EOFError."""
     with ExitStack() as stack:
         stack.enter_context(stoppable())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="overload-")))
@@ -69,7 +69,7 @@ def measure(
 
 
 def table(rows: Sequence[Row], capacity: Capacity, deadline: float) -> Table:
-    """Return the rows as they are read."""
+    """Return the rows as a table."""
     title = (
         f"{capacity.workers} workers with {capacity.places} places, {capacity.service_s:g} s a"
         f" request: {capacity.rate:,.0f} requests a second; deadline {deadline:g} s"

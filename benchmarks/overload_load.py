@@ -1,4 +1,4 @@
-"""Clients that come whether or not those before them were answered."""
+"""Open-loop load: requests arrive at a given rate, whether or not earlier ones were answered."""
 
 import asyncio
 import signal
@@ -15,18 +15,18 @@ from benchmarks.bodies import chat_bodies
 from benchmarks.load import HEADERS
 from benchmarks.soak_line import Line
 
-#: Seconds that a client waits at most, and for which a connection that nobody uses is kept.
+#: Most seconds that a client waits for an answer, and that an idle connection is kept.
 _PATIENCE_S, _IDLE_S = 30.0, 10.0
 _BODIES, _BYTES = 500, 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How many come."""
+    """One load level: the arrival rate and duration."""
 
     port: int
     rate: float
-    """A second."""
+    """Requests a second."""
     seconds: float
     seed: int
 
@@ -35,11 +35,11 @@ class Visit(NamedTuple):
     """One client's request."""
 
     at: float
-    """When it came, in seconds from the first one."""
+    """When it arrived, in seconds since the level began."""
     took: float
-    """Until the end of its answer."""
+    """Seconds to the end of its answer."""
     status: int
-    """0: there was none."""
+    """HTTP status; 0 if there was no complete answer."""
 
 
 class _Crowd:
@@ -53,7 +53,7 @@ class _Crowd:
         self.visits: list[Visit] = []
 
     async def run(self) -> None:
-        """Let all of them come; return when the last one has left."""
+        """Send all requests of the level; return when the last one has ended."""
         level, random = self._level, Random(self._level.seed)
         loop = asyncio.get_running_loop()
         start = due = loop.time()
@@ -89,7 +89,7 @@ class _Crowd:
 
 
 def serve(channel: "Connection[Sequence[Visit], Level]") -> None:
-    """Do levels, in a process of its own, until nobody sends any."""
+    """Run levels received on the channel until it closes; the main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
@@ -101,7 +101,7 @@ def serve(channel: "Connection[Sequence[Visit], Level]") -> None:
 
 
 def done(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
-    """Have a level done. Raises EOFError if the process has ended."""
+    """Run one level in the load process. Raises EOFError if that process has ended."""
     channel.send(level)
     visits: Sequence[Visit] = channel.recv()
     return visits

@@ -1,4 +1,4 @@
-"""What came of each level of load. Pure."""
+"""Results of the overload benchmark, one row per load level. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,42 +7,42 @@ from benchmarks.overload_load import Visit
 
 #: The share of the peak that must be left at the highest load.
 LEAST = 0.9
-#: The first part of a level's time is not looked at: a line has to form.
+#: Share of a level's time that is not counted at its start, because the queue must build up.
 WARM = 0.2
-#: How the router refuses: the line is full, or it did not move in time.
+#: How the router refuses: 429 if the queue is full, 503 if a request waited there too long.
 _REFUSALS = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One level; shares are of the requests that came, times in seconds."""
+    """One load level; shares are of the requests counted, times in seconds."""
 
     load: float
-    """As a multiple of what the workers can do."""
+    """As a multiple of the workers' capacity."""
     offered: float
-    """Requests a second that came."""
+    """Requests a second that arrived."""
     goodput: float
     """Answers a second within the deadline."""
     late: float
-    """Share answered, but later."""
+    """Share answered after the deadline."""
     refused_429: float
     refused_503: float
-    """Shares refused."""
+    """Share refused, like the one before it."""
     failed: float
-    """Share with any other end."""
+    """Share that ended in any other way."""
     p50: float
     p99: float
-    """Of the answers, from the request to the end."""
+    """Time of an answer, from the request to its end, like the one before it."""
     refusal_p99: float
-    """Until a refusal."""
+    """Time to a refusal."""
     router_share: float = 0.0
-    """Of a core."""
+    """CPU use of the router, as a share of a core."""
 
 
 def row(
     load: float, visits: Sequence[Visit], seconds: float, deadline: float, share: float = 0.0
 ) -> Row:
-    """Sum up a level of so many seconds."""
+    """Summarize a level that lasted `seconds`."""
     counted = [visit for visit in visits if visit.at >= WARM * seconds]
     span, count = (1 - WARM) * seconds, max(len(counted), 1)
     answers = sorted(visit.took for visit in counted if visit.status == 200)
@@ -64,16 +64,16 @@ def row(
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that so large a share is not above; 0 of nothing."""
+    """Return the quantile at `share` of sorted values; 0 if there are none."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
 def peak(rows: Sequence[Row]) -> float:
-    """Return the most that was achieved."""
+    """Return the highest goodput of all levels."""
     return max((one.goodput for one in rows), default=0.0)
 
 
 def kept(rows: Sequence[Row]) -> float:
-    """Return what is left of the peak at the highest load."""
+    """Return the goodput at the highest load as a share of the peak."""
     highest = max(rows, key=lambda one: one.load)
     return highest.goodput / peak(rows) if peak(rows) else 0.0

@@ -1,7 +1,7 @@
-"""Workers of a known capacity: so many requests at once, each for so long; the others wait in line.
+"""Stub workers of a known capacity: a fixed number of requests at once, each for a given time.
 
-A worker that is sent more than it has places for answers late, as engines do: that is what the
-router's own bound is there for.
+Further requests wait in a queue, so an overloaded worker answers late, as engines do. The router's
+`limits.in_flight` is there to prevent that.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from benchmarks.stub import MODEL
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the workers can do."""
+    """The capacity of the workers."""
 
     workers: int
     places: int
-    """Requests that one of them works on at once."""
+    """Requests that one worker serves at once."""
     service_s: float
-    """Mean time for one of them."""
+    """Mean seconds that it takes for one request."""
 
     @property
     def rate(self) -> float:
-        """Requests a second, of all together."""
+        """Requests a second that all workers together can serve."""
         return self.workers * self.places / self.service_s
 
 
@@ -51,7 +51,7 @@ _FIXED = {
 
 
 class _Engine:
-    """One worker's places, and the line before them."""
+    """One worker's places, and the queue for them."""
 
     def __init__(self, capacity: Capacity, random: Random) -> None:
         self._capacity = capacity
@@ -60,12 +60,12 @@ class _Engine:
         self._waiting: deque[_Line] = deque()
 
     def add(self, line: "_Line") -> None:
-        """Work on a request as soon as there is a place."""
+        """Queue a request; it is served as soon as there is a place."""
         self._waiting.append(line)
         self._fill()
 
     def leave(self, line: "_Line") -> None:
-        """Nobody waits for the answer any more."""
+        """Drop a request whose connection is lost."""
         if line in self._waiting:
             self._waiting.remove(line)
         self._done(line)
@@ -101,15 +101,15 @@ class _Line(asyncio.Protocol):
         self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take it."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Stop."""
+        """Drop the request that this connection waits for."""
         self._engine.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        """Answer when all of a request is here."""
+        """Act on a request once all of it has arrived."""
         self._data += data
         head, found, body = self._data.partition(b"\r\n\r\n")
         at = head.find(b"\r\ncontent-length: ")
@@ -123,12 +123,12 @@ class _Line(asyncio.Protocol):
             self.answer(_FIXED.get(head.split(b" ", 2)[1], _whole(b"{}")))
 
     def answer(self, data: bytes) -> None:
-        """Send it."""
+        """Send an answer."""
         self._transport.write(data)
 
 
 def serve(channel: "Connection[Any, Any]", capacity: Capacity) -> None:
-    """Be all workers, in one process; tell their ports, and end when nobody listens."""
+    """Run all workers in this process; send their ports, and end when the channel closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(channel, capacity))
 

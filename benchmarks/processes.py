@@ -1,4 +1,4 @@
-"""Processes of others, from outside: what they cost, and how they are started and stopped."""
+"""Start and stop other programs, and measure their CPU time and memory from outside."""
 
 import os
 import signal
@@ -10,26 +10,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: `CPUCLOCK_SCHED` of the kernel's include/linux/posix-timers.h: the nanoseconds that all threads
-#: of a process have run, those that ended included.
+#: of a process have run, including those that have ended.
 _SCHED = 2
 _STOP_S = 10.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process, user and system."""
+    """CPU time of a process in seconds, user and system."""
     return time.clock_gettime((~pid << 3) | _SCHED)
 
 
 def machine_seconds() -> float:
-    """CPU time of everything on this machine, and what its host took away."""
+    """CPU time of everything on this machine in seconds, including what its host took (steal)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, nice, system, _, _, irq, soft_irq, steal = map(int, fields[1:9])
     return (user + nice + system + irq + soft_irq + steal) / _TICKS
 
 
 def tree(root: int) -> list[int]:
-    """Return a process and all that descend from it."""
+    """Return the ids of a process and all its descendants."""
     children = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -42,7 +42,7 @@ def tree(root: int) -> list[int]:
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
-    """Memory that processes hold, each shared page counted once among those that share it."""
+    """Memory of processes in bytes (PSS): a shared page is divided among those that share it."""
     return sum(map(_memory, pids)) * 1024
 
 
@@ -55,9 +55,9 @@ def _memory(pid: int) -> int:
 
 
 def shared_out(cores: int) -> tuple[set[int], set[int]]:
-    """Return which of our cores are a proxy's, so many of them, and which everything else's.
+    """Split our cores into `cores` of them for a proxy and the rest for everything else.
 
-    All are everybody's where `cores` is 0. Raises ValueError if none would be left.
+    If `cores` is 0, both get all cores. Raises ValueError if none would be left for the rest.
     """
     ours = sorted(os.sched_getaffinity(0))
     if cores >= len(ours):
@@ -67,7 +67,7 @@ def shared_out(cores: int) -> tuple[set[int], set[int]]:
 
 @contextmanager
 def only_on(cores: set[int]) -> Iterator[None]:
-    """Start what is started in the block on these cores; threads and children stay there."""
+    """Pin threads and processes started within the block to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -80,7 +80,7 @@ def only_on(cores: set[int]) -> Iterator[None]:
 def started(
     command: Sequence[str], log: Path, env: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a command, its output in a file, and stop it with all its children at the end."""
+    """Run a command with its output in a file; at the end stop it with all its children."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -1,10 +1,10 @@
-"""From a request's body to the keys of its blocks: `python -m benchmarks.prompts`.
+"""The cost of turning a request's body into block keys: `python -m benchmarks.prompts`.
 
-CPU microseconds of all threads, for prompts that were never seen, for the next turn of a
-conversation, and for repeated ones; beside the plain way over `tokenizers`, on the same bodies and
-in the same run. The router's process is warm, as after some minutes: both tokenizers have seen most
-words, neither has seen these messages. With `--peer-python` the hashing of blocks alone is compared
-with ai_dynamo_runtime's, run by an environment that has it.
+Measures CPU microseconds of all threads for prompts never seen before, for the next turn of a
+conversation, and for repeated prompts. For comparison, a plain implementation with `tokenizers`
+processes the same bodies in the same run. Both are warm, as after some minutes: their tokenizers
+have seen most words, but not these messages. With `--peer-python`, the hashing of blocks alone is
+compared with that of ai_dynamo_runtime, in an environment that has it.
 """
 
 import json
@@ -28,11 +28,11 @@ from benchmarks.prompts_ways import Cost, Plain, Router, cost, hashed
 from strategies.blocks import chain
 
 SIZES = (500, 8_000, 32_000, 128_000)
-#: Tokens that one round of one way works through, about.
+#: Approximate tokens that the router processes per round.
 _ROUND_TOKENS = 400_000
-#: Bodies of a round, at most, and those that the slower way gets of them.
+#: Most bodies of a round, and most of them that the slower, plain way gets.
 _BODIES, _PLAIN_BODIES = 100, 10
-#: What is added by a turn.
+#: Tokens added by a turn.
 _TURN = 300
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -40,7 +40,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Microseconds a request, medians of all rounds."""
+    """Microseconds per request, medians over all rounds."""
 
     template: str
     tokens: int
@@ -50,13 +50,13 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as much the plain way costs."""
+        """CPU time of the plain way, as a multiple of the router's."""
         return self.plain.cpu / self.router.cpu
 
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """Microseconds to hash a prompt whose ids are known."""
+    """Microseconds to hash the blocks of a prompt whose token ids are known."""
 
     tokens: int
     router: float
@@ -65,7 +65,7 @@ class Hashing:
 
 
 class Bodies(NamedTuple):
-    """What one round of one kind sends."""
+    """The bodies of one kind for one round."""
 
     kind: str
     measured: Sequence[bytes]
@@ -109,7 +109,7 @@ def main(
 
 
 class _Model:
-    """Both ways over one model's folder."""
+    """Both ways, for one model folder."""
 
     def __init__(self, name: str) -> None:
         path = model_folder(name)
@@ -127,7 +127,7 @@ class _Model:
                 raise SystemExit("the two ways give different tokens")
 
     def rows(self, tokens: int, rounds: int) -> list[Row]:
-        """Measure both for prompts of one size."""
+        """Measure both ways for prompts of one size."""
         found: dict[str, tuple[list[Cost], list[Cost]]] = {}
         length = len(self._plain.ids(body(self._texts.conversation(tokens))))
         for _ in range(rounds):
@@ -141,7 +141,7 @@ class _Model:
         ]
 
     def steps(self, tokens: int) -> list[tuple[str, dict[str, float]]]:
-        """Return what each step of the router costs, cold and growing."""
+        """Return the cost of each of the router's steps, for cold and growing prompts."""
         found = []
         for bodies in self._bodies(tokens):
             if bodies.kind != "repeated":
@@ -160,7 +160,7 @@ class _Model:
         return Hashing(len(ids), ours, theirs, None if peer is None else _peer(peer, ids))
 
     def _bodies(self, tokens: int) -> Iterator[Bodies]:
-        """Make the bodies of each kind; what is to have been seen before, has been."""
+        """Yield the bodies of each kind, after the router has seen earlier turns where needed."""
         texts = self._texts
         count = min(max(_ROUND_TOKENS // tokens, 3), _BODIES)
         cold = [body(texts.conversation(tokens)) for _ in range(count)]
@@ -177,7 +177,7 @@ def _median(costs: Sequence[Cost]) -> Cost:
 
 
 def _peer(python: Path, ids: list[int]) -> float | None:
-    """Have the other environment hash them."""
+    """Measure the hashing in the peer's Python environment; None if that fails."""
     script = Path(__file__).with_name("prompts_peer.py")
     done = subprocess.run(
         [python, str(script)], input=json.dumps([ids]), capture_output=True, text=True, check=False

@@ -1,8 +1,8 @@
-"""A model's folder made here: nothing is downloaded.
+"""A model folder that is generated locally: nothing is downloaded.
 
-The tokenizer is a byte-level BPE with the cutting rule of large models' tokenizers, trained on the
-sources of Python's standard library; it is made once and kept in a temporary folder. The two chat
-templates are written like those of two well-known families.
+The tokenizer is a byte-level BPE with the pre-tokenization rule of large models, trained on the
+sources of Python's standard library. It is trained once and kept in a temporary folder. The two
+chat templates are written like those of two well-known model families.
 """
 
 import json
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-#: Tokens asked for; how many there are depends on the text.
+#: Requested vocabulary size; the actual size depends on the text.
 VOCABULARY = 128_000
-#: Bytes of text to train on: more makes more tokens, and takes longer.
+#: Characters of text to train on: more give more tokens, but take longer.
 _TRAINED_ON = 24 << 20
 _SPECIAL = (
     *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<|eot_id|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
 )
-#: Contractions, words with what stands before them, up to three digits, signs, breaks, spaces.
+#: Contractions, words with a preceding character, up to three digits, symbols, breaks, spaces.
 _CUT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -82,7 +82,7 @@ TEMPLATES = {"chatml": _CHATML, "headers": _HEADERS}
 
 
 def model_folder(template: str) -> Path:
-    """Return the folder of a model with one of `TEMPLATES`; it is made if it is not there."""
+    """Return a model folder with one of `TEMPLATES`; it is made if it does not exist."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(tempfile.gettempdir(), f"warmroute-prompts-{os.getuid()}-{python}")
     if not base.is_dir():
@@ -99,7 +99,7 @@ def library() -> Sequence[str]:
 
 
 def _make(base: Path) -> None:
-    """Make it beside its place and move it there, so that it is whole or not at all."""
+    """Make the folders elsewhere and move them to `base`, so that they are never incomplete."""
     folder = Path(tempfile.mkdtemp(prefix="warmroute-"))
     tokenizer = _train()
     for name, text in TEMPLATES.items():
@@ -111,7 +111,7 @@ def _make(base: Path) -> None:
         (model / "config.json").write_text('{"model_type": "llama"}')
     try:
         folder.rename(base)
-    except OSError:  # somebody else was faster
+    except OSError:  # another process was faster
         shutil.rmtree(folder)
 
 

@@ -1,6 +1,6 @@
-"""Block hashing by ai_dynamo_runtime: run by its own Python, which has nothing of ours.
+"""Block hashing by ai_dynamo_runtime, run by a Python that has it and nothing of Warmroute.
 
-Reads lists of token ids, as JSON, from its input, and writes the CPU microseconds of each.
+Reads lists of token ids as JSON from stdin, and writes the microseconds that each takes to stdout.
 """
 
 import json
@@ -13,7 +13,7 @@ BLOCK = 16
 
 
 def main() -> None:
-    """Measure."""
+    """Measure and write the results."""
     found = []
     for ids in json.load(sys.stdin):
         number = max(1, 200_000 // len(ids))

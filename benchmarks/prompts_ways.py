@@ -1,4 +1,4 @@
-"""The two ways from a request's body to the keys of its blocks: the router's, and the plain one."""
+"""Two ways to turn a request's body into block keys: the router's, and a plain one."""
 
 import gc
 import json
@@ -27,22 +27,24 @@ from strategies.base import Prompt
 from strategies.blocks import chain
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
-#: Tokens of a block for those who hash block by block, as engines have it by default.
+#: Tokens per block for the plain way, as is the default of engines.
 BLOCK = 16
 _decode = msgspec.json.Decoder().decode
 
 
 class Cost(NamedTuple):
-    """Microseconds a request."""
+    """Microseconds per request."""
 
     cpu: float
-    """Of all threads."""
+    """CPU time of all threads."""
     wall: float
 
 
 def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
-    """Return the mean over all bodies, each taken once. As in the router, what was there before is
-    set aside from the garbage collector."""
+    """Return the mean cost over all bodies, each processed once.
+
+    As in the router, existing objects are hidden from the garbage collector (`gc.freeze`).
+    """
     gc.collect()
     gc.freeze()
     wall, cpu = perf_counter(), process_time()
@@ -54,7 +56,7 @@ def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
 
 
 class Router:
-    """As the router does it."""
+    """The router's way."""
 
     def __init__(self, path: Path) -> None:
         folder = read_folder(path)
@@ -64,11 +66,11 @@ class Router:
         self._prompts.known = {MODEL: Known(MODEL, Exact(Templated(folder, self.tokenizer)))}
 
     def prompt(self, body: bytes) -> Prompt:
-        """Do all of it."""
+        """Return the prompt with its keys."""
         return self._prompts.prompt(CHAT, parse(CHAT, body, b""), body)
 
     def steps(self, body: bytes) -> dict[str, float]:
-        """Do it step by step; return CPU microseconds of each."""
+        """Run the steps one by one; return the CPU microseconds of each."""
         marks = [process_time()]
         parse(CHAT, body, b"")
         marks.append(process_time())
@@ -88,7 +90,7 @@ class Router:
 
 
 class Plain:
-    """As it is done without much thought: json, Jinja, tokenizers, and a hash a block in Python."""
+    """The obvious implementation: json, Jinja, tokenizers, and a Python hash per block."""
 
     def __init__(self, path: Path) -> None:
         folder = read_folder(path)
@@ -100,7 +102,7 @@ class Plain:
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
 
     def ids(self, body: bytes) -> list[int]:
-        """Do all but the hashing."""
+        """Return the token ids."""
         text = self._template.render(
             messages=json.loads(body)["messages"],
             add_generation_prompt=True,
@@ -109,7 +111,7 @@ class Plain:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def keys(self, body: bytes) -> list[int]:
-        """Do all of it."""
+        """Return the block keys."""
         return hashed(self.ids(body))
 
 

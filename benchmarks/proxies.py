@@ -1,8 +1,8 @@
-"""The proxies that are compared, and how each is started in front of the same workers.
+"""The proxies to compare, and how each is started in front of the same workers.
 
-All have the defaults of their makers, except that peers are told not to log requests, which
-Warmroute does not do by default either, and that nginx has what a plain proxy in front of streams
-needs: kept connections, no buffering of answers, and request bodies in memory.
+All run with their defaults, with two exceptions. Peers do not log requests, as Warmroute does not
+by default either. And nginx is set up as a plain proxy for streams needs: keep-alive connections,
+no buffering of answers, and request bodies in memory.
 """
 
 import shlex
@@ -18,7 +18,7 @@ from benchmarks.stub import MODEL
 
 
 class Group(StrEnum):
-    """Proxies are compared with those that do the same."""
+    """What a proxy does; only proxies of the same group are compared."""
 
     BLIND = "round robin"
     AWARE = "prefix aware"
@@ -32,11 +32,11 @@ class Place:
     folder: Path
     port: int
     spare: int
-    """Another free port, for metrics."""
+    """A second free port, for metrics."""
     workers: Sequence[str]
     """Host and port of each worker."""
     options: Sequence[str] = ()
-    """More words for `warmroute serve`."""
+    """Additional arguments for `warmroute serve`."""
 
     @property
     def urls(self) -> list[str]:
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command, and what its environment has besides ours."""
+    """A command, and variables to add to its environment."""
 
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -57,23 +57,24 @@ class Proxy:
     """One row of the tables."""
 
     program: str
-    """What is looked for on PATH, and named by `--peer`."""
+    """Its name on PATH and in `--peer`."""
     mode: str
     group: Group
     launch: Callable[[Sequence[str], str, Place], Launch]
-    """From the program, the mode and the place."""
+    """Makes the launch from the program, the mode and the place."""
     alive: str
-    """What a probe of the proxy itself asks for; of a worker behind nginx, which has no such."""
+    """Path of its liveness endpoint; nginx has none, so a worker's is used through it."""
     slow: bool = False
-    """Is given a tenth of the requests, or it would take most of the time."""
+    """Whether it gets only a part of the requests, because it would take most of the time."""
 
     @property
     def name(self) -> str:
-        """What it is called in the tables."""
+        """Its name in the tables."""
         return f"{self.program} {self.mode}".strip()
 
 
-#: Between a strategy of ours and a number of processes: peers use every core from the start.
+#: Separates the strategy from the number of processes in a mode of Warmroute. (Peers use every core
+#: by default.)
 TIMES = " x"
 
 
@@ -89,7 +90,7 @@ def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
 
 
 def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
-    """SGLang's gateway, and its successor, which has kept its command line."""
+    """Launch SGLang's gateway, or its successor, which has the same command line."""
     return Launch(
         [
             *(*program, "launch", "--host", "127.0.0.1", "--port", str(place.port)),
@@ -176,7 +177,7 @@ def _nginx(program: Sequence[str], _mode: str, place: Place) -> Launch:
     return Launch([*program, "-c", str(settings), "-p", str(place.folder), "-e", "stderr"])
 
 
-#: Warmroute as it was, to be compared with it as it is; started only when it is given.
+#: Name of another Warmroute version to compare with; run only if its command is given.
 BEFORE = "before"
 
 PROXIES = (
@@ -200,7 +201,7 @@ PROXIES = (
 def programs(
     peers: Sequence[str], warmroute: str | None, before: str | None = None
 ) -> dict[str, list[str]]:
-    """Return the command of every proxy that is installed. Raises ValueError."""
+    """Return the command of every installed proxy. Raises ValueError for unusable arguments."""
     known = {proxy.program for proxy in PROXIES} - {BEFORE}
     found = {name: [path] for name in known if (path := shutil.which(name)) is not None}
     for peer in peers:
@@ -218,17 +219,17 @@ def programs(
 
 
 def _command(text: str) -> list[str]:
-    """Split a command; paths in it stay good in another folder."""
+    """Split a command, with its program's path made absolute, as it runs in another folder."""
     words = shlex.split(text)
     path = shutil.which(words[0]) if words else None
     if path is None:
         raise ValueError(f"no such command: {text}")
-    # Not resolved: a virtual environment's Python is a link, and knows its packages by that.
+    # Links are not resolved: a virtual environment's Python finds its packages by the link's path.
     return [str(Path(path).absolute()), *words[1:]]
 
 
 def version(program: Sequence[str], name: str) -> str:
-    """Return the version of an installed program, as well as it can be told from outside."""
+    """Return the version of an installed program, or "?" if it cannot be found."""
     package = "warmroute" if name == BEFORE else name.replace("-", "_")
     site = f"lib/python*/site-packages/{package}-*.dist-info"
     for found in Path(program[0]).parent.parent.glob(site):

@@ -1,9 +1,10 @@
-"""How good the choices are: `python -m benchmarks.routing --traces FOLDER`.
+"""Quality of routing decisions: `python -m benchmarks.routing --traces FOLDER`.
 
-The product's own strategies, peers by their published rules, and two bounds choose among simulated
-workers, on recorded and on generated workloads. The clock is virtual and everything is drawn by
-seeds: the same command gives the same numbers on any machine. Without traces only the generated
-workloads run. docs/routing.md says what is simulated, and where the traces come from.
+Compares Warmroute's own strategies, other routers' policies (implemented from their published
+rules), and two bounds on simulated workers, with recorded and generated workloads. The clock is
+virtual and all randomness is seeded, so the same command gives the same numbers on any machine.
+Without traces only the generated workloads run. docs/routing.md says what is simulated, and where
+the traces come from.
 """
 
 from collections.abc import Collection, Sequence
@@ -85,7 +86,7 @@ def main(
 def _measured(
     picked: Sequence[Column], policies: Sequence[Policy], seeds: int, *, rates: bool, jobs: int
 ) -> tuple[list[Cell], list[Rate]]:
-    """Compute all cells and rates, with a bar that shows how far it is."""
+    """Compute all cells and rates, with a progress bar."""
     bar = Progress(
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
@@ -118,9 +119,10 @@ def _measured(
 def searches_of(
     picked: Sequence[Column], policies: Sequence[Policy], cells: Sequence[Cell]
 ) -> list[Search]:
-    """Return whose rate is searched where: ours, and every peer it is held against.
+    """Return the rate searches to make: per column, our policies and every peer compared with.
 
-    Who answered most in time is asked first: the others then need only be seen not to bear more.
+    Peers with the most answers in time come first: for the others it is then enough to show that
+    they do not sustain a higher rate.
     """
     timely = {(cell.column, cell.policy): cell.in_time for cell in cells if cell.seed == 1}
     ours = [one for one in policies if one.name in OURS]
@@ -139,7 +141,7 @@ class _Kept(msgspec.Struct):
 
 
 def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[Cell], list[Rate]]:
-    """Add what an earlier run found of policies and columns that were not run now."""
+    """Add the results of an earlier run for policies and columns that were not run now."""
     kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
     run = {(cell.column, cell.policy) for cell in cells}
     searched = {(rate.column, rate.policy) for rate in rates}
@@ -149,7 +151,7 @@ def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[C
 
 
 def _ideals(picked: Sequence[Column], seeds: int) -> dict[str, Ideal]:
-    """The floors, means over the same seeds."""
+    """The ideal values (lower bounds) of each column, as means over the same seeds."""
     found = {}
     for one in picked:
         profile, size = one.fleet.profile, one.fleet.block_tokens

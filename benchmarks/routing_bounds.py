@@ -1,7 +1,7 @@
-"""Two bounds: one infinite cache that all workers share, first come first served or shortest first.
+"""Two bounds with one infinite cache for all workers: first come first served, shortest first.
 
-No policy over caches of their own can hit more. They are not strict bounds on time, as they still
-choose workers by what is queued there.
+No policy for separate caches can have a higher hit rate. They are not strict bounds on time,
+because they still choose workers by what is queued there.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,14 +17,14 @@ from strategies.load import Load
 
 
 class SharedCache(StrideCache):
-    """A worker's room, and the keys that anyone has ever computed."""
+    """A worker's room for running requests, and the keys that any worker has ever computed."""
 
     def __init__(self, room: int, known: set[int]) -> None:
         super().__init__(room, room)
         self._known = known
 
     def held(self, keys: Sequence[int], limit: int | None = None) -> int:
-        """How many of the first keys anyone has computed."""
+        """Return how many of `keys`, from the first without a gap, any worker has computed."""
         low, high = 0, len(keys) if limit is None else min(limit, len(keys))
         while low < high:
             middle = (low + high + 1) // 2
@@ -35,13 +35,13 @@ class SharedCache(StrideCache):
         return low
 
     def name(self, keys: Sequence[int]) -> None:
-        """They are everybody's now."""
+        """Register computed blocks for all workers."""
         super().name(keys)
         self._known.update(keys)
 
 
 class Shared(Peer):
-    """First come first served: whoever has the least prefill queued, the true pace known."""
+    """First come, first served, on the worker with the least queued prefill at its true pace."""
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         super().__init__(seats, seed)
@@ -50,7 +50,7 @@ class Shared(Peer):
             seat.engine.cache = SharedCache(seat.engine.cache.room, known)
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Compare what is queued; the prompt costs the same everywhere."""
+        """Compare queued prefill only, because the prompt costs the same everywhere."""
         first = self.seats[0].engine
         held = first.cache.held(prompt.keys, (prompt.tokens - 1) // first.block_tokens)
         held *= first.block_tokens
@@ -65,19 +65,19 @@ class Shared(Peer):
 
 
 class Ticket(Struct):
-    """A request that is held."""
+    """A held request."""
 
     item: Any
     prompt: Prompt
 
 
 class Shortest:
-    """Requests held until a worker has no prefill left: then the shortest goes first.
+    """Holds requests until a worker has no prefill left, then releases the shortest first.
 
-    It has the methods of the product's late binding, which the drive calls.
+    It has the methods of the router's own holding of requests, which the drive calls.
     """
 
-    #: Of those held, the oldest that are compared.
+    #: How many of the held requests, the oldest ones, are compared.
     LOOK = 256
 
     def __init__(self) -> None:
@@ -87,11 +87,11 @@ class Shortest:
         return len(self._held)
 
     def must_hold(self, decision: Decision) -> bool:
-        """Whether the best one is still computing a prompt."""
+        """Whether the best worker is still busy with prefill."""
         return decision.candidates[0].cost.wait > 0.0
 
     def enter(self, item: object, prompt: Prompt, decision: Decision, now: float) -> Ticket:
-        """Keep it."""
+        """Hold a request."""
         ticket = Ticket(item, prompt)
         self._held.append(ticket)
         return ticket
@@ -99,7 +99,7 @@ class Shortest:
     def release(
         self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Ticket, Decision] | None:
-        """Give out the shortest, if a worker is free."""
+        """Return the shortest request with its decision if a worker is free, else None."""
         if not self._held or self.must_hold(rank(self._held[0].prompt)):
             return None
         ranked = [(rank(ticket.prompt), ticket) for ticket in self._held[: self.LOOK]]

@@ -1,4 +1,4 @@
-"""One cell: a policy on a column with a seed, and what came of it."""
+"""One cell of the routing benchmark: the results of a policy on a column with one seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -21,7 +21,7 @@ IN_TIME_S = 2.0
 
 
 class Cell(Struct, frozen=True):
-    """Times in seconds of the simulated fleet; shares of one."""
+    """The results of one run. Times are in simulated seconds; shares are from 0 to 1."""
 
     column: str
     policy: str
@@ -35,19 +35,19 @@ class Cell(Struct, frozen=True):
     token_s: float
     """Mean seconds between two tokens of an answer."""
     hit_rate: float
-    """Prompt tokens found cached over all of them."""
+    """Prompt tokens found in a cache, as a share of all prompt tokens."""
     in_time: float
     """Share of the answers that began within two seconds."""
     imbalance: float
-    """Largest over mean prefill seconds of the workers."""
+    """Prefill seconds of the busiest worker, divided by the mean over workers."""
     span_s: float
     """From the first request to the last answer."""
     cpu_s: float = 0.0
-    """What it took to simulate."""
+    """Real CPU seconds that the simulation took."""
 
 
 class Task(NamedTuple):
-    """A cell to be computed. The rate is the column's, unless another is searched."""
+    """A cell to compute. The rate is the column's, except in a search for sustainable rates."""
 
     column: Column
     policy: Policy
@@ -56,7 +56,7 @@ class Task(NamedTuple):
 
 
 def cell(task: Task) -> Cell:
-    """Compute it. The same task gives the same cell on any machine, but for `cpu_s`."""
+    """Compute a cell. The same task gives the same cell on any machine, except for `cpu_s`."""
     began = process_time()
     runs = drive(task)
     done = runs.run(task.column.work(task.seed, task.rate))
@@ -65,14 +65,14 @@ def cell(task: Task) -> Cell:
 
 
 def drive(task: Task) -> Drive:
-    """Make its fleet with its policy, ready to run."""
+    """Create the task's fleet and policy, ready to run."""
     policy = task.policy
     hold = None if policy.hold is None else policy.hold()
     return Drive(task.column.fleet, lambda seats: policy.make(seats, task.seed), hold)
 
 
 def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: float = 0.0) -> Cell:
-    """Sum up the requests of one run; `busy_s` are each worker's prefill seconds."""
+    """Summarize the requests of one run; `busy_s` has each worker's prefill seconds."""
     firsts = sorted(placed.first_s for placed in done)
     tokens = sum(placed.asked.prompt.tokens for placed in done)
     begun = min(placed.asked.at_s for placed in done)
@@ -96,7 +96,7 @@ def summed(task: Task, done: Sequence[Placed], busy_s: Sequence[float], cpu_s: f
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that this share of them, which are in order, is not above."""
+    """Return the quantile at `share` of sorted values."""
     return ordered[int(share * (len(ordered) - 1))]
 
 
@@ -105,7 +105,7 @@ def _between(placed: Placed) -> float:
 
 
 def computed(tasks: Sequence[Task], jobs: int, told: Callable[[], None]) -> list[Cell]:
-    """Compute all of them, in `jobs` processes; `told` is called after each."""
+    """Compute all cells in `jobs` processes; `told` is called after each."""
     cells = []
     for one in each(cell, tasks, jobs):
         cells.append(one)
@@ -114,7 +114,7 @@ def computed(tasks: Sequence[Task], jobs: int, told: Callable[[], None]) -> list
 
 
 def each(work: Callable[[T], C], tasks: Sequence[T], jobs: int) -> Iterator[C]:
-    """Yield what comes of every task, in order, from `jobs` processes."""
+    """Yield the result of every task, in order, computed in `jobs` processes."""
     if jobs == 1:
         yield from map(work, tasks)
         return
@@ -123,7 +123,7 @@ def each(work: Callable[[T], C], tasks: Sequence[T], jobs: int) -> Iterator[C]:
 
 
 def means(cells: Sequence[Cell]) -> dict[tuple[str, str], Cell]:
-    """Return the mean over seeds of every column and policy."""
+    """Return the mean over seeds for every column and policy."""
     ordered = sorted(cells, key=lambda one: (one.column, one.policy))
     return {
         key: _mean(list(alike))

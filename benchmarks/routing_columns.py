@@ -1,4 +1,4 @@
-"""What is measured: each column is a workload at one rate on one kind of fleet."""
+"""The columns of the routing benchmark: each is a workload at one rate on one kind of fleet."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,37 +12,37 @@ from benchmarks.routing_traces import agent_sessions, bailian, mooncake
 from benchmarks.routing_work import Work, faster, shuffled_starts
 from simulator.profiles import PROFILES
 
-#: Tokens one step may compute: what peers' studies use, so that numbers can be compared.
+#: Tokens one step may compute: the value in other projects' studies, for comparable numbers.
 _BUDGET = 4_096
 SMALL = replace(PROFILES["llama-3.1-8b-h100"], max_num_batched_tokens=_BUDGET)
 LARGE = replace(PROFILES["llama-3.1-70b-8xh100"], max_num_batched_tokens=_BUDGET)
 
-#: GPU and host memory; the GPU's alone; both of the large profile.
+#: GPU and host memory; GPU memory only; GPU and host memory with the large profile.
 ROOMY = Fleet(SMALL, cache_tokens=2_000_000)
 TIGHT = Fleet(SMALL)
 LARGE_ROOMY = Fleet(LARGE, cache_tokens=3_000_000)
 
-#: Where the folder of traces has them, compressed (`.zst`) or not.
+#: Paths within the folder of traces; files may be compressed (`.zst`).
 CONVERSATION = "mooncake/conversation_trace.jsonl"
 SESSIONS = "agent_sessions/sessions.jsonl"
 BAILIAN = "bailian/*.jsonl"
 
 
 class Column(NamedTuple):
-    """A workload (by seed and rate), where it runs, and how often it begins."""
+    """A workload (a function of seed and rate), the fleet it runs on, and its rate."""
 
     name: str
     work: Callable[[int, float], Work]
     fleet: Fleet
     rate: float
     searched: bool = True
-    """Whether its sustainable rate is looked for: once for each workload and fleet."""
+    """Whether to search its sustainable rate, which is done once per workload and fleet."""
 
 
 def columns(traces: Path | None) -> list[Column]:
-    """Return all columns; those of traces only where the folder has them.
+    """Return all columns, with recorded workloads only for traces found in the folder.
 
-    Raises ValueError if it has none, and says which there could be.
+    Raises ValueError, which lists the expected files, if it has no trace at all.
     """
     made = [Column(name, partial(_made, name), ROOMY, rate) for name, rate in _RATES.items()]
     if traces is None:
@@ -74,7 +74,7 @@ def _found(folder: Path, pattern: str) -> list[Path]:
     return sorted({*folder.glob(pattern), *folder.glob(f"{pattern}.zst")})
 
 
-#: Requests (or users) a second: at six to nine tenths of what the best can bear, and beyond it
+#: Requests (or users) a second: 60 to 90 % of what the best policy can sustain, or more than that
 #: (`groups`, `documents`).
 _RATES = {
     "groups": 10.0,
@@ -117,9 +117,9 @@ def _made(name: str, seed: int, rate: float) -> Work:
 
 
 def chosen(names: Sequence[str], every: Sequence[Column]) -> list[Column]:
-    """Return those whose names begin with one of `names`; all of them for none given.
+    """Return the columns whose names begin with one of `names`; all if `names` is empty.
 
-    Raises ValueError, which lists the names there are.
+    Raises ValueError, which lists the known names, if one of `names` matches no column.
     """
     found = [c for c in every if not names or any(c.name.startswith(name) for name in names)]
     missing = [name for name in names if not any(c.name.startswith(name) for c in every)]

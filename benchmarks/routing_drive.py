@@ -1,8 +1,8 @@
-"""The virtual clock: the product's own strategy over simulated workers, event after event.
+"""A discrete-event simulation of a router's strategy over simulated workers, on a virtual clock.
 
-Every decision goes through `Strategy.rank`, is booked as `router/pool.py` books it, and is settled
-as `router/attempt.py` settles it, with the cached tokens that the simulated worker reports. What a
-router learns arrives at once: there is no network here.
+Every decision goes through `Strategy.rank`, is booked as in `router/pool.py`, and is settled as in
+`router/attempt.py`, with the cached tokens that the simulated worker reports. The router learns
+everything at once: there is no network.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,12 +24,12 @@ from strategies.load import Booking, Load
 from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
 
-#: Where the blocks of prompts end, in tokens, if nothing else is said.
+#: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
 
 
 class Seat:
-    """A worker: the engine, and what the router knows of it (a `WorkerView`)."""
+    """A worker: its engine, and what the router knows about it (a `WorkerView`)."""
 
     __slots__ = ("engine", "kv_tokens", "load", "name", "pace", "room_tokens")
 
@@ -38,14 +38,14 @@ class Seat:
         self.engine = engine
         cache = engine.cache
         self.kv_tokens: int | None = None
-        """Nobody tells what it has behind its GPU."""
+        """Its cache capacity as known to the router: None, as memory behind the GPU is not told."""
         self.room_tokens: int | None = cache.room * engine.block_tokens
-        """Tokens that running requests may take."""
+        """Tokens of KV cache that running requests may use."""
         self.load = Load()
         self.pace = Pace()
 
 
-#: In the place of a prompt that has not come yet.
+#: Placeholder for the prompt of a request that has not arrived yet.
 _UNREAD = Prompt("model", 0)
 
 
@@ -54,7 +54,7 @@ class Asked(Struct):
 
     talk: Talk
     place: int
-    """Of its turn in the talk."""
+    """Index of its turn in the talk."""
     prompt: Prompt
     at_s: float
     job: Job
@@ -70,66 +70,69 @@ class Placed(Struct):
     at_s: float
     """When it was placed."""
     first_s: float = 0.0
-    """Seconds from the client's asking to the first token."""
+    """Seconds from the client's request to the first token."""
     ended_s: float = 0.0
-    """Seconds from the client's asking to the last one."""
+    """Seconds from the client's request to the last token."""
 
 
 Event = Asked | Seat | Callable[[], None]
 
 
 class Fleet(NamedTuple):
-    """How many workers of which kind."""
+    """The number and kind of the simulated workers."""
 
     profile: Profile
     workers: int = 8
     cache_tokens: int | None = None
-    """Tokens of cached prefixes a worker keeps; None for no more than its room for running."""
+    """Tokens of prefixes that a worker caches; None: only its room for running requests."""
     block_tokens: int = BLOCK_TOKENS
     host_tokens: int = 0
-    """Tokens of each host's memory behind the GPU, which loads in its time."""
+    """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
     store_tokens: int = 0
-    """Tokens of a store that all of them share."""
+    """Tokens of a store (L2) that all workers share; 0: none."""
     rates: Rates = USUAL
-    """How fast they load."""
+    """How fast these tiers load."""
 
 
 class Held(Protocol):
-    """A request that waits in the router."""
+    """A request held in the router."""
 
     item: Any
 
 
 class Hold(Protocol):
-    """Late binding, as the drive uses it."""
+    """The holding of requests (late binding), as far as the drive uses it."""
 
     def __len__(self) -> int:
-        """Requests that are held."""
+        """The number of held requests."""
 
     def must_hold(self, decision: Decision) -> bool:
-        """Whether even the best choice is too busy."""
+        """Whether even the best choice is too busy to take the request now."""
 
-    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller's
-        """Hold it."""
+    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
+        """Hold a request."""
 
     def release(
         self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Held, Decision] | None:
-        """Who is to go now, and where; asked when something has changed, until there is none."""
+        """Return the next request to send, and where to, or None.
+
+        It is called after every change, repeatedly until it returns None.
+        """
 
 
-#: Seconds between two looks at those that are held.
+#: Seconds between two checks of the held requests.
 TICK_S = 0.1
 
 
 class Watch(Protocol):
-    """What may know the result before the end: each says whether it is certain."""
+    """An observer that can end a run early: each method returns whether its result is certain."""
 
     def asked(self, number: int, now: float) -> bool:
-        """A request has come, at that second."""
+        """Note that a request has arrived at time `now`."""
 
     def begun(self, number: int, first_s: float) -> bool:
-        """Its first token, so many seconds later."""
+        """Note that its first token came `first_s` seconds after it arrived."""
 
 
 class Drive:
@@ -142,9 +145,10 @@ class Drive:
         hold: Hold | None = None,
         until_s: float = inf,
     ) -> None:
-        """`strategy` makes it; it is shown the seats, which only exact knowledge may look into.
+        """Create the fleet, and the strategy by calling `strategy` with its seats.
 
-        Nobody asks after `until_s`.
+        A strategy may only look into the seats' engines if it is meant to have exact knowledge.
+        No requests arrive after `until_s`.
         """
         self._hold = hold
         self._until_s = until_s
@@ -158,7 +162,7 @@ class Drive:
         for seat in self.seats:  # as `Pool.change` does
             seat.pace.follow(curve)
         self.strategy = strategy(self.seats)
-        # What peers are told beyond what a strategy of ours is.
+        # Optional hooks of peers, beyond the interface of Warmroute's strategies.
         self._about: Callable[[Talk], None] | None = getattr(self.strategy, "about", None)
         self._computed: Callable[[Prompt, Seat], None] | None = getattr(
             self.strategy, "computed", None
@@ -166,14 +170,14 @@ class Drive:
         self._prompts = Prompts()
         self.done: list[Placed] = []
         self.cut: list[Placed] = []
-        """Answers that broke off with their worker."""
+        """Requests whose answer broke off because their worker restarted."""
         self.now = 0.0
         self.eligible = list(self.seats)
-        """Who may be sent requests now."""
+        """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
-        """What a worker says it found cached."""
+        """The cached tokens that a worker reports for a request."""
         self.watch: Watch | None = None
-        """Once it is certain, nothing more is simulated."""
+        """Ends the run once its result is certain."""
         self._over = False
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
@@ -181,18 +185,19 @@ class Drive:
         self._placed: dict[int, Placed] = {}
 
     def at(self, at_s: float, change: Callable[[], None]) -> None:
-        """Have something happen at that time, before what else happens then."""
+        """Schedule `change` at a time, before all other events of that time."""
         heappush(self._events, (at_s, -next(self._numbers), change))
 
     def leave(self, seat: Seat) -> None:
-        """It gets no more requests; those it has end there."""
+        """Send no more requests to a worker; those it has finish there."""
         self.eligible.remove(seat)
         self.strategy.forget(seat.name)
 
     def restart(self, seat: Seat, *, noticed: bool = True) -> None:
-        """It loses everything. Requests without a first token go elsewhere, as they may.
+        """Restart a worker: it loses all requests and its cache.
 
-        The strategy is told to forget it, unless nobody `noticed`.
+        Requests without a first token are routed again, as they may be; the others are cut. The
+        strategy is told to forget the worker if the restart is `noticed`.
         """
         lost = [self._placed.pop(job.number) for job in seat.engine.clear()]
         if noticed:
@@ -209,7 +214,7 @@ class Drive:
                 self._arrive(placed.asked)
 
     def run(self, work: Work) -> list[Placed]:
-        """Run all of it; return the requests in the order of their ends."""
+        """Run a workload; return the requests in the order in which they ended."""
         for talk in work.talks:
             self._ask(talk, 0, talk.at_s)
         events = self._events
@@ -220,7 +225,7 @@ class Drive:
                     self._over = self.watch.asked(what.job.number, self.now)
                 self._arrive(what)
             elif isinstance(what, Seat):
-                if what.engine.due == self.now:  # else it was cut short, and is noted anew
+                if what.engine.due == self.now:  # else `due` has changed, with an event of its own
                     self._advance(what)
             else:
                 what()
@@ -234,9 +239,9 @@ class Drive:
         heappush(self._events, (at_s, number, Asked(talk, place, _UNREAD, at_s, job)))
 
     def _read(self, job: Job) -> Prompt:
-        """Make what the router knows of it. The length of its answer is the engine's secret.
+        """Return the prompt as the router sees it, without the length of the answer.
 
-        Clients seldom set a limit, so it is expected to be like those before.
+        Clients seldom set a limit, so the router expects the mean length of earlier answers.
         """
         answer_tokens = int(self._prompts.answer_tokens)
         return Prompt(
@@ -262,7 +267,7 @@ class Drive:
         return self.strategy.rank(prompt, self.eligible, self.now)
 
     def _release(self) -> None:
-        """Place those of the held whose time has come."""
+        """Place the held requests that are due."""
         if self._hold is None or not len(self._hold):
             return
         loads = [seat.load for seat in self.eligible]
@@ -281,7 +286,7 @@ class Drive:
         self._release()
 
     def _place(self, asked: Asked, choice: Candidate) -> None:
-        """Book it and send it, as `Pool.book` does."""
+        """Book a request and send it, as `Pool.book` does."""
         seat = self._named[choice.worker.name]
         prompt, load = asked.prompt, seat.load
         load.turn = next(self._turns)
@@ -317,7 +322,7 @@ class Drive:
             self._release()
 
     def _end(self, placed: Placed) -> None:
-        """Settle it as `Attempt.settle` does; the next turn follows when it was thought of."""
+        """Settle a request as `Attempt.settle` does; the next turn follows after its think time."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
         tokens, told = asked.prompt.tokens, self.reports(placed)

@@ -1,4 +1,4 @@
-"""What is to be reached, and whether it is: every goal with its number, met or not."""
+"""The goals of the routing benchmark: each with its value, its bound, and whether it is met."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,33 +14,33 @@ from benchmarks.routing_work import Ideal
 Means = Mapping[tuple[str, str], Cell]
 
 PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
-#: Mean seconds to the first token, at most.
+#: Upper bounds for the mean seconds to the first token.
 TTFT_S = {
     "conversation x2": 0.80,
     "conversation x2.2": 1.0,
     "conversation tight x1.75": 1.0,
     "sessions x0.3": 0.48,
 }
-#: Seconds to the first token that one in a hundred may exceed.
+#: Upper bounds for the 99th percentile of the seconds to the first token.
 P99_S = {"conversation x2": 9.5}
-#: How far above the zero-queue floor where load is moderate.
+#: Upper bounds for mean TTFT at moderate load, as multiples of the zero-queue floor.
 NEAR_FLOOR = {"conversation x1": 1.15}
-#: A win must be real and a loss within noise: shares of the best peer's number.
+#: Multiples of the best peer's number that count as no worse, to allow for noise.
 TTFT_OVER, E2E_OVER = 1.02, 1.03
 
-#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by workers: to compare them,
-#: all busy, and to record the choice. What its keys take is no part of it (`benchmarks.steps`).
+#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by number of workers: to rank
+#: them, all busy, and to record the choice. Computing the keys is extra (`benchmarks.steps`).
 DECISION_BYTES = 35_000
 DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
 
 
-#: Who takes so many times as long as the best peer, to the first token and to the end, is no
-#: match for it: one seed tells.
+#: A policy that takes this many times as long as the best peer, both to the first token and to the
+#: end of the answer, is not competitive: one seed is enough for it.
 HOPELESS = 1.5
 
 
 class Goal(Struct, frozen=True):
-    """`value` is to be at most `bound`, or at least where `least`."""
+    """A goal: `value` must be at most `bound`, or at least `bound` if `least`."""
 
     name: str
     policy: str
@@ -48,17 +48,17 @@ class Goal(Struct, frozen=True):
     value: float
     bound: float
     against: str = ""
-    """Whose number the bound comes from."""
+    """What the bound comes from."""
     least: bool = False
 
     @property
     def met(self) -> bool:
-        """Whether it is reached."""
+        """Whether the goal is met."""
         return self.value >= self.bound if self.least else self.value <= self.bound
 
 
 def decisions() -> list[Goal]:
-    """Measure what ranking and recording cost on this machine."""
+    """Measure the cost of ranking and recording on this machine, as goals."""
     found = []
     for workers, bound in DECISION_US.items():
         _, rank, record = measured(DECISION_BYTES, workers)
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 def goals(found: Found) -> list[Goal]:
-    """Return every goal that what was measured can tell about."""
+    """Return every goal that can be judged from what was measured."""
     return [goal for part in _PARTS for goal in part(found)]
 
 
@@ -119,7 +119,7 @@ _NEVER_WORSE = (
 
 
 def _hits(found: Found) -> Iterator[Goal]:
-    """Wherever caches are large enough for it."""
+    """The hit rate, wherever caches are large enough."""
     for cell in _ours(found):
         if "tight" not in cell.column:
             bound, against = 0.8 * found.ideals[cell.column].hit_rate, "ideal x 0.8"
@@ -129,7 +129,7 @@ def _hits(found: Found) -> Iterator[Goal]:
 
 
 def _sustained(found: Found) -> Iterator[Goal]:
-    """Only where some peer bears a rate: nothing is won by bearing none, as they."""
+    """The sustainable rate, only where some peer has one: equal to none is no success."""
     for rate in found.rates:
         best = best_rate(found, rate.column)
         if rate.policy in OURS and best is not None and best.rate:
@@ -140,7 +140,7 @@ def _sustained(found: Found) -> Iterator[Goal]:
 
 
 def _no_reuse(found: Found) -> Iterator[Goal]:
-    """Beside our own, which weighs and holds as we do, one that counts booked seconds alone."""
+    """Work without reuse: no worse than `leastload`, and than a peer that only adds up seconds."""
     for policy in ("leastload", "Mooncake Conductor"):
         plain = found.means.get(("no_reuse", policy))
         for cell in _ours(found):
@@ -192,13 +192,13 @@ def _ours(found: Found) -> Iterator[Cell]:
 
 
 def best_peer(means: Means, column: str, number: Callable[[Cell], float]) -> Cell | None:
-    """Return the peer that is least by a number in a column; None where none was run."""
+    """Return the peer with the least `number` in a column; None if none was run."""
     cells = [means[column, peer] for peer in PEERS if (column, peer) in means]
     return min(cells, key=number, default=None)
 
 
 def hopeless(means: Means) -> set[tuple[str, str]]:
-    """Return columns and policies, none of ours that goals are for, that are no match."""
+    """Return the columns and policies (other than `OURS`) that are hopeless by `HOPELESS`."""
     return {
         (column, policy)
         for (column, policy), cell in means.items()
@@ -212,7 +212,7 @@ def hopeless(means: Means) -> set[tuple[str, str]]:
 
 
 def best_rate(found: Found, column: str) -> Rate | None:
-    """Return what the peer that bears most in a column does; None where none bears any."""
+    """Return the highest sustainable rate of a peer in a column; None if no peer has one."""
     rates = [
         rate
         for rate in found.rates

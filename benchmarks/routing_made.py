@@ -1,7 +1,7 @@
-"""Generated work: what traces do not show on their own, each by itself. The same by seed.
+"""Generated workloads, each for one pattern that traces do not show in isolation. Seeded.
 
-Everything is drawn: who comes next, how long prompts are, how long somebody thinks. Users in one
-fixed order would make round robin look perfect, for it then sends each back to where it was.
+Order of users, lengths and think times are all random. Users in a fixed order would make round
+robin look perfect, because it would then send each of them back to the same worker.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,24 +13,24 @@ from benchmarks.routing_work import Talk, Turn, Work, chained
 from simulator.strides import BLOCK_TOKENS
 
 Part = tuple[int, int]
-#: Tokens that a group shares, those of each user, and of the answer.
+#: Tokens of the prefix that a group shares, of each user's own part, and of the answer.
 Sizes = tuple[int, int, int]
 #: Tokens of the shortest prompt.
 LEAST = 16
 
 
 def groups(seed: int, rate: float = 15.0, *, number: int = 250, users: int = 5) -> Work:
-    """Groups of users, each with a long system prompt of its own: 16,000 shared tokens of 16,256.
+    """Groups of users, each group with its own long system prompt: 16,000 tokens of 16,256.
 
-    Sizes as llm-d-benchmark's "tiered" profile has them.
+    Sizes as in llm-d-benchmark's "tiered" profile.
     """
     return _grouped("groups", seed, rate, (number, users), (16_000, 256, 256))
 
 
 def long_answers(seed: int, rate: float = 7.0, *, number: int = 150, users: int = 5) -> Work:
-    """Groups whose answers are what takes time: 6,000 + 1,200 tokens, and 1,000 decoded.
+    """Groups whose answers take most of the time: 6,000 + 1,200 prompt tokens, 1,000 decoded.
 
-    Sizes as llm-d-benchmark's "precise" profile has them.
+    Sizes as in llm-d-benchmark's "precise" profile.
     """
     return _grouped("long_answers", seed, rate, (number, users), (6_000, 1_200, 1_000))
 
@@ -49,9 +49,10 @@ def _grouped(name: str, seed: int, rate: float, users: tuple[int, int], sizes: S
 
 
 def chats(seed: int, rate: float = 4.0, *, users: int = 400, rounds: int = 8) -> Work:
-    """Users with a history of their own, who think about half a minute between rounds.
+    """Users who each have their own history, and think about half a minute between rounds.
 
-    A common system prompt of 1,000 tokens, 4,000 to 20,000 of history; users join at `rate`.
+    All share a system prompt of 1,000 tokens; histories have 4,000 to 20,000 tokens. `rate` users
+    join a second.
     """
     chance, own = Random(f"chats {seed}"), count(1)
     talks = []
@@ -68,7 +69,7 @@ def chats(seed: int, rate: float = 4.0, *, users: int = 400, rounds: int = 8) ->
 
 
 def agents(seed: int, rate: float = 1.6, *, number: int = 150, steps: int = 20) -> Work:
-    """Agents of four kinds, each kind with 8,000 tokens of tools, in loops of short pauses."""
+    """Agents of four kinds, each kind with 8,000 tokens of tools, that call with short pauses."""
     chance, own = Random(f"agents {seed}"), count(4)
     talks = []
     for agent, at_s in zip(range(number), _arrivals(chance, rate), strict=False):
@@ -84,7 +85,7 @@ def agents(seed: int, rate: float = 1.6, *, number: int = 150, steps: int = 20) 
 
 
 def documents(seed: int, rate: float = 6.0, *, number: int = 100, questions: int = 8) -> Work:
-    """Documents of 20,000 to 60,000 tokens, each asked about by several users in any order."""
+    """Documents of 20,000 to 60,000 tokens, each with questions of several users, in any order."""
     chance, own = Random(f"documents {seed}"), count(number)
     lengths = [chance.randint(20_000, 60_000) for _ in range(number)]
     asked = [document for document in range(number) for _ in range(questions)]
@@ -104,9 +105,9 @@ def one_prefix(
     shared: int = 8_000,
     another: int | None = None,
 ) -> Work:
-    """One prompt of 8,000 tokens that everybody has, 500 of their own after it.
+    """A prefix of 8,000 tokens that all requests share, followed by about 500 of their own.
 
-    From request `another` on, it is another one.
+    From request number `another` on, the shared prefix is a different one.
     """
     chance, own = Random(f"one_prefix {seed}"), count(2)
     talks = []
@@ -118,7 +119,7 @@ def one_prefix(
 
 
 def no_reuse(seed: int, rate: float = 22.0, *, number: int = 3_000) -> Work:
-    """Prompts that have nothing in common: mostly short, some long, 4,000 tokens on average."""
+    """Prompts with nothing in common: mostly short, some long, 4,000 tokens on average."""
     chance = Random(f"no_reuse {seed}")
     talks = []
     for at_s, user in zip(_arrivals(chance, rate), range(number), strict=False):
@@ -128,7 +129,7 @@ def no_reuse(seed: int, rate: float = 22.0, *, number: int = 3_000) -> Work:
 
 
 def bursts(seed: int, rate: float = 8.0, *, number: int = 24, siblings: int = 32) -> Work:
-    """Every ten seconds 32 requests of one cold prompt at once, among others that share nothing."""
+    """A burst of 32 requests for one cold prompt every ten seconds, among unrelated requests."""
     chance, own = Random(f"bursts {seed}"), count(1)
     talks = []
     for burst in range(number):
@@ -145,9 +146,9 @@ def bursts(seed: int, rate: float = 8.0, *, number: int = 24, siblings: int = 32
 
 
 def mixed(seed: int, rate: float = 36.0, *, number: int = 4_000) -> Work:
-    """Short questions, and one in sixty that brings 50,000 to 80,000 tokens.
+    """Short questions, and one in sixty requests with 50,000 to 80,000 tokens.
 
-    The long ones are of 30 kinds that share their first 30,000.
+    The long ones are of 30 kinds; those of a kind share their first 30,000 tokens.
     """
     chance, own = Random(f"mixed {seed}"), count(30)
     talks = []
@@ -161,7 +162,7 @@ def mixed(seed: int, rate: float = 36.0, *, number: int = 4_000) -> Work:
     return Work("mixed", talks)
 
 
-#: All of them, by name; each takes a seed and a rate.
+#: All workloads by name; each takes a seed and a rate.
 MADE: dict[str, Callable[..., Work]] = {
     maker.__name__: maker
     for maker in (
@@ -177,7 +178,7 @@ def _turn(parts: list[Part], answer: int, think_s: float = 0.0) -> Turn:
 
 
 def _arrivals(chance: Random, rate: float) -> Iterator[float]:
-    """Yield times of a Poisson process."""
+    """Yield the arrival times of a Poisson process."""
     at_s = 0.0
     while True:
         at_s += chance.expovariate(rate)

@@ -1,7 +1,7 @@
-"""Peers that know no cache: each by the rule it publishes, as a strategy of ours.
+"""Peer policies without knowledge of caches, each implemented from its published rule.
 
-Every peer has ideal information, where in life its gauges are seconds old; so nothing here is to
-the disadvantage of a peer but its rule.
+Every peer has ideal information, while in practice its gauges are seconds old. So the only thing
+that can put a peer at a disadvantage here is its rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Promp
 
 
 class Peer:
-    """Chooses one seat; the least `score` wins, ties are broken at random."""
+    """Base of peer policies: chooses the seat with the least `score`, ties broken at random."""
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = True
@@ -25,11 +25,11 @@ class Peer:
         self.session = 0
 
     def about(self, talk: Talk) -> None:
-        """What comes next belongs to this talk: those that go by sessions may know."""
+        """Announce the talk of the next request, for policies that use sessions."""
         self.session = talk.session
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Give the chosen one alone."""
+        """Return a decision with the chosen seat as the only candidate."""
         return Decision([Candidate(self.choose(prompt, now), FREE)], "peer")
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
@@ -37,62 +37,62 @@ class Peer:
         return self.least(self.score(prompt, now))
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Return a number for each seat, the least being the best."""
+        """Return a score for each seat; the least is the best."""
         return [0.0] * len(self.seats)
 
     def least(self, scores: Sequence[float]) -> Seat:
-        """Return a seat of the least score, drawn among equals."""
+        """Return the seat with the least score, drawn at random among equals."""
         best = min(scores)
         ties = [seat for seat, score in zip(self.seats, scores, strict=True) if score == best]
         return ties[0] if len(ties) == 1 else self.chance.choice(ties)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """It was sent there."""
+        """Note that a request was sent to a worker."""
 
     def computed(self, prompt: Prompt, worker: WorkerView) -> None:
-        """Its first token was seen."""
+        """Note that the first token of a request has arrived."""
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """It has ended."""
+        """Note that a request has ended."""
 
     def forget(self, worker: str) -> None:
-        """That worker was restarted."""
+        """Note that a worker was restarted."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Nothing is watched here."""
+        """No gauges."""
         return {}
 
 
 class AtRandom(Peer):
-    """Anyone."""
+    """A random worker."""
 
 
 class LeastRequests(Peer):
-    """Who has the fewest requests in flight."""
+    """The worker with the fewest requests in flight."""
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Count them."""
+        """Score by requests in flight."""
         return [seat.load.in_flight for seat in self.seats]
 
 
 class PowerOfTwo(Peer):
-    """The one with fewer requests of two drawn at random."""
+    """The one of two workers drawn at random that has fewer requests in flight."""
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Draw and compare."""
+        """Draw two and compare."""
         two = self.chance.sample(self.seats, min(2, len(self.seats)))
         return min(two, key=lambda seat: seat.load.in_flight)
 
 
 class Sticky(Peer):
-    """A session stays where its first request found the fewest, whatever goes on there since."""
+    """A session stays on the worker that had the fewest requests in flight when it began."""
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         super().__init__(seats, seed)
         self._bound: dict[int, Seat] = {}
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Look it up, or bind it."""
+        """Return the session's seat, binding the session first if it is new."""
         if self.session not in self._bound:
             self._bound[self.session] = self.least([seat.load.in_flight for seat in self.seats])
         return self._bound[self.session]
@@ -101,8 +101,9 @@ class Sticky(Peer):
 class BoundedLoad(Peer):
     """Consistent hashing with bounded loads, on the prompt's first blocks.
 
-    After KubeAI `internal/loadbalancer/balance_chwbl.go`: the first on the ring with at most 1.25
-    times the mean load, the newcomer counted; the owner where nobody is (so with few in flight).
+    After KubeAI `internal/loadbalancer/balance_chwbl.go`: the first worker on the ring with at most
+    1.25 times the mean load, counting the new request; the first on the ring if none qualifies
+    (as happens with few requests in flight).
     """
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0, *, blocks: int = 1) -> None:
@@ -110,7 +111,7 @@ class BoundedLoad(Peer):
         self._blocks = blocks
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Walk the ring from where the first blocks are."""
+        """Walk the ring from the position of the first blocks."""
         keys = prompt.keys
         key = keys[min(self._blocks, len(keys)) - 1] if keys else prompt.tokens
         bound = 1.25 * (sum(seat.load.in_flight for seat in self.seats) + 1) / len(self.seats)
@@ -121,5 +122,5 @@ class BoundedLoad(Peer):
         return self.seats[ring[0]]
 
 
-#: How a policy is made for a fleet, with a seed for what it draws.
+#: Creates a policy for the seats of a fleet, with a random seed.
 Maker = Callable[[Sequence[Seat], int], Any]

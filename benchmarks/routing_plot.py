@@ -1,4 +1,4 @@
-"""What was measured, as a picture: a panel for each workload, a dot for each policy."""
+"""A plot of the results: a panel for each workload, a dot for each policy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from benchmarks.routing_policies import POLICIES
 _COLOURS = {"ours": "#c8321e", "plain": "#9aa0a6", "peer": "#4a6fa5", "bound": "#2e7d32"}
 _WORDS = {"ours": "Warmroute", "plain": "no cache known", "peer": "peers", "bound": "bounds"}
 _ACROSS = 4
-#: Beyond so many times the floor a dot stands at the edge.
+#: Dots beyond this many times the floor are drawn at the edge, as arrows.
 _WIDEST = 100.0
 
 
 def plot(found: Found, columns: Sequence[str], path: Path) -> None:
-    """Draw mean TTFT of everything, and write it to `path`. Raises ImportError, OSError."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only those who draw need it
+    """Plot mean TTFT of all policies to the file `path`. Raises ImportError, OSError."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     down = -(-len(columns) // _ACROSS)

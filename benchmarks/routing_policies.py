@@ -1,4 +1,4 @@
-"""Everything that is compared, by name: ours, what we have as a baseline, peers, bounds."""
+"""All policies of the routing benchmark by name: Warmroute's, baselines, peers, bounds."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,11 +28,11 @@ from strategies.base import Strategy
 from strategies.latebinding import LateBinding
 from strategies.registry import make
 
-#: The strategies that the goals are for; the second knows caches exactly, as from KV events.
+#: The strategies that the goals apply to; `kvaware` knows caches exactly, as if from KV events.
 OURS = ("prefixaware", "kvaware")
 
 
-#: Seconds for which placements count as held where a peer has that option: as in llm-d.
+#: Seconds for which placements count as held, for peers that have such an option; as in llm-d.
 AHEAD_S = 2.0
 
 
@@ -41,13 +41,13 @@ class Policy(NamedTuple):
 
     name: str
     kind: str
-    """`ours`, `plain` (knows no cache), `peer` (does), `bound` (cannot be had)."""
+    """`ours`, `plain` (knows no caches), `peer` (cache-aware), `bound` (cannot be implemented)."""
     make: Callable[[Sequence[Seat], int], Strategy]
     hold: Callable[[], Hold] | None = None
 
 
 def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
-    """One of the product's, with stock settings; it sees seats as the workers they are."""
+    """One of Warmroute's strategies with default settings; it sees seats only as workers."""
     del seats, seed
     return make(name, {})
 
@@ -99,7 +99,7 @@ POLICIES = [
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of that name, or a ValueError that lists those there are."""
+    """The policy of that name; raises ValueError that lists the known names."""
     for policy in POLICIES:
         if policy.name == name:
             return policy

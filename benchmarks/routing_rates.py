@@ -1,8 +1,8 @@
-"""The sustainable rate: how often requests may come until one in ten waits two seconds.
+"""The sustainable rate: the highest at which nine in ten answers begin within two seconds.
 
-Rates are steps of two percent from the column's own. Ours are searched as far as it takes. Of the
-peers only the best counts: each is tried one step above the best so far, and searched if it bears
-that; of the others it is known that they do not.
+Rates differ by steps of two percent, starting from the column's own. For Warmroute's strategies
+the rate is searched. Of the peers only the best counts: each is tried one step above the best so
+far, and searched only if it sustains that. For the others it is only known that they do not.
 """
 
 from collections import OrderedDict
@@ -18,24 +18,24 @@ from benchmarks.routing_policies import OURS, Policy
 
 #: Share of the answers that must begin in time.
 ENOUGH = 0.9
-#: From one rate to the next; and how far a search goes up or down from the column's own, in steps:
-#: to 12.6 times as often, and to that part.
+#: Factor from one rate to the next; and the most steps that a search goes up or down from the
+#: column's own rate, which is a factor of 12.6 either way.
 STEP, FARTHEST = 1.02, 128
 
 
 class Rate(Struct, frozen=True):
-    """In the unit of the column."""
+    """The sustainable rate of a policy, in the unit of the column."""
 
     column: str
     policy: str
     rate: float | None
-    """None where it bears no rate at all."""
+    """None if it sustains no rate at all."""
     below: bool = False
-    """It does not bear this rate, which is one step above the best peer's."""
+    """True if it does not sustain `rate`, which is one step above the best peer's then."""
 
 
 class Search(NamedTuple):
-    """The policies that are compared on a column, with one seed."""
+    """The policies to compare on a column, with one seed."""
 
     column: Column
     policies: Sequence[Policy]
@@ -43,7 +43,7 @@ class Search(NamedTuple):
 
 
 def sustainable(search: Search) -> list[Rate]:
-    """Search ours, and the best of the others."""
+    """Search the rates of our policies, and of the best of the others."""
     best: int | None = None
     near, rates = 0, list[Rate]()
     for policy in search.policies:
@@ -71,9 +71,9 @@ def _rate(search: Search, policy: Policy, steps: int | None, *, below: bool = Fa
 
 
 def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
-    """Return the highest step that is borne, beginning at `start`; None if there is none.
+    """Return the highest step for which `bears` is true, searching from `start`; None if none is.
 
-    Goes up, or down, by one step, two, four, and halves what is between.
+    Goes up or down by one step, two, four and so on, then bisects.
     """
     up = bears(start)
     near, stride = start, 1 if up else -1
@@ -94,22 +94,22 @@ def highest(bears: Callable[[int], bool], start: int = 0) -> int | None:
 
 
 class Punctual:
-    """Whether enough answers begin in time, as soon as that is certain.
+    """A `Watch` for whether enough answers begin in time; ends the run once that is certain.
 
-    Who waits for longer is late already, begun or not: where far too much is asked for, first
-    tokens alone would tell only when most of it was simulated.
+    A request that has waited too long counts as late even before its first token. Under heavy
+    overload, first tokens alone would decide only after most of the run.
     """
 
     def __init__(self, requests: int) -> None:
-        """`requests` that will come in all."""
+        """Watch a run of `requests` requests."""
         self._wanted = ENOUGH * requests
         self._spare = requests - self._wanted
         self._waiting: OrderedDict[int, float] = OrderedDict()
-        """When they came, the first one first."""
+        """Arrival times of the requests without a first token, in order of arrival."""
         self._timely = self._late = 0
 
     def asked(self, number: int, now: float) -> bool:
-        """A request has come, at that second; those before it may have waited for too long."""
+        """Note an arrival at time `now`, and count waiting requests that are late by now."""
         waiting = self._waiting
         while waiting and now - next(iter(waiting.values())) > IN_TIME_S:
             waiting.popitem(last=False)
@@ -118,7 +118,7 @@ class Punctual:
         return self._late > self._spare
 
     def begun(self, number: int, first_s: float) -> bool:
-        """Its first token, so many seconds later."""
+        """Note a first token that came `first_s` seconds after the request arrived."""
         if self._waiting.pop(number, None) is not None:
             self._timely += first_s <= IN_TIME_S
             self._late += first_s > IN_TIME_S
@@ -126,12 +126,12 @@ class Punctual:
 
     @property
     def enough(self) -> bool:
-        """Whether they are."""
+        """Whether enough answers began in time."""
         return self._timely >= self._wanted
 
 
 def in_time(task: Task) -> bool:
-    """Whether enough answers begin in time. What is simulated ends once that is certain."""
+    """Whether enough answers begin in time. The simulation ends once that is certain."""
     work, runs = task.column.work(task.seed, task.rate), drive(task)
     runs.watch = watch = Punctual(work.requests)
     runs.run(work)
@@ -139,7 +139,7 @@ def in_time(task: Task) -> bool:
 
 
 def found(searches: Sequence[Search], jobs: int, told: Callable[[], None]) -> list[Rate]:
-    """Search all of them, in `jobs` processes; `told` is called after each."""
+    """Run all searches in `jobs` processes; `told` is called after each."""
     rates = []
     for several in each(sustainable, searches, jobs):
         rates += several

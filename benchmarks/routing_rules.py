@@ -1,7 +1,7 @@
-"""Peers that know caches: the published rule of each, with exact knowledge where it has events.
+"""Cache-aware peer policies, each from its published rule; exact knowledge replaces KV events.
 
-Sources are named in each docstring. What a rule counts in blocks is counted in tokens here, which
-changes no comparison, as both sides of each sum have the same unit.
+Sources are named in each docstring. Where a rule counts blocks, tokens are counted here. That
+changes no comparison, because all terms of a sum have the same unit.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from strategies.base import Candidate, Cost, Decision, Outcome, Prompt, WorkerVi
 
 
 class Knowing(Peer):
-    """Has the exact contents of every cache, and counts what it sent itself."""
+    """Base of policies with exact knowledge of every cache and of the prefill that they placed."""
 
-    #: Seconds for which what was placed counts as held, ahead of its event; 0 where it does not.
+    #: Seconds for which placements count as held before their events arrive; 0: not at all.
     ahead_s = 0.0
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         super().__init__(seats, seed)
         self._ahead = {seat.name: dict[int, float]() for seat in seats}
         self.pending = dict.fromkeys((seat.name for seat in seats), 0)
-        """Uncached tokens of prompts sent there whose first token was not seen."""
+        """Uncached tokens of the prompts sent to each worker that had no first token yet."""
         self._own: dict[int, int] = {}
         self._held: list[int] = []
 
     def held(self, prompt: Prompt, now: float) -> list[int]:
-        """Tokens of the prompt that each seat has cached; the last block is always computed."""
+        """Tokens of the prompt that each seat has cached; the last token is always computed."""
         limit = (prompt.tokens - 1) // BLOCK_TOKENS
         keys = prompt.keys[:limit]
         self._held = []
@@ -40,24 +40,24 @@ class Knowing(Peer):
         return self._held
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Charge what is to be computed."""
+        """Add the prompt's uncached tokens to the worker's pending ones."""
         if self.ahead_s:
             self._ahead[worker.name].update(dict.fromkeys(prompt.keys, now + self.ahead_s))
         place = next(n for n, seat in enumerate(self.seats) if seat is worker)
-        own = prompt.tokens - self._held[place]  # as it was when the choice was made, just now
+        own = prompt.tokens - self._held[place]  # held as of the choice, which was just made
         self._own[id(prompt)] = own
         self.pending[worker.name] += own
 
     def computed(self, prompt: Prompt, worker: WorkerView) -> None:
-        """It is done."""
+        """Remove the prompt's tokens from the pending ones."""
         self.pending[worker.name] -= self._own.pop(id(prompt), 0)
 
 
 class Conductor(Peer):
-    """Mooncake's: least predicted time to first token (FAST'25 section 4), the true pace known."""
+    """Mooncake's: least predicted time to first token (FAST'25 section 4), from the true pace."""
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Add what is queued and what is to be computed, in seconds."""
+        """Add queued prefill and this prompt's prefill, in seconds."""
         limit = (prompt.tokens - 1) // BLOCK_TOKENS
         costs, totals = [], []
         for seat in self.seats:
@@ -74,7 +74,7 @@ class KvAware(Knowing):
     """vllm-router's `kv_aware`: (new + active prefill tokens) x (active requests + 1)."""
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Multiply (`policies/kv_aware.rs`)."""
+        """Score as in `policies/kv_aware.rs`."""
         return [
             (prompt.tokens - held + self.pending[seat.name]) * (seat.load.in_flight + 1)
             for seat, held in zip(self.seats, self.held(prompt, now), strict=True)
@@ -82,11 +82,11 @@ class KvAware(Knowing):
 
 
 class Dynamo(Knowing):
-    """NVIDIA Dynamo's: weight x prefill blocks + decode blocks, shared active blocks once.
+    """NVIDIA Dynamo's: weight x prefill blocks + decode blocks; shared active blocks count once.
 
-    `lib/kv-router/src/scheduling/selector/default.rs`; no overlap decay, as by default. With
+    `lib/kv-router/src/scheduling/selector/default.rs`; without overlap decay, the default. With
     `--router-predicted-ttl-secs` (`lib/kv-router`, off by default) placements of the last seconds
-    count as held, the larger of both indexes for each worker.
+    count as held: for each worker the larger match of both indexes is used.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Dynamo(Knowing):
         self._active: dict[str, dict[int, int]] = {seat.name: {} for seat in seats}
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Add both kinds of blocks, in tokens."""
+        """Add prefill and decode blocks, in tokens."""
         scores = []
         for seat, held in zip(self.seats, self.held(prompt, now), strict=True):
             active = self._active[seat.name]
@@ -113,14 +113,14 @@ class Dynamo(Knowing):
         return scores
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Its blocks are active there."""
+        """Mark the prompt's blocks as active on the worker."""
         super().placed(prompt, worker, now)
         active = self._active[worker.name]
         for key in prompt.keys:
             active[key] = active.get(key, 0) + 1
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """They are not any more."""
+        """Unmark the prompt's active blocks."""
         active = self._active[candidate.worker.name]
         for key in prompt.keys:
             active[key] -= 1
@@ -131,9 +131,9 @@ class Dynamo(Knowing):
 class Scorers(Knowing):
     """llm-d's weighted scorers: prefix share, waiting requests, KV use.
 
-    `deploy/config/epp-precise-prefix-cache-config.yaml`: 2:1:1; guides have 3:2:2. Each is between
-    0 and 1, the largest sum wins. `speculativeIndexing` (off by default) counts placements of the
-    last two seconds as held (`pkg/kvcache`).
+    Weights are 2:1:1 in `deploy/config/epp-precise-prefix-cache-config.yaml` and 3:2:2 in guides.
+    Each score is between 0 and 1; the largest sum wins. `speculativeIndexing` (off by default)
+    counts placements of the last two seconds as held (`pkg/kvcache`).
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Scorers(Knowing):
         self.ahead_s = speculative_s
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Weigh and add; less is better here, so each sum is negated."""
+        """Return the negated weighted sums, because the least score wins here."""
         prefix, queue, usage = self._weights
         waiting = [len(seat.engine.waiting) for seat in self.seats]
         most, spread = max(waiting), max(waiting) - min(waiting)
@@ -166,10 +166,10 @@ class Scorers(Knowing):
 class Affinity(Knowing):
     """llm-d's recipe of 2026: the prefix affinity filter, then the fewest tokens in flight.
 
-    Keep those that hold 0.8 of the prompt, unless the best of them is 18 s of prefill behind the
-    best other (`scheduling/filter/prefixcacheaffinity`); `token-load-scorer` decides among them.
-    What it counts in is the engine's blocks, of 16 tokens as a rule, where ours have 512: where a
-    match is said to be `in_tokens` it may reach to the end of the block in which it ends.
+    The filter keeps the workers that hold 80 % of the prompt, unless the best of them is over 18 s
+    of prefill behind the best worker (`scheduling/filter/prefixcacheaffinity`). `token-load-scorer`
+    decides among the rest. llm-d counts in the engine's blocks, usually of 16 tokens, while blocks
+    here have 512. With `in_tokens`, a match is therefore extended to just before the next block.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Affinity(Knowing):
         self.ahead_s = speculative_s
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Filter, then compare."""
+        """Filter the seats, then compare their pending prefill."""
         waits = [
             self.pending[seat.name] / seat.engine.profile.prefill_tokens_per_s
             for seat in self.seats
@@ -202,34 +202,38 @@ class Affinity(Knowing):
 
 
 class Placements(Peer):
-    """Knows only what it sent where, and never forgets it: trees far larger than the caches."""
+    """Base of policies that know only their own placements, and never forget them.
+
+    Their trees are thus far larger than the caches.
+    """
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         super().__init__(seats, seed)
         self.sent: dict[str, set[int]] = {seat.name: set() for seat in seats}
 
     def depths(self, prompt: Prompt) -> list[int]:
-        """Blocks of the prompt that each seat was sent before."""
+        """Leading blocks of the prompt that were sent to each seat before."""
         return [_depth(prompt.keys, self.sent[seat.name]) for seat in self.seats]
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Note all of it."""
+        """Record all blocks of the prompt."""
         self.sent[worker.name].update(prompt.keys)
 
     def forget(self, worker: str) -> None:
-        """It holds nothing."""
+        """Drop all records of a worker."""
         self.sent[worker].clear()
 
 
 class CacheAware(Placements):
-    """SGLang's `cache_aware` by request counts, its command line's defaults: 0.3, 64, 1.5.
+    """SGLang's `cache_aware` by request counts, with its command line's defaults: 0.3, 64, 1.5.
 
-    `model_gateway/src/policies/cache_aware.rs`: the least loaded for all while loads differ by more
-    than 64 and a factor of 1.5; else the best match if it is above 0.3, else the least loaded.
+    `model_gateway/src/policies/cache_aware.rs`: the least loaded worker while loads differ by more
+    than 64 and by more than a factor of 1.5; otherwise the best match if it covers more than 0.3
+    of the prompt; otherwise the least loaded.
     """
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Gate, then match."""
+        """Check the balance of loads, then match."""
         loads = [seat.load.in_flight for seat in self.seats]
         low, high = min(loads), max(loads)
         depths = self.depths(prompt)
@@ -246,22 +250,22 @@ class CacheAware(Placements):
 
 
 class PrefixStack(Placements):
-    """vLLM production-stack's `prefixaware`: any of those with the longest match, load unseen.
+    """vLLM production-stack's `prefixaware`: a random one of the longest matches, load ignored.
 
     `routers/routing_logic.py` and `prefix/hashtrie.py`, `prefix_min_match_length` 0.
     """
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Go by the match alone."""
+        """Score by the match alone."""
         return [-depth for depth in self.depths(prompt)]
 
 
 class Brix(Placements):
-    """AIBrix's `prefix-cache` (`algorithms/prefix_cache.go`), 8 and 1 as in its code.
+    """AIBrix's `prefix-cache` (`algorithms/prefix_cache.go`), with its code's defaults: 8 and 1.
 
-    The best match whose load is at most the mean and one standard deviation; the least loaded where
-    there is none. While loads differ by more than 8, matches count only among the least loaded. Its
-    Helm chart has 16 and 2.
+    The best match whose load is at most the mean plus one standard deviation; the least loaded if
+    there is none. While loads differ by more than 8, matches count only among the least loaded.
+    Its Helm chart sets 16 and 2.
     """
 
     def __init__(
@@ -272,7 +276,7 @@ class Brix(Placements):
         self._deviations = deviations
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Gate, then match."""
+        """Find the highest acceptable load, then match."""
         loads = [seat.load.in_flight for seat in self.seats]
         bound = fmean(loads) + self._deviations * pstdev(loads)
         if max(loads) - min(loads) > self._apart:
@@ -286,7 +290,7 @@ class Brix(Placements):
 
 
 def _depth(keys: Sequence[int], known: dict[int, int] | set[int]) -> int:
-    """How many of the first keys are known, what is known being whole from the root."""
+    """How many leading keys are known, by bisection: known paths are complete from the root."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high + 1) // 2

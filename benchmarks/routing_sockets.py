@@ -1,11 +1,11 @@
-"""Is the virtual clock honest? `python -m benchmarks.routing_sockets TRACE`.
+"""Check of the virtual clock against real sockets: `python -m benchmarks.routing_sockets TRACE`.
 
-The same requests twice: through the router's sockets to eight simulated HTTP workers, which run
-some times faster than the clock, and through `benchmarks.routing`'s virtual clock. The workers
-cut text into blocks of 16 tokens and keep answers, the router sees bytes and learns how many make a
-token; the virtual clock knows blocks of 512 tokens. Mean TTFT and hit rate are to agree. With
-`--processes` the router is several processes, which any request may come to, and still one on the
-virtual clock: so what they lose by not being one is seen.
+Runs the same requests twice: through a real router to eight simulated HTTP workers, which run
+several times faster than real time, and on the virtual clock of `benchmarks.routing`. The workers
+use blocks of 16 tokens and cache answers too, and the router sees bytes and learns how many make a
+token; the virtual clock knows blocks of 512 tokens. Mean TTFT and hit rate must agree. With
+`--processes` the real router has several processes, any of which may get a request, while the one
+on the virtual clock stays one. The difference then shows the cost of several processes.
 """
 
 import socket
@@ -34,16 +34,16 @@ from simulator.profiles import PROFILES
 
 PROFILE = "llama-3.1-8b-h100"
 WORKERS = 8
-#: As settings name them, and as `benchmarks.routing` does.
+#: Names in the settings, and the corresponding policies in `benchmarks.routing`.
 STRATEGIES = {"roundrobin": "round robin", "leastload": "leastload", "prefixaware": "prefixaware"}
-#: How far the two may lie apart.
+#: Largest relative difference at which the two runs agree.
 APART = 0.15
 _READY_S = 30.0
 _ROOT = Path(__file__).parents[1]
 
 
 class How(NamedTuple):
-    """How much of the trace, how fast, and through how many processes."""
+    """How much of the trace to run, how fast, and with how many processes."""
 
     limit: int
     rate: float
@@ -52,7 +52,7 @@ class How(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one way gives."""
+    """The result of one run."""
 
     ttft_s: float
     hit_rate: float
@@ -121,7 +121,7 @@ def _answers(port: int) -> bool:
 
 
 def _first_of(count: int) -> int:
-    """Return the first of so many ports in a row that nobody uses."""
+    """Return the first of `count` consecutive free ports."""
     for first in (port for _ in range(100) for port in free_ports(1)):
         with ExitStack() as stack, suppress(OSError, OverflowError):
             for port in range(first, first + count):
@@ -155,7 +155,7 @@ def _through_sockets(
 
 
 def _virtual(trace: Path, strategy: str, how: How) -> Seen:
-    whole = mooncake(trace, 0)  # the seed by which `warmroute replay` spreads time stamps
+    whole = mooncake(trace, 0)  # the seed with which `warmroute replay` spreads timestamps
     work = Work(whole.name, sorted(whole.talks, key=lambda talk: talk.at_s)[: how.limit])
     policy = policy_named(STRATEGIES[strategy])
     hold = None if policy.hold is None else policy.hold()

@@ -1,4 +1,4 @@
-"""What was measured, as tables to read: on a terminal, or in a document."""
+"""The results of the routing benchmark as tables, for a terminal or a document."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from benchmarks.routing_goals import Found, Goal, best_peer
 from benchmarks.routing_policies import OURS, POLICIES
 from benchmarks.routing_rates import Rate
 
-#: Columns of one table, so that a wide terminal shows it.
+#: Columns per table, so that it fits on a wide terminal.
 _WIDE = 8
 
 _NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
@@ -24,7 +24,7 @@ _NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
 )
 
 
-#: What is told of the best peer beside ours.
+#: The numbers in which our strategies are compared with the best peer.
 _BESIDE: tuple[tuple[str, Callable[[Cell], float]], ...] = (
     ("Mean TTFT beside the best peer, s", lambda cell: cell.ttft_s),
     ("p99 TTFT beside the best peer, s", lambda cell: cell.ttft_p99_s),
@@ -33,7 +33,7 @@ _BESIDE: tuple[tuple[str, Callable[[Cell], float]], ...] = (
 
 
 class Sheet(NamedTuple):
-    """A table as plain text; the first columns of each row are words, those in `right` numbers."""
+    """A table as plain text; the columns in `right` are numbers, the others words."""
 
     title: str
     headings: Sequence[str]
@@ -42,7 +42,7 @@ class Sheet(NamedTuple):
 
 
 def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Sheet]:
-    """Yield a digest, a sheet for every number, the sustainable rates, and the goals."""
+    """Yield comparisons with the best peer, a sheet per number, sustainable rates, and goals."""
     for title, number in _BESIDE:
         yield _beside_sheet(title, number, found, columns)
     for title, text in _NUMBERS:
@@ -54,7 +54,7 @@ def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Itera
 
 
 def terminal(sheet: Sheet) -> Table:
-    """Show a sheet in colours."""
+    """Return a sheet as a table with colours."""
     table = Table(title=sheet.title)
     for place, heading in enumerate(sheet.headings):
         table.add_column(heading, justify="right" if place in sheet.right else "left")
@@ -64,7 +64,7 @@ def terminal(sheet: Sheet) -> Table:
 
 
 def markdown(sheet: Sheet) -> str:
-    """Write a sheet as GitHub-flavoured Markdown, its title in front."""
+    """Return a sheet as GitHub-flavoured Markdown, preceded by its title."""
     rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
     lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
     return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
@@ -135,7 +135,7 @@ def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
 
 
 def _short(seconds: float) -> str:
-    """Three digits."""
+    """Format seconds with at least three significant digits."""
     if seconds < 10:
         return f"{seconds:.3f}"
     return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"

@@ -1,9 +1,9 @@
-"""Three forms of recorded traces, as work for the simulated fleet.
+"""Readers for three formats of recorded traces, which become work for the simulated fleet.
 
 - Mooncake (github kvcache-ai/Mooncake, `FAST25-release/traces`): an open loop, one id for each
-  512 tokens. Time stamps are quantised to about 3 s and are spread.
-- Agent sessions (github callanjfox/kv-cache-tester, `traces/*.json`, one a line): a closed loop,
-  ids of 64 tokens that mean something only within their session, listed or run-length coded.
+  512 tokens. Timestamps are quantised to about 3 s and are spread.
+- Agent sessions (github callanjfox/kv-cache-tester, `traces/*.json`, one session per line): a
+  closed loop with ids of 64 tokens, valid only within a session, listed or run-length encoded.
 - Qwen-Bailian (github alibaba-edu/qwen-bailian-usagetraces-anon): an open loop, ids of 16 tokens.
 """
 
@@ -19,11 +19,12 @@ from benchmarks.routing_work import Talk, Turn, Work, follows
 from simulator.strides import BLOCK_TOKENS
 from simulator.traces import TraceError, TraceRequest, opened, read_trace, spread
 
-#: Sessions are taken from the front of the file, and end where they would exceed these.
+#: How many sessions are read, from the start of the file; a session ends before it would exceed
+#: these tokens or turns.
 SESSIONS, SESSION_TOKENS, SESSION_TURNS = 250, 64_000, 60
-#: Think times are capped: somebody who left for lunch does not make a benchmark longer.
+#: Cap of think times, so that long breaks do not make the benchmark longer.
 LONGEST_THINK_S = 60.0
-#: A block in more prompts than this is shared by strangers: it does not name a session.
+#: A block in more than this share of prompts is common to many users and cannot name a session.
 _COMMON = 0.01
 
 T = TypeVar("T")
@@ -55,15 +56,15 @@ class _Chat(msgspec.Struct, gc=False):
 
 
 def mooncake(path: Path, seed: int) -> Work:
-    """Read a trace in Mooncake's form, its time stamps spread by the seed. Raises TraceError."""
+    """Read a Mooncake trace, with its timestamps spread by the seed. Raises TraceError."""
     requests = spread(read_trace(path), seed)
     return Work(path.name, _opens(requests))
 
 
 def bailian(path: Path, seed: int) -> Work:
-    """Read a trace in Qwen-Bailian's form, its time stamps spread by the seed. Raises TraceError.
+    """Read a Qwen-Bailian trace, with its timestamps spread by the seed. Raises TraceError.
 
-    Blocks of 16 tokens are joined into those of the simulation.
+    Blocks of 16 tokens are joined into the larger blocks of the simulation.
     """
     requests: list[tuple[TraceRequest, int]] = []
     sessions: dict[int, int] = {}
@@ -83,8 +84,8 @@ def bailian(path: Path, seed: int) -> Work:
 def agent_sessions(path: Path) -> Work:
     """Read agent sessions; all begin at 0, `shuffled_starts` spreads them. Raises TraceError.
 
-    Tools stand first in a prompt, and sessions with equally long tools are taken to share them: an
-    assumption, as ids are local. A sub-agent's calls come before its caller's next.
+    Tools come first in a prompt. Sessions whose tools have equal length are assumed to share them,
+    because ids are local to a session. A sub-agent's calls come before its caller's next call.
     """
     talks = (_talk(session, number) for number, session in enumerate(_lines(path, _Session)))
     return Work(path.name, list(islice((talk for talk in talks if talk.turns), SESSIONS)))
@@ -113,7 +114,7 @@ def _calls(calls: Sequence[_Call], tools: int) -> Iterator[tuple[_Call, int]]:
 
 
 def _ids(call: _Call, session: int, tool_blocks: int) -> list[tuple[int, int]]:
-    """Return ids that mean the same everywhere."""
+    """Return ids that are valid across sessions."""
     local = call.hash_ids or [
         first + step
         for first, count in zip(call.h[::2], call.h[1::2], strict=True)
@@ -127,7 +128,7 @@ def _ids(call: _Call, session: int, tool_blocks: int) -> list[tuple[int, int]]:
 
 
 def _joined(ids: Sequence[object], count: int) -> tuple[int, ...]:
-    """Return a chained key for every full `count` of ids."""
+    """Return a chained key for every full group of `count` ids."""
     keys, key = [], 0
     for start in range(0, len(ids) - count + 1, count):
         key = follows(key, tuple(ids[start : start + count]))
@@ -136,7 +137,11 @@ def _joined(ids: Sequence[object], count: int) -> tuple[int, ...]:
 
 
 def _opens(requests: Sequence[TraceRequest]) -> list[Talk]:
-    """Return talks of one turn. Ids name paths, so the first that few have names the session."""
+    """Return the requests as talks of one turn each.
+
+    An id stands for the whole prefix up to its block, so the first one that is not common to many
+    prompts identifies the session.
+    """
     uses = Counter(key for request in requests for key in request.hash_ids)
     common = _COMMON * len(requests)
     talks = []
@@ -152,7 +157,7 @@ def _turn(request: TraceRequest) -> Turn:
 
 
 def _lines(path: Path, form: type[T]) -> Iterator[T]:
-    """Decode a file line by line. Raises TraceError, which names the line and what is wrong."""
+    """Decode a file line by line. Raises TraceError, which says what is wrong in which line."""
     decode = msgspec.json.Decoder(form).decode
     number = 0
     try:

@@ -1,4 +1,4 @@
-"""What is asked of the simulated fleet: talks of turns, each prompt known by its block keys."""
+"""Workloads for the simulated fleet: talks made of turns, with prompts given by block keys."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
@@ -17,15 +17,15 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     answer_tokens: int
     think_s: float = 0.0
-    """Seconds between the answer before it and this one."""
+    """Seconds from the end of the previous answer to this request."""
 
 
 class Talk(msgspec.Struct, frozen=True):
-    """Turns that follow one another: a request of an open loop is a talk of one turn."""
+    """Turns that follow one another; a request of an open loop is a talk of one turn."""
 
     at_s: float
     session: int
-    """Equal for what one user or agent asks; strategies with stickiness may know it."""
+    """Equal for all talks of one user or agent; known to strategies that use sessions."""
     turns: Sequence[Turn]
 
 
@@ -37,30 +37,30 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many there are."""
+        """The number of requests."""
         return sum(len(talk.turns) for talk in self.talks)
 
 
 class Ideal(NamedTuple):
-    """What one infinite cache in front of idle workers would do."""
+    """The results of one infinite cache shared by workers that are always idle."""
 
     hit_rate: float
-    """Share of the prompt tokens it would hold."""
+    """Share of the prompt tokens found in the cache."""
     ttft_s: float
-    """Mean seconds to the first token without any queue: no policy can be below."""
+    """Mean seconds to the first token without any queue, a lower bound for every policy."""
 
 
 def faster(work: Work, rate: float) -> Work:
-    """Return the same talks beginning `rate` times as often; thinking takes as long as before."""
+    """Return the same talks starting `rate` times as often; think times stay the same."""
     talks = [msgspec.structs.replace(talk, at_s=talk.at_s / rate) for talk in work.talks]
     return Work(work.name, talks)
 
 
 def shuffled_starts(work: Work, per_s: float, seed: int) -> Work:
-    """Return the talks in a random order, `per_s` of them beginning a second, each at random.
+    """Return the talks in random order, `per_s` of them starting per second at random times.
 
-    Each begins within its own share of the time: seeds then differ by who comes when, not by how
-    many happen to come at once, which would drown what is compared.
+    Each starts within a time slot of its own. So seeds differ in who starts when, but not in how
+    many happen to start at once, which would hide the differences between policies.
     """
     chance = Random(f"starts {work.name} {seed}")
     talks = list(work.talks)
@@ -73,17 +73,17 @@ def shuffled_starts(work: Work, per_s: float, seed: int) -> Work:
 
 
 def follows(key: int, content: object) -> int:
-    """Return the key, of 64 bits, of a block with this content after the one with that key.
+    """Return the 64-bit key of a block with this content that follows the block with `key`.
 
-    Tuples of integers are hashed by Python alike in every process.
+    Python hashes tuples of integers the same way in every process.
     """
     return hash((key, content)) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, ...]:
-    """Return keys of the full blocks of a prompt made of `(content, tokens)` parts.
+    """Return the keys of the full blocks of a prompt that consists of `(content, tokens)` parts.
 
-    A part is text of its own; equal parts in equal order give equal keys.
+    Parts with equal content are equal text; equal parts in equal order give equal keys.
     """
     keys, key, filled = [], 0, 0
     content: tuple[int, ...] = ()
@@ -102,7 +102,7 @@ def chained(parts: Iterable[tuple[int, int]], block_tokens: int) -> tuple[int, .
 
 
 def ideal(work: Work, profile: Profile, block_tokens: int) -> Ideal:
-    """Return what one infinite cache would hit, and the first tokens without any queue."""
+    """Return the hit rate of one infinite cache, and the mean TTFT without any queue."""
     held_tokens = tokens = requests = 0
     seconds = 0.0
     talks = sorted(work.talks, key=lambda talk: talk.at_s)
@@ -118,7 +118,7 @@ def ideal(work: Work, profile: Profile, block_tokens: int) -> Ideal:
 
 
 def remembered(turns: Iterable[Turn], block_tokens: int) -> Iterator[tuple[Turn, int]]:
-    """Yield turns, and how many tokens of each one infinite cache holds when it comes."""
+    """Yield each turn with the tokens of it that one infinite cache already holds."""
     seen: set[int] = set()
     for turn in turns:
         blocks = 0

@@ -1,8 +1,8 @@
-"""What must not happen to a fleet: `python -m benchmarks.scenarios`.
+"""Situations that a fleet must survive well: `python -m benchmarks.scenarios`.
 
-Each scenario is one that peers' users have complained of, or that an operator meets sooner or
-later. The product's default strategy runs through it on a virtual clock, beside others where a
-number needs one to compare with. The exit code is 1 where something does not hold.
+Each scenario is one that users of other routers have complained about, or that operators meet
+sooner or later. The default strategy runs through it on a virtual clock, and so do others where a
+result needs a comparison. The exit code is 1 if any check does not hold.
 """
 
 from collections.abc import Mapping, Sequence

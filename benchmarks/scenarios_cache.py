@@ -1,4 +1,4 @@
-"""Caches are smaller than the work, than they are said to be, or than they say."""
+"""Scenarios about caches: too small for the work, of misreported size, or with false reports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,27 +12,27 @@ from benchmarks.scenarios_check import Check, drive, hit_rate, run, ttft
 from strategies.base import Bytes
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions
 
-#: Only the GPU's memory.
+#: A fleet with GPU memory only.
 _TIGHT = Fleet(SMALL)
-#: Bytes for a tree that new prompts soon fill.
+#: Memory limit of the prefix tree in bytes, which new prompts soon fill.
 _LITTLE = Bytes(100_000)
 
 
 def _overflowing(size: float) -> Work:
-    """Chats of some 14,000 tokens each: those of the last minutes are four times the caches."""
+    """Chats of some 14,000 tokens each, together four times as large as the caches of `_small`."""
     users = max(60, round(900 * size))
     return chats(1, 8.0 * min(1.0, 2 * size), users=users, rounds=6)
 
 
 def _small(size: float) -> Fleet:
-    """A fleet whose caches hold a quarter of `_overflowing`."""
+    """A fleet whose caches together hold a quarter of `_overflowing`."""
     work = _overflowing(size)
     tokens = sum(talk.turns[-1].prompt_tokens for talk in work.talks)
     return Fleet(replace(SMALL, kv_tokens=max(50_000, tokens // 4 // 8)))
 
 
 def tight(size: float) -> Sequence[Check]:
-    """The working set is four times what the caches hold together."""
+    """The working set is four times as large as all caches together."""
     work, fleet = _overflowing(size), _small(size)
     ours, exact = run(work, fleet=fleet), run(work, "kvaware", fleet)
     plain, sticky = run(work, "leastload", fleet), run(work, "session sticky", fleet)
@@ -44,7 +44,7 @@ def tight(size: float) -> Sequence[Check]:
 
 
 def wrong_capacity(size: float) -> Sequence[Check]:
-    """The router believes caches to be half, twice, four times as large, or knows nothing."""
+    """The router assumes half, twice or four times the real cache size, or does not know it."""
     work, fleet = _overflowing(size), _small(size)
     right = ttft(run(work, fleet=fleet))
     checks = []
@@ -60,7 +60,7 @@ def wrong_capacity(size: float) -> Sequence[Check]:
 
 
 def lies(size: float) -> Sequence[Check]:
-    """Workers report nothing, zero, everything or anything as cached."""
+    """Workers report no cached tokens, zero, the whole prompt, or random numbers."""
     work, chance = _overflowing(size), Random(1)
     tellers: dict[str, Callable[[Placed], int | None]] = {
         "nothing": lambda _: None,
@@ -72,7 +72,7 @@ def lies(size: float) -> Sequence[Check]:
     checks = []
     for said, teller in tellers.items():
         runs = drive()
-        for seat in runs.seats:  # how much it holds is told, and true
+        for seat in runs.seats:  # the cache size is known and correct
             seat.kv_tokens = seat.engine.cache.capacity * seat.engine.block_tokens
         runs.reports = teller
         done = runs.run(work)
@@ -84,7 +84,7 @@ def lies(size: float) -> Sequence[Check]:
 
 
 def churn(size: float) -> Sequence[Check]:
-    """Every prompt is new: no worse than not remembering, and memory stays in its bounds."""
+    """Every prompt is new: no worse than without a memory, which stays within its limit."""
     work = no_reuse(1, 26.0, number=max(300, round(6_000 * size)))
     runs = drive(fleet=_TIGHT)
     runs.strategy = PrefixAware(PrefixAwareOptions(memory=_LITTLE))
@@ -96,7 +96,7 @@ def churn(size: float) -> Sequence[Check]:
 
 
 def long_documents(size: float) -> Sequence[Check]:
-    """Questions on long documents: the document is computed once, unless waiting costs more."""
+    """Questions about long documents: each is computed once, unless waiting costs more."""
     work = documents(1, 3.0, number=max(16, round(100 * size)))
     ours, plain = run(work), run(work, "leastload")
     return [

@@ -1,4 +1,4 @@
-"""Many want the same, or all at once, or there are many workers."""
+"""Scenarios about crowds: hot prefixes, simultaneous requests, and large fleets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +12,12 @@ from benchmarks.scenarios_check import ROOMY, Check, hit_rate, imbalance, p99, r
 
 
 def hot_prefix(size: float) -> Sequence[Check]:
-    """Everybody has the same prefix: it must not hold everybody at one worker.
+    """All requests have the same prefix, which must not draw all of them to one worker.
 
-    Turns suit equal requests perfectly: they compute the prefix on all workers at once, and nobody
-    comes twice in a row. So beside them the seconds in which it is computed and those after them
-    are looked at apart: of all together, the p99 is one number or the other by one request.
+    Round robin suits equal requests perfectly: it computes the prefix on all workers at once, and
+    no worker gets two requests in a row. The seconds in which the prefix is computed and the time
+    after are compared separately, because a single request decides which of the two determines the
+    overall p99.
     """
     work = one_prefix(1, 40.0, number=max(400, round(3_000 * size)))
     ours, turns = run(work), run(work, "round robin")
@@ -30,23 +31,24 @@ def hot_prefix(size: float) -> Sequence[Check]:
     ]
 
 
-#: Seconds in which the prefix is computed for the first time, wherever it is; and a large one.
+#: Seconds from the start in which workers compute the prefix for the first time: normal, large.
 _EARLY_S, _LARGE_S = 5.0, 80.0
-#: In which all workers are to come to hold another one.
+#: Seconds after a change of the prefix, by which all workers should hold the new one.
 _AFTER_S = 60.0
 
 
 def _halves(done: Sequence[Placed], early_s: float = _EARLY_S) -> tuple[list[Placed], list[Placed]]:
-    """Who came early, and who came then."""
+    """Split requests into those that came in the first `early_s` seconds and the others."""
     early = [placed for placed in done if placed.asked.at_s <= early_s]
     return early, [placed for placed in done if placed.asked.at_s > early_s]
 
 
 def large_prefix(size: float) -> Sequence[Check]:
-    """The prefix that everybody has is large: more than half of a small KV cache, so that it does
-    not fit twice, and need not; or large enough that who holds it gets all, until answers crawl.
+    """All requests share a large prefix, in two variants.
 
-    All workers must come to hold it, while turns have it computed everywhere at once.
+    Either it takes more than half of a small KV cache, so that it does not fit twice; or it is so
+    large that its holders attract all requests until their answers become slow. In both, all
+    workers must come to hold it. Round robin computes it everywhere at once.
     """
     little, much = max(160, round(400 * size)), max(600, round(1_500 * size))
     small = Fleet(replace(SMALL, kv_tokens=100_000), 2)
@@ -66,10 +68,10 @@ def large_prefix(size: float) -> Sequence[Check]:
 
 
 def new_prefix(size: float) -> Sequence[Check]:
-    """Everybody's system prompt is replaced by another one, on a fleet that is busy with answers.
+    """The shared system prompt is replaced by a new one, on a fleet that is busy with answers.
 
-    Turns have it computed everywhere at once. Who waits for the few who hold it waits longer, and
-    where they keep it for themselves they answer for all.
+    Round robin computes it everywhere at once. Requests that wait for the few workers that hold it
+    wait longer; and if only these hold it, they must decode all answers.
     """
     half = max(300, round(600 * size))
     ours, turns = list[Placed](), list[Placed]()
@@ -90,7 +92,7 @@ def _whole(done: Sequence[Placed]) -> float:
 
 
 def cold_siblings(size: float) -> Sequence[Check]:
-    """Thirty-two ask the same cold prompt at once: it is computed by few, and nobody waits long."""
+    """Bursts of 32 requests for one cold prompt: few workers compute it, and none waits long."""
     work = bursts(1, 12.0, number=max(4, round(24 * size)))
     ours, exact = run(work), run(work, "vllm-router kv_aware")
     return [
@@ -106,7 +108,7 @@ def _computed(done: Sequence[Placed]) -> int:
 
 
 def all_at_once(_: float) -> Sequence[Check]:
-    """A thousand different requests in one instant are spread like the work they are."""
+    """A thousand different requests at the same time are spread by the work they need."""
     count = 1_000
     whole = no_reuse(1, 1.0, number=count)
     work = Work("at once", [Talk(0.0, talk.session, talk.turns) for talk in whole.talks])
@@ -119,7 +121,7 @@ def all_at_once(_: float) -> Sequence[Check]:
 
 
 def fleets(size: float) -> Sequence[Check]:
-    """Two workers, sixty-four, five hundred: always better than not knowing."""
+    """Fleets of 2, 64 and 500 workers: always better than without knowledge of caches."""
     checks = []
     for workers in (2, 64, 500):
         fleet = Fleet(SMALL, workers, cache_tokens=2_000_000)

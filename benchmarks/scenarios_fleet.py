@@ -1,4 +1,4 @@
-"""The fleet changes: workers join and leave, are slow, lose their caches."""
+"""Scenarios about changes of the fleet: workers join, leave, are slow, or lose their caches."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,19 +16,20 @@ def _chats(size: float) -> Work:
     return chats(1, 12.0, users=max(100, round(600 * size)), rounds=8)
 
 
-#: With so many chats beginning a second seven workers are busy half of the time, and not overloaded
-#: either while they compute anew what an eighth one held: a third more for half a minute.
+#: Chats started a second. At this rate seven workers are busy half of the time, and not overloaded
+#: while they recompute what an eighth one held, which is a third more work for half a minute.
 _BEARABLE = 3.0
-#: Seconds after a change that are looked at.
+#: Seconds after a change that are evaluated.
 _CHANGE_S = 60.0
-#: Of the chats that a change is made among.
+#: Seeds of the workloads in which the fleet changes.
 _SEEDS = (1, 2, 3)
 
 
 def scale_out(size: float) -> Sequence[Check]:
-    """A worker joins seven others, or leaves them: few prefixes move, nobody waits for it.
+    """A worker joins seven others or leaves them: few prefixes move, and requests wait no longer.
 
-    Waiting is compared with the same fleet without a change; the worst of three seeds counts.
+    The waits are compared with those of the same fleet without the change; the worst of three
+    seeds counts.
     """
     checks = []
     works = [chats(seed, _BEARABLE, users=max(150, round(600 * size))) for seed in _SEEDS]
@@ -48,10 +49,11 @@ def scale_out(size: float) -> Sequence[Check]:
 
 
 def _change(work: Work, *, joins: bool) -> tuple[float, float, float, float, float]:
-    """Moved prefixes beyond those without a change, all, p99 and hits over those without, share.
+    """Run one change; return five numbers that describe the time after it.
 
-    (Without a change chats move too, from busy workers to others: 5 to 9 of a hundred. The share is
-    that of what comes then which the eighth gets.)
+    They are: the share of sessions that move, beyond that without a change (where 5 to 9 % move
+    too, away from busy workers); the share that move in all; p99 TTFT and hit rate, each divided
+    by that without a change; and the share of requests that the eighth worker gets.
     """
     changing, steady = drive(), drive()
     at_s = 0.7 * max(talk.at_s for talk in work.talks)
@@ -78,7 +80,7 @@ def _change(work: Work, *, joins: bool) -> tuple[float, float, float, float, flo
 
 
 def _moved(done: Sequence[Placed], at_s: float) -> float:
-    """Share of the sessions that are on another worker at first after `at_s` than last before."""
+    """Share of sessions whose first request after `at_s` went to another worker than the last."""
     before: dict[int, str] = {}
     after: dict[int, str] = {}
     for placed in sorted(done, key=lambda placed: placed.at_s):
@@ -96,7 +98,7 @@ def _count(done: Sequence[Placed], worker: str) -> int:
 
 
 def slow_worker(size: float) -> Sequence[Check]:
-    """One worker is four times slower than the others, and nobody says so."""
+    """One worker is four times slower than the others, and nothing tells the router so."""
     work = _chats(size)
     few = no_reuse(1, 6.0, number=max(300, round(1_000 * size)))
     totals = {}
@@ -117,7 +119,7 @@ def slow_worker(size: float) -> Sequence[Check]:
 
 
 def slow_in_bursts(size: float) -> Sequence[Check]:
-    """The same slow worker, and every ten seconds 32 requests of one cold prompt at once."""
+    """The same slow worker, with a burst of 32 requests for one cold prompt every ten seconds."""
     work = bursts(1, 12.0, number=max(4, round(24 * size)))
     ours, turns = (_one_slow(policy).run(work) for policy in ("prefixaware", "round robin"))
     return [
@@ -140,7 +142,7 @@ def _one_slow(policy: str) -> Drive:
 
 
 def restart(size: float) -> Sequence[Check]:
-    """A worker restarts empty; once the router notices, once it does not."""
+    """A worker restarts with an empty cache; in one case the router notices, in one not."""
     checks = []
     for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
         told = [_restarted(size, seed, noticed=noticed) for seed in _SEEDS]
@@ -162,14 +164,14 @@ def restart(size: float) -> Sequence[Check]:
 
 
 class _Restarted(NamedTuple):
-    """What became of one run with a restart."""
+    """The results of one run with a restart."""
 
     missing: int
     """Requests without an answer."""
     wrong: float
-    """Part of the tokens in the minute after that were wrongly believed to be held."""
+    """Share of prompt tokens in the minute after it that were wrongly assumed to be cached."""
     hits: float
-    """Hit rate after that minute, over that without a restart."""
+    """Hit rate after that minute, divided by the hit rate without a restart."""
 
 
 def _restarted(size: float, seed: int, *, noticed: bool) -> _Restarted:
@@ -186,12 +188,12 @@ def _restarted(size: float, seed: int, *, noticed: bool) -> _Restarted:
 
 
 def _left(placed: Placed) -> int:
-    """Turns that an answer which broke off takes with it, its own too."""
+    """Turns of the conversation that are lost with an answer that broke off, including its own."""
     return len(placed.asked.talk.turns) - placed.asked.place
 
 
 def _wrong(done: Sequence[Placed]) -> float:
-    """Tokens that were believed held and were not, over those of all prompts."""
+    """Tokens wrongly assumed to be cached, as a share of all prompt tokens."""
     wrong = sum(
         max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0)) for placed in done
     )

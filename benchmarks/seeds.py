@@ -1,10 +1,11 @@
-"""The published results of HyperPod's routing, on a simulated fleet: `python -m benchmarks.seeds`.
+"""HyperPod's published routing results on a simulated fleet: `python -m benchmarks.seeds`.
 
-Seven simulated replicas with the constants of Llama-3.1-70B on eight H100, the published workloads
-as far as they are described, each strategy with stock settings, without and with L1 and L2. The
-baseline is random choice with every worker's own prefix cache on; the population of contexts is
-calibrated so that it hits 25 to 30 %, as published, and nothing else is fitted. The clock is
-virtual and everything is drawn by a seed: the same command gives the same numbers anywhere.
+Simulates seven replicas with the constants of Llama-3.1-70B on eight H100, and the published
+workloads as far as they are described. Each strategy runs with default settings, without and with
+L1 and L2. The baseline is random choice, with prefix caching on every worker. The population of
+contexts is calibrated so that the baseline's hit rate is 25 to 30 %, as published; nothing else is
+fitted. The clock is virtual and all randomness is seeded, so the same command gives the same
+numbers on any machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +25,12 @@ _err = Console(stderr=True, highlight=False)
 
 
 class Found(NamedTuple):
-    """What came of one workload."""
+    """The results of one workload."""
 
     seed: Seed
     population: int
     bound: float
-    """What one infinite cache would hit on what the best router was asked."""
+    """Hit rate of one infinite cache on the requests that the best router got."""
     cells: Sequence[Cell]
 
 
@@ -67,7 +68,7 @@ def main(
 def _found(
     seeds: Sequence[Seed], clients: int, span: float | None, number: int, jobs: int
 ) -> Iterator[Found]:
-    """Calibrate, and compute all cells of one workload after the other."""
+    """Calibrate each workload in turn, and compute all its cells."""
     for seed in seeds:
         population = calibrated(seed, clients, number)
         tasks = [

@@ -1,4 +1,4 @@
-"""One cell of the table of seeds: a router on a workload over tiers, and what came of it."""
+"""One cell of the seeds benchmark: the results of a router on a workload with given tiers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from benchmarks.routing_work import remembered
 from benchmarks.seeds_fleet import BARE, BASELINE, REPLICAS, Router, Setup
 from benchmarks.seeds_work import Seed
 
-#: What the baseline is to find cached, as AWS's better specified report has it.
+#: Range of the baseline's hit rate in the better specified of AWS's two reports.
 LEAST, MOST = 0.25, 0.30
-#: Seconds of simulated time by which a population is judged.
+#: Simulated seconds of a calibration run.
 TRIAL_S = 600.0
 HALVINGS = 12
 
 
 class Cell(Struct, frozen=True):
-    """Times in seconds of the simulated fleet; shares of one."""
+    """The results of one run. Times are in simulated seconds; shares are from 0 to 1."""
 
     seed: str
     router: str
@@ -31,29 +31,29 @@ class Cell(Struct, frozen=True):
     p50_s: float
     p90_s: float
     throughput: float
-    """Answered tokens a second, of the whole fleet."""
+    """Answer tokens per second of the whole fleet, for requests that have ended."""
     gpu: float
-    """Prompt tokens found on the GPU, over all of them."""
+    """Prompt tokens found on the GPU, as a share of all; `l1` and `l2` likewise."""
     l1: float
     l2: float
     least_share: float
-    """Of the requests, that replica with the fewest."""
+    """Share of the requests on the replica with the fewest; `most_share`: with the most."""
     most_share: float
     cpu_s: float = 0.0
 
     @property
     def hit(self) -> float:
-        """Prompt tokens found on any tier."""
+        """Prompt tokens found on any tier, as a share of all."""
         return self.gpu + self.l1 + self.l2
 
     @property
     def cost(self) -> float:
-        """Hours of one replica for a million tokens answered."""
+        """Replica hours per million answer tokens."""
         return REPLICAS * 1e6 / self.throughput / 3600.0
 
 
 class Task(NamedTuple):
-    """A cell to be computed."""
+    """A cell to compute."""
 
     seed: Seed
     router: Router
@@ -61,12 +61,12 @@ class Task(NamedTuple):
     population: int
     clients: int
     number: int
-    """Of the draw: the same task gives the same cell on any machine, but for `cpu_s`."""
+    """Random seed; the same task gives the same cell on any machine, except for `cpu_s`."""
     span_s: float
 
 
 def cell(task: Task) -> Cell:
-    """Run it for its span; what has not ended by then does not count."""
+    """Run a task for its span; requests that have not ended by then do not count."""
     seed, router, span = task.seed, task.router, task.span_s
     began = process_time()
     hold = None if router.hold is None else router.hold()
@@ -98,7 +98,7 @@ def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
 
 
 def bound(seed: Seed, population: int, clients: int, number: int, turns: int) -> float:
-    """Return what one infinite cache would hit, had each client asked so many times."""
+    """Return the hit rate of one infinite cache on `turns` requests of each client."""
     talks = seed.work(number, clients, population).talks
     asked = (talk.turns[place] for place in range(turns) for talk in talks)
     held = tokens = 0
@@ -109,10 +109,10 @@ def bound(seed: Seed, population: int, clients: int, number: int, turns: int) ->
 
 
 def calibrated(seed: Seed, clients: int, number: int) -> int:
-    """Return the population of contexts with which the baseline hits as published.
+    """Return the population of contexts that gives the baseline its published hit rate.
 
-    Or `seed.most` where even without any repetition it hits no less than that. Nothing else is
-    calibrated, and nothing after it is looked at.
+    That is `seed.most` if the baseline's hit rate is at least `LEAST` even without repetition.
+    Nothing else is calibrated. Raises ValueError if no population gives that rate.
     """
     low, high = 1, seed.most
 

@@ -1,15 +1,15 @@
-"""The fleet of the table of seeds, and who routes on it: constants are published ones, or say not.
+"""The fleet and routers of the seeds benchmark, with constants from published figures.
 
 Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator.profiles`). Behind their GPUs:
 
 ====================  ===================================================================
 L1, 1.25 M tokens     a fifth of the 2 TiB of a p5.48xlarge, HyperPod's default share
 L1, 610,000 tokens/s  200 GB/s: 40 % of eight PCIe 5.0 x16 links of 64 GB/s
-L2, 8.7 M tokens      the same share of all seven, as tiered storage pools it
+L2, 8.7 M tokens      the same share of all seven replicas, as tiered storage pools it
 L2, 47,600 tokens/s   15.6 GB/s: eight ranks of 1.95 GB/s each, as AWS measured reading from
                       tiered storage (56 ms for 1,900 tokens of Qwen2-7B, 57,344 bytes each)
-Redis, 9,500          3.1 GB/s: the 25 Gb/s of one cache node; what readers take from one
-tokens/s              another is left out, to Redis's advantage
+Redis, 9,500          3.1 GB/s: the 25 Gb/s of one cache node; contention between readers is
+tokens/s              left out, to Redis's advantage
 ====================  ===================================================================
 """
 
@@ -40,13 +40,13 @@ REDIS = Rates(_HOST / PROFILE.kv_bytes, _REDIS / PROFILE.kv_bytes)
 
 
 class Setup(NamedTuple):
-    """Which tiers there are."""
+    """A combination of tiers."""
 
     name: str
     rates: Rates | None
 
     def fleet(self, block_tokens: int) -> Fleet:
-        """With blocks of so many tokens."""
+        """The fleet with these tiers and blocks of `block_tokens` tokens."""
         if self.rates is None:
             return Fleet(PROFILE, REPLICAS, block_tokens=block_tokens)
         return Fleet(
@@ -59,17 +59,17 @@ SETUPS = [BARE, Setup("L1+L2", TIERED), Setup("L1+L2, Redis", REDIS)]
 
 
 class Router(NamedTuple):
-    """A strategy, made for these seats with this seed; all of them with stock settings."""
+    """A strategy with default settings; `make` creates it for seats and a seed."""
 
     name: str
     make: Callable[[Sequence[Seat], int], Any]
     hold: Callable[[], Hold] | None = None
     redis: bool = False
-    """Whether it is shown over Redis too."""
+    """Whether it is also run with Redis as the store."""
 
 
 class Bound:
-    """`session`, with the table of sessions that the router keeps beside it."""
+    """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:
         self._under: Strategy = make("session", {})
@@ -78,35 +78,35 @@ class Bound:
         self.forget, self.gauges = self._under.forget, self._under.gauges
 
     def about(self, talk: Talk) -> None:
-        """Whose request comes next."""
+        """Note the session of the next request."""
         self._session = talk.session
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Say where the session is; then it is where the first choice is."""
+        """Rank with the worker that the session is bound to, then bind it to the first choice."""
         bound = msgspec.structs.replace(prompt, bound=self._homes.get(self._session, ""))
         decision = self._under.rank(bound, workers, now)
         self._homes[self._session] = decision.candidates[0].worker.name
         return decision
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """As told."""
+        """Delegate to the strategy."""
         self._under.placed(prompt, worker, now)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """As told."""
+        """Delegate to the strategy."""
         self._under.settled(prompt, candidate, outcome, now)
 
 
 def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     strategy = make("kvaware", {})
-    assert isinstance(strategy, KvAware)  # noqa: S101 - by name
+    assert isinstance(strategy, KvAware)  # noqa: S101 - narrows the type
     strategy.memory = Exact(seats)
     return strategy
 
 
 def _stock(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
-    """One that knows workers as the product does."""
+    """One of Warmroute's strategies, which sees workers only as the router does."""
     del seats, seed
     return make(name, {})
 

@@ -1,4 +1,4 @@
-"""What the simulated workers hold, on every tier, for `kvaware`: as KV events tell it, at once."""
+"""The blocks that simulated workers hold on every tier, for `kvaware`, without event delay."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,35 +9,35 @@ from strategies.loads import Held
 
 
 class Exact:
-    """`strategies.kvaware.Memory`, over the caches themselves."""
+    """A `strategies.kvaware.Memory` that reads the simulated caches directly."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = {seat.name: seat for seat in seats}
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """As the protocol has it."""
+        """Look the prompt up in the caches."""
         found = {name: _held(self._seats[name], prompt) for name in workers}
         return {name: held for name, held in found.items() if held.total}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """Nobody is doubted here."""
+        """No doubt: the caches are exact."""
         del worker, prompt
         return ""
 
     def heard(self, worker: str) -> int:  # noqa: ARG002
-        """No events: the caches themselves are looked at."""
+        """Always 0: there are no events, the caches are read directly."""
         return 0
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """Nothing to be learned."""
+        """Do nothing: there is nothing to learn."""
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """The caches themselves are looked at."""
+        """Do nothing: there are no beliefs to correct."""
 
     def forget(self, worker: str) -> None:
-        """Its caches tell."""
+        """Do nothing: the caches themselves are read."""
 
 
 def _held(seat: Seat, prompt: Prompt) -> Held:

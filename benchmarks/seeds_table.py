@@ -1,4 +1,4 @@
-"""What the table of seeds says: Markdown, one line a cell, and what was to be reached."""
+"""The results of the seeds benchmark as Markdown: a row per cell, and the published goals."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ _COLUMNS = (
 
 
 def lines(seed: Seed, population: int, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
-    """The table of one workload; changes are against the first cell."""
+    """Yield the table of one workload; changes are relative to the first cell."""
     base = cells[0]
     yield (
         f"**{seed.name}**, simulated: {seed.said}; {_drawn(population)}; "
@@ -57,10 +57,10 @@ def _numbers(one: Cell, base: Cell, bound: float) -> Sequence[str]:
 
 
 def verdicts(seed: Seed, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
-    """Every published number of a workload, and whether the strategies that look at caches meet it.
+    """Yield whether each cell of a cache-aware strategy meets the published numbers.
 
-    Those published for L1 and L2 are held against the cells with both, the others too: AWS's second
-    report had GPUs alone.
+    Cells with and without L1 and L2 are compared with the same numbers, although AWS's first
+    report used both tiers and the second GPU caches only. Cells with Redis are left out.
     """
     base = cells[0]
     for one in cells:
@@ -72,7 +72,7 @@ def verdicts(seed: Seed, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _goals(seed: Seed, bound: float, one: Cell, base: Cell) -> Iterator[tuple[str, bool]]:
-    """What is a share of its own is compared as it is published, in whole percents and tenths."""
+    """Yield each published number with whether it is met, rounded as published where absolute."""
     yield "TTFT P50", one.p50_s / base.p50_s - 1.0 <= seed.p50
     yield "TTFT P90", one.p90_s / base.p90_s - 1.0 <= seed.p90
     if seed.throughput is not None:

@@ -1,8 +1,8 @@
-"""What is asked in the table of seeds: so many clients, each with one request after another.
+"""The workloads of the seeds benchmark: many clients, each sending one request after another.
 
-A closed loop, as load generators with a fixed concurrency are: whoever has an answer asks the next
-at once, so a fleet that answers sooner also answers more. What a client asks hangs on the seed, the
-client and the number of the request alone; so every strategy is asked the same.
+A closed loop, like load generators with a fixed concurrency: a client sends its next request as
+soon as it has an answer, so a faster fleet also answers more requests. A client's requests depend
+only on the seed, the client and the request's number, so every strategy gets the same ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,24 +17,24 @@ from typing import NamedTuple, cast, overload
 from benchmarks.lengths import around, skewed
 from benchmarks.routing_work import Talk, Turn, Work, chained, follows
 
-#: Tokens of an answer, on average, where nothing is published: what vLLM's own benchmarks ask for.
+#: Mean tokens of an answer where none is published: as in vLLM's own benchmarks.
 ANSWER = 256
 #: Mean tokens of a user's message and of an answer in ShareGPT (Kwon et al., SOSP 2023, arXiv
 #: 2309.06180, figure 11: 161.31 and 337.99).
 SAID, TOLD = 161, 338
-#: Mean turns of its conversations, and the share of those that have but one (Gao et al., USENIX ATC
+#: Mean turns of ShareGPT's conversations, and the share that has only one (Gao et al., USENIX ATC
 #: 2024, arXiv 2403.19708, sections 4 and 2.3: 5.75; 73 % have several).
 TURNS, SINGLE = 5.75, 0.27
-#: Prompts of chats end here, as data sets are cut.
+#: Conversations end before a prompt exceeds these tokens, as data sets are truncated.
 LONGEST = 8_192
 #: Tokens of the shortest message.
 LEAST = 4
-#: Seconds over which clients begin.
+#: Seconds over which the clients start.
 BEGIN_S = 5.0
 
 
 class Endless(Sequence[Turn]):
-    """Turns made when they are come to, one after another; only the last is kept."""
+    """Turns generated on demand, in order; only the latest is kept."""
 
     def __init__(self, turns: Iterator[Turn]) -> None:
         self._turns = turns
@@ -50,7 +50,7 @@ class Endless(Sequence[Turn]):
     def __getitem__(self, place: slice) -> Sequence[Turn]: ...
 
     def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
-        """Return the turn at hand, or the next one."""
+        """Return the current turn or the next one; raises IndexError for any other."""
         if isinstance(place, slice) or place - self._place not in {0, 1}:
             raise IndexError(f"turn {place} after turn {self._place}")
         if place > self._place:
@@ -59,7 +59,7 @@ class Endless(Sequence[Turn]):
 
 
 class Client:
-    """A talk whose session changes with the conversation that it is in."""
+    """A talk whose session changes with each conversation it goes through."""
 
     def __init__(
         self, at_s: float, number: int, turns: Callable[["Client"], Iterator[Turn]]
@@ -70,27 +70,27 @@ class Client:
 
 
 class Seed(NamedTuple):
-    """A published workload, and what was published of it: changes as shares of the baseline."""
+    """A published workload with its published results, as relative changes to the baseline."""
 
     name: str
     said: str
-    """What it is, in words."""
+    """Description in words."""
     block_tokens: int
     span_s: float
     turns: Callable[[Client, Random, int, int], Iterator[Turn]]
-    """Of a client, by chance, population and tokens of a block."""
+    """A client's turns; takes the client, a random generator, population and block size."""
     p50: float
     p90: float
     most: int = 20_000
-    """Population beyond which it is as if everything were new."""
+    """Population so large that it is as if every context were new."""
     throughput: float | None = None
     cost: float | None = None
     hit: float | None = None
     share: tuple[float, float] | None = None
-    """Of the requests, the replicas with the fewest and the most."""
+    """Shares of the requests on the replicas with the fewest and the most."""
 
     def work(self, seed: int, clients: int, population: int) -> Work:
-        """So many clients drawing from a population of contexts or conversations."""
+        """Return the workload of `clients` clients that draw contexts from a population."""
         chance = Random(f"{self.name} {seed}")
 
         def turns(client: Client) -> Iterator[Turn]:
@@ -103,7 +103,7 @@ class Seed(NamedTuple):
 
 @dataclass(frozen=True)
 class Contexts:
-    """Requests of a context, any of the population, and a question of their own."""
+    """Requests with a context drawn from the population and a new question each."""
 
     tokens: int
     question: int
@@ -111,7 +111,7 @@ class Contexts:
     def __call__(
         self, client: Client, chance: Random, population: int, size: int, /
     ) -> Iterator[Turn]:
-        """Make a client's, one after another."""
+        """Yield a client's requests, one after another."""
         for number in count():
             context = chance.randrange(population)
             own, answer = around(self.question, chance), around(ANSWER, chance)
@@ -126,12 +126,12 @@ class Contexts:
 
 @lru_cache(maxsize=8192)
 def _context(number: int, tokens: int, size: int) -> tuple[int, ...]:
-    """Keys of a context whose end is that of a block."""
+    """Keys of a context whose length is a multiple of the block size."""
     return chained([(number, tokens)], size)
 
 
 def chats(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:
-    """Conversations of the population, whole, one after another."""
+    """Yield the turns of complete conversations drawn from the population."""
     sessions = count(client.session, 1 << 20)
     while True:
         number = chance.randrange(population)
@@ -140,7 +140,7 @@ def chats(client: Client, chance: Random, population: int, size: int) -> Iterato
 
 
 def _conversation(number: int, size: int) -> Iterator[Turn]:
-    """One conversation: what is said and told is always the same."""
+    """Yield the turns of one conversation, which are always the same for its number."""
     chance, parts = Random(f"conversation {number}"), count(number << 20)
     history: list[tuple[int, int]] = []
     for _ in range(_turns(chance)):
@@ -154,15 +154,15 @@ def _conversation(number: int, size: int) -> Iterator[Turn]:
 
 
 def _turns(chance: Random) -> int:
-    """Draw one turn as often as published, and else two and a geometric number more."""
+    """Draw 1 with the published probability, otherwise 2 plus a geometric number."""
     if chance.random() < SINGLE:
         return 1
     more = (TURNS - SINGLE) / (1.0 - SINGLE) - 2.0
     return 2 + int(log(1.0 - chance.random()) / log(more / (1.0 + more)))
 
 
-#: The tables of AWS's two reports: "Managed tiered KV cache and intelligent routing for SageMaker
-#: HyperPod" (the first two) and "Prefix-aware routing" (the others).
+#: From the tables of AWS's two reports: "Managed tiered KV cache and intelligent routing for
+#: SageMaker HyperPod" (the first two) and "Prefix-aware routing" (the others).
 SEEDS = [
     Seed(
         name="8k contexts",

@@ -1,8 +1,8 @@
-"""What many sessions cost: `python -m benchmarks.sessions`.
+"""The cost of many sessions: `python -m benchmarks.sessions`.
 
-Fills a table, and prints the memory it takes, how long it takes to find one session among them, and
-how long it takes to sweep out those that have expired: that must follow how many have expired, and
-not how many there are. Then what a session costs a request on its way (`sessions_path.py`).
+Fills a session table and prints its memory, the time to look up one session, and the time to sweep
+expired sessions, which must grow with the number of expired sessions, not of all sessions. Then
+measures what a session adds to the cost of a request (`sessions_path.py`).
 """
 
 import tracemalloc
@@ -20,22 +20,22 @@ from router.sessions.ids import new_id
 from router.sessions.table import Binding, Lease, Table
 
 TTL_S = 1200.0
-#: Sessions that are looked up, and rounds of each sweep.
+#: Number of lookups, and rounds of each sweep.
 LOOKED_UP, ROUNDS = 50_000, 5
 
 
 class Sweep(NamedTuple):
-    """One kind of sweep, the median of some."""
+    """One kind of sweep, the median over rounds."""
 
     open: int
     used: int
-    """Of them, those that sliding has moved."""
+    """Sessions among them whose end was moved by use (sliding expiry)."""
     expired: int
     milliseconds: float
 
 
 def filled(sessions: int, expiring: int = 0, *, sliding: bool = False) -> tuple[Table, list[str]]:
-    """Make a table at time 0 whose first `expiring` sessions end a second before the others."""
+    """Make a table whose first `expiring` sessions begin, and end, a second before the others."""
     table = Table(Lease(ttl=TTL_S, most=sessions, sliding=sliding))
     names = [new_id() for _ in range(sessions)]
     for place, name in enumerate(names):
@@ -44,7 +44,7 @@ def filled(sessions: int, expiring: int = 0, *, sliding: bool = False) -> tuple[
 
 
 def bytes_of(sessions: int) -> tuple[float, float]:
-    """Bytes a session: of the table, and with its id and what a client may make of that."""
+    """Bytes per session: of the table alone, and including the ids."""
     names = [new_id() for _ in range(sessions)]
     collect()
     tracemalloc.start()
@@ -53,12 +53,12 @@ def bytes_of(sessions: int) -> tuple[float, float]:
         table.bind(name, Binding("worker-1"), None, 0.0)
     alone = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    of_ids = sum(49 + len(name) for name in names)  # CPython's ASCII text
+    of_ids = sum(49 + len(name) for name in names)  # size of an ASCII str in CPython
     return alone / len(table), (alone + of_ids) / len(table)
 
 
 def lookups(sessions: int) -> list[float]:
-    """Microseconds of single uses, all over the table; the shortest first."""
+    """Microseconds of single uses spread over the table, sorted."""
     table, names = filled(sessions)
     took = []
     for number in range(LOOKED_UP):
@@ -70,7 +70,7 @@ def lookups(sessions: int) -> list[float]:
 
 
 def evictions(sessions: int) -> float:
-    """Microseconds of a new session in a full table: another one goes."""
+    """Mean microseconds to add a session to a full table, which evicts another."""
     table, _ = filled(sessions)
     names = [new_id() for _ in range(LOOKED_UP // 5)]
     began = perf_counter_ns()
@@ -80,8 +80,10 @@ def evictions(sessions: int) -> float:
 
 
 def sweep(sessions: int, expiring: int, *, used: bool = False) -> Sweep:
-    """Sweep while so many are open, of which some have expired; `used`: and none, for sliding has
-    moved the ends of all of them."""
+    """Sweep a table of `sessions` sessions, of which `expiring` have expired.
+
+    With `used`, all of them were used before, so that sliding expiry has moved their ends.
+    """
     took = []
     for _ in range(ROUNDS):
         table, names = filled(sessions, expiring, sliding=used)

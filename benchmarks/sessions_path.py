@@ -1,7 +1,7 @@
-"""What a session costs a request: CPU time of the router with one and without, in turns.
+"""The cost that a session adds to a request: CPU time of the router with and without, in turns.
 
-The same requests to the same router, in front of a worker that costs next to nothing; those of one
-kind name a session, and every client goes through one after the other.
+The same requests go to the same router, in front of two stub workers that use next to no CPU. One
+kind of requests names a session; every client uses one session after the other.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from benchmarks.guarded import Router, router
 from benchmarks.processes import cpu_seconds
 from benchmarks.stub import MODEL, StubSettings, serve
 
-#: Kept connections, and requests that each sends in one session before it takes the next.
+#: Kept connections, and requests that each sends in a session before it starts the next.
 AT_ONCE, TURNS = 16, 10
 _WORDS = "Why is the sky blue, and the sea, and what of the land? " * 5
 _BODY = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": _WORDS}]}).encode()
 
 
 class PathCost(NamedTuple):
-    """CPU microseconds of the router a request, medians over rounds."""
+    """CPU microseconds of the router per request, medians over rounds."""
 
     without: float
     within: float
 
     @property
     def ratio(self) -> float:
-        """What a request costs in a session, as a multiple of what it costs without."""
+        """The cost of a request in a session, as a multiple of the cost without."""
         return self.within / self.without
 
 
 @contextmanager
 def stage(redis: str | None = None) -> Iterator[Router]:
-    """Run a router that keeps sessions, over `leastload`, in front of two workers."""
+    """Run a router with strategy `session` over `leastload`, in front of two workers."""
     with (
         TemporaryDirectory() as folder,
         child(serve, StubSettings()) as (one, _),
@@ -53,14 +53,14 @@ def stage(redis: str | None = None) -> Iterator[Router]:
 
 
 def path_cost(running: Router, requests: int, rounds: int) -> PathCost:
-    """Send so many of each kind in every round, one kind after the other, each first in turn."""
+    """Send `requests` of each kind in every round; the kinds take turns at being first."""
     took: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds + 1):
         for named in (False, True) if number % 2 else (True, False):
             before = sum(map(cpu_seconds, running.pids))
             asyncio.run(_load(running.port, requests, named=named))
             spent = sum(map(cpu_seconds, running.pids)) - before
-            if number:  # in the first one sessions begin, and connections
+            if number:  # the first round, in which sessions and connections begin, is not counted
                 took[named].append(spent * 1e6 / requests)
     return PathCost(median(took[False]), median(took[True]))
 
@@ -72,7 +72,7 @@ async def _load(port: int, requests: int, *, named: bool) -> None:
 
 
 async def _ask(port: int, client: int, numbers: Iterator[int], *, named: bool) -> None:
-    """Send one after the other on a connection of its own. Raises RuntimeError at an error."""
+    """Send requests one by one on a connection. Raises RuntimeError for an unexpected answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for turn, _ in enumerate(numbers):
         field = b"x-session-id: s-%d-%d\r\n" % (client, turn // TURNS) if named else b""

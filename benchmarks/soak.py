@@ -1,20 +1,19 @@
-"""Everything at once, for long: `python -m benchmarks.soak --minutes 10`.
+"""Long mixed load with faults: `python -m benchmarks.soak --minutes 10`.
 
-Starts the router over five workers in processes of their own, of which one comes and goes with
-the settings, and sends it what a public door gets: prompts of 0.4 to 261 kB, growing
-conversations, streams; clients that leave at any point, read slowly or nothing at all, send
-nonsense or nothing, too much, or ask for what is not there. Meanwhile workers are killed, freeze,
-refuse, stall, break off, and answer 500, 503 and nonsense; one at least is always well.
+Starts the router in front of five worker processes, one of which is added to and removed from the
+settings by reloads, and sends it what a public endpoint gets: prompts of 0.4 to 261 kB, growing
+conversations, streams; clients that disconnect at any point, read slowly or not at all, send
+invalid data, nothing or too much, or ask for unknown models. Meanwhile workers are killed, freeze,
+refuse connections, stall, break off, and answer 500, 503 and garbage. At least one is always well.
 
-The load is brought to `--share` of a core for the router during the first quarter of the time,
-and held there. That quarter is left out of the slopes; it has some more load and faults than the
-rest, because a process keeps the memory of its worst moment.
+During the first quarter of the time, the load is adjusted until the router uses `--share` of a
+core, and then held. That quarter is left out of the memory slopes. It has somewhat more load and
+faults than the rest, because a process keeps the memory of its worst moment.
 
 Fails (exit code 1) if memory grows by 1 MB a minute or more; if half a minute after the load there
-are more descriptors or tasks than before, or something is booked; if a request was lost that could
-have been saved, or asked of two workers (`soak_judge.py` says what that means exactly); if an
-answer was wrong, or never came; if the router's log tells of a fault of its own; if it does not
-end in order.
+are more descriptors or tasks than before, or something is still booked; if a request was lost that
+could have been saved, or was sent to two workers (`soak_judge.py` defines both); if an answer was
+wrong or never came; if the router's log reports an internal error; if it does not exit cleanly.
 """
 
 import json
@@ -37,16 +36,16 @@ from benchmarks.soak_judge import asked_twice, lost
 from benchmarks.soak_report import Report, complaints
 from benchmarks.soak_run import TICK_S, Broken, Soak, settings
 
-#: Workers that stand in the settings all the time.
+#: Workers that are in the settings all the time.
 WORKERS = 4
-#: Seconds that the router is left alone before the load, and for the workers to begin.
+#: Idle seconds of the router before the load; time limit for the workers to start.
 _SETTLE_S, _BEGIN_S = 4.0, 30.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequence[str]) -> Report:
-    """Do it. Raises Broken, NotReady, Stopped."""
+    """Run the whole soak and return its report. Raises Broken, NotReady, Stopped."""
     with ExitStack() as stack:
         stack.enter_context(stoppable())
         workers = stack.enter_context(Workers(folder, WORKERS, seed))

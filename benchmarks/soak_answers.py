@@ -1,7 +1,7 @@
-"""What the soak's workers answer: a client can tell that all of it is there, and is its own.
+"""Answers of the soak's workers, which clients can verify byte for byte.
 
-The client says in a header field how long an answer it wants. Every answer names the request it
-belongs to and the bytes that the worker read, so the client knows it to the last byte.
+The client requests the length of the answer in a header field. Every answer contains the id of its
+request and a hash of the body that the worker read, so the client can compute the exact answer.
 """
 
 from functools import lru_cache
@@ -11,9 +11,9 @@ from xxhash import xxh3_64_hexdigest
 
 from benchmarks.stub import MODEL
 
-#: The header field with the client's wish.
+#: The header field that carries a `Wish`.
 FIELD = b"x-soak"
-#: Stands before the number of a request in `x-request-id`.
+#: Prefix of the request's number in `x-request-id`.
 _PREFIX = b"soak-"
 _JSON = (
     b'{"id":"%s","object":"chat.completion","created":1722945021,"model":"%s","read":"%s",'
@@ -45,7 +45,7 @@ class Wish(NamedTuple):
 
     @classmethod
     def read(cls, value: bytes) -> "Wish":
-        """Read the field's value; without one, a short answer is wanted."""
+        """Parse the field's value; an empty one means a short JSON answer."""
         kind, _, length = value.partition(b" ")
         return cls(kind == b"stream", int(length or 20))
 

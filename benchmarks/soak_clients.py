@@ -1,4 +1,4 @@
-"""The soak's clients: each kind is one way in which a client may behave, well or badly."""
+"""The soak's clients; each kind is one way in which a client may behave, well or badly."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,13 +9,14 @@ from benchmarks.soak_line import Line, Reply
 from benchmarks.soak_requests import LARGE, SMALL, Ask, Conversation, Source
 from benchmarks.soak_tally import End, Tally
 
-#: Conversations that go on at the same time.
+#: Conversations in progress at the same time.
 _TALKS = 64
-#: Answers for those who read slowly.
+#: The answer requested by clients that read slowly.
 _LONG = Wish(stream=False, length=2_000_000)
-#: Seconds that a slow client rests: after every read; after the first one, and it is dropped.
+#: Pause in seconds: of a slow client after every read; of a dead one after the first read, so long
+#: that the router drops it.
 _SLOW_S, _DEAD_S = 0.02, 12.0
-#: Seconds after which a kept connection is not used again: the router may be closing it.
+#: Seconds after which a kept connection is not reused, because the router may be closing it.
 _IDLE_S = 5.0
 _REFUSALS = frozenset((400, 404, 405, 408, 413, 414, 431, 501))
 _ADMIN = (b"/metrics", b"/workers", b"/v1/models", b"/health/live", b"/openapi.json")
@@ -23,7 +24,7 @@ CLOSE = b"Connection: close\r\n"
 
 
 class Clients:
-    """What clients do; each method is one client's visit, from its first byte to its last."""
+    """The behaviour of clients; each public method is one client's visit from start to end."""
 
     def __init__(self, port: int, source: Source, tally: Tally) -> None:
         self._port = port
@@ -53,10 +54,10 @@ class Clients:
             self.unfinished: 4,
             self.admin: 5,
         }
-        """How often each comes."""
+        """Relative frequency of each kind of visit."""
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         for line in tuple(self._lines):
             line.leave()
 
@@ -75,7 +76,7 @@ class Clients:
         await self._ask("stream", self._source.stream())
 
     async def conversation(self) -> None:
-        """Go on with a conversation that nobody else goes on with."""
+        """Continue a conversation that no other client continues at the moment."""
         if not self._talks:
             return
         talk = self._talks.pop(self._random.randrange(len(self._talks)))
@@ -85,7 +86,7 @@ class Clients:
             self._talks.append(talk)
 
     async def alone(self) -> None:
-        """Connect for one request only."""
+        """Use a new connection for one request only."""
         line = await self._open()
         await self._tell(line, "alone", self._source.ask(SMALL, fields=CLOSE))
         line.leave()
@@ -96,7 +97,7 @@ class Clients:
         await self._ask("chunked", ask, ask.chunked(self._random.randint(1, 9)))
 
     async def expecting(self) -> None:
-        """Wait to be told to send the body."""
+        """Send the body only after the answer 100 Continue."""
         ask = self._source.ask(SMALL, fields=b"Expect: 100-continue\r\n")
         line, sent = await self._open(), monotonic()
         line.send(ask.head())
@@ -107,7 +108,7 @@ class Clients:
         line.leave()
 
     async def pipelined(self) -> None:
-        """Send some requests at once."""
+        """Send several requests at once on one connection."""
         asks = [self._source.ask(SMALL) for _ in range(self._random.randint(2, 5))]
         line, sent = await self._open(), monotonic()
         line.send(*(piece for ask in asks for piece in ask.whole()))
@@ -119,15 +120,15 @@ class Clients:
         line.leave()
 
     async def slow(self) -> None:
-        """Read a long answer bit by bit."""
+        """Read a long answer slowly."""
         line = await self._open(slow=_SLOW_S)
         await self._tell(line, "slow", self._source.ask(SMALL, _LONG))
         line.leave()
 
-    # Clients that leave, or stay away.
+    # Clients that disconnect, or stop reading or sending.
 
     async def leaving(self) -> None:
-        """Leave at any point: in the request, before the answer, within it."""
+        """Disconnect at any point: within the request, before the answer, within the answer."""
         ask = self._source.stream()
         line = await self._open()
         if self._random.random() < 0.3:
@@ -146,7 +147,7 @@ class Clients:
         self._tally.count("leaving", End.LEFT)
 
     async def half_closing(self) -> None:
-        """Close the sending side: who does that has left."""
+        """Close the sending side; the router treats that as a disconnect."""
         ask = self._source.stream()
         line = await self._open()
         line.send(*ask.whole())
@@ -155,7 +156,7 @@ class Clients:
         self._tally.count("half closing", End.LEFT)
 
     async def dead(self) -> None:
-        """Read nothing more of a long answer, for longer than the router waits."""
+        """Stop reading a long answer for longer than the router waits."""
         line = await self._open(slow=_DEAD_S, once=True)
         line.send(*self._source.ask(SMALL, _LONG).whole())
         reply = await line.reply()
@@ -166,13 +167,13 @@ class Clients:
             self._tally.count("dead", End.DROPPED)
 
     async def silent(self) -> None:
-        """Connect and say nothing until the router has enough of it."""
+        """Connect and send nothing until the router closes the connection."""
         line = await self._open()
         await line.closed
         self._tally.count("silent", End.REFUSED)
 
     async def unfinished(self) -> None:
-        """Begin a request and never end it."""
+        """Send part of a request and never the rest."""
         ask = self._source.ask(SMALL)
         part = b"".join(ask.whole())
         line = await self._open()
@@ -180,17 +181,17 @@ class Clients:
         self._refusal("unfinished", await line.reply())
         line.leave()
 
-    # Clients that are wrong.
+    # Clients whose requests are wrong, and operators.
 
     async def bad(self) -> None:
-        """Send nonsense."""
+        """Send an invalid request."""
         line = await self._open()
         line.send(self._source.bad())
         self._refusal("bad", await line.reply())
         line.leave()
 
     async def strange(self) -> None:
-        """Ask for a model that is not there."""
+        """Ask for an unknown model."""
         line = await self._line()
         line.send(self._source.strange())
         self._refusal("unknown model", await line.reply())
@@ -204,7 +205,7 @@ class Clients:
         line.leave()
 
     async def admin(self) -> None:
-        """Look at what is for operators."""
+        """Read one of the operators' endpoints."""
         line = await self._line()
         line.send(b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_ADMIN))
         reply = await line.reply()
@@ -214,7 +215,7 @@ class Clients:
             self._tally.strange("operators", End.WRONG, f"{reply.status} {reply.body[:200]!r}")
         self._keep(line)
 
-    # What they have in common.
+    # Common helpers.
 
     async def _ask(self, kind: str, ask: Ask, pieces: list[bytes] | None = None) -> None:
         line = await self._line()
@@ -235,7 +236,7 @@ class Clients:
             self._tally.strange(kind, End.WRONG, f"{reply.status} {reply.body[:200]!r}")
 
     async def _line(self) -> Line:
-        """Return a kept connection, if there is one that is open."""
+        """Return an open kept connection, or a new one."""
         while self._kept:
             line = self._kept.pop()
             if line.open_still and monotonic() < line.used_at + _IDLE_S:

@@ -1,7 +1,7 @@
-"""Which worker of the soak fails next, how, and for how long; and who was well when. Pure.
+"""Choice of the next fault in the soak, and a record of when each worker was well. Pure.
 
-One worker at least is always well, and has been for so long that the router knows: whatever the
-others do, there is one that could answer.
+At least one worker is always well, and has been for long enough that the router knows it. So
+whatever the others do, there is one that could answer.
 """
 
 from collections.abc import Sequence
@@ -9,23 +9,24 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-#: Seconds after which a worker that is well again can be counted on: by then it was probed.
+#: Seconds after recovery until a worker counts as usable: by then the router has probed it.
 RECOVERY_S = 8.0
-#: Seconds that a worker is left alone after a fault, so that it is sent something.
+#: Seconds without a new fault after a worker's recovery, so that it gets some requests.
 _PAUSE_S = 2.0
-#: Fewer than `limits.attempts`: more full workers than the router asks are no fault of it.
+#: Most workers that are full at once: fewer than `limits.attempts`, because the router is not to
+#: blame if every worker that it tries is full.
 _MOST_FULL = 2
 
 
 class Kind(StrEnum):
-    """What a worker does."""
+    """The kinds of faults of a worker."""
 
     KILL = "killed"
-    """It ends at once, with all that it does, and starts again later."""
+    """It is killed with all its requests, and starts again later."""
     FREEZE = "frozen"
-    """It does nothing at all, and then goes on."""
+    """It stops doing anything, and then continues."""
     REFUSE = "refuses"
-    """It ends what it does, and accepts no connections."""
+    """It finishes its requests, and accepts no new connections."""
     FULL = "full"
     """It answers 503."""
     ERROR = "500"
@@ -33,13 +34,13 @@ class Kind(StrEnum):
     GARBAGE = "garbage"
     """It answers with something that is not HTTP."""
     STALL = "stalls"
-    """Its answers stop somewhere, before they begin or in the middle."""
+    """Its answers stop, before they begin or in the middle."""
     RESET = "resets"
-    """Its answers break off, with the connection."""
+    """Its answers break off because it closes the connection."""
     UNWELL = "unwell"
-    """It says so when it is probed, and serves."""
+    """It fails health probes, but serves requests."""
     SLOW = "slow"
-    """It takes a second or two, and is well all the same."""
+    """It takes a second or two to answer, but counts as well."""
 
 
 class Act(NamedTuple):
@@ -51,7 +52,7 @@ class Act(NamedTuple):
 
 
 class Chaos:
-    """Chooses."""
+    """Chooses the next fault at random."""
 
     def __init__(self, random: Random, kinds: Sequence[Kind] = tuple(Kind)) -> None:
         self._random = random
@@ -60,9 +61,10 @@ class Chaos:
     def next(
         self, now: float, since: Sequence[float | None], busy: Sequence[Kind | None]
     ) -> Act | None:
-        """Choose a worker and its fault; None if all that are well are needed.
+        """Choose a worker and its fault; None if no worker may fail now.
 
-        `since` tells since when each worker is well, None if it is not; `busy` what it does.
+        `since` has for each worker the time since when it is well, None if it is not; `busy` has
+        its current fault, if any.
         """
         able = [place for place, then in enumerate(since) if _well_for(_PAUSE_S, then, now)]
         sound = {place for place, then in enumerate(since) if _well_for(RECOVERY_S, then, now)}
@@ -81,44 +83,44 @@ def _well_for(seconds: float, since: float | None, now: float) -> bool:
 
 
 class Timeline:
-    """When one worker was well, by everybody's clock."""
+    """When one worker was well, in monotonic time, which all processes share."""
 
     def __init__(self) -> None:
         self._spells: list[tuple[float, float]] = []
         self._blind: list[tuple[float, float]] = []
         self._deaths: list[tuple[float, float]] = []
         self.since: float | None = None
-        """Since when it is well; None if it is not."""
+        """Since when the worker is well; None if it is not."""
 
     def well(self, now: float) -> None:
-        """From now on it is."""
+        """Record that the worker is well from `now` on."""
         if self.since is None:
             self.since = now
 
     def unwell(self, now: float) -> None:
-        """From now on it is not."""
+        """Record that the worker is not well from `now` on."""
         if self.since is not None:
             self._spells.append((self.since, now))
             self.since = None
 
     def blind(self, start: float, end: float) -> None:
-        """Nobody can tell what it had of a request in this time: it had no time to write it."""
+        """Record a time for which its book may miss requests, because it could not write them."""
         self._blind.append((start, end))
 
     def died(self, start: float, end: float) -> None:
-        """It was killed some time between these, with all that it did."""
+        """Record that it was killed, with all its requests, at some time between these two."""
         self._deaths.append((start, end))
 
     def died_within(self, start: float, end: float) -> bool:
-        """Whether it may have been killed meanwhile."""
+        """Whether it may have been killed in this time."""
         return any(first <= end and start <= last for first, last in self._deaths)
 
     def well_from(self, start: float, end: float) -> bool:
-        """Whether it was well all the time."""
+        """Whether it was well during all of this time."""
         if self.since is not None and self.since <= start:
             return True
         return any(first <= start and end <= last for first, last in self._spells)
 
     def blind_within(self, start: float, end: float) -> bool:
-        """Whether there was a moment of which nobody can tell."""
+        """Whether this time overlaps one for which its book may miss requests."""
         return any(first <= end and start <= last for first, last in self._blind)

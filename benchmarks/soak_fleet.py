@@ -1,4 +1,4 @@
-"""The soak's workers from above: each in a process, failing in turn, and back again."""
+"""Control of the soak's workers: each runs in a process, fails from time to time, and recovers."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ from benchmarks.soak_faults import Act, Chaos, Kind, Timeline
 from benchmarks.soak_judge import Book, book
 from benchmarks.soak_worker import Order, read_book
 
-#: Before and after a worker is stopped in the middle of what it does, in seconds.
+#: Margins in seconds before and after a worker is interrupted.
 _BEFORE_S, _AFTER_S = 0.1, 0.5
-#: Mean seconds from one fault to the next; and while the router warms up, so that the worst it
-#: will see is behind it when its memory is looked at.
+#: Mean seconds from one fault to the next: normally; and while the router warms up, so that its
+#: worst moment is over before its memory is measured.
 _EVERY_S, _HURRY_S = 2.5, 1.0
 
 
 class Worker:
-    """One worker: at the same port in all its lives."""
+    """One worker, which keeps its port when it is killed and started again."""
 
     def __init__(self, name: str, folder: Path, seed: int, *, stays: bool) -> None:
         self.name = name
@@ -33,33 +33,33 @@ class Worker:
         self.timeline = Timeline()
         self.doing: Kind | None = None
         self.until = 0.0
-        """When what it does is over."""
+        """When its current fault ends."""
         self._book = folder / f"{name}.book"
         self._seed = seed
         self._life = ExitStack()
         self._channel: Connection[Any, Any] | None = None
         self._owed = 0
-        """Answers that it has not given yet."""
-        # Its port stays taken, and refuses, while it is dead.
+        """Answers that it still owes on its channel: to its start and to each order."""
+        # Keeps the port reserved, and connections to it refused, while the worker is dead.
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._holder.bind(("127.0.0.1", 0))
         self.port: int = self._holder.getsockname()[1]
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start the worker's process."""
         self._seed += 1
         work = child(soak_worker.serve, self.port, self._book, self._seed)
         self._channel, self._pid = self._life.enter_context(work)
         self._owed = 1
 
     def stop(self) -> None:
-        """End it for good."""
+        """Stop the worker for good."""
         self._life.close()
         self._holder.close()
 
     def begin(self, act: Act, now: float) -> None:
-        """Fail."""
+        """Begin a fault."""
         self.doing, self.until = act.kind, now + act.seconds
         if act.kind is not Kind.SLOW:
             self.timeline.unwell(now - _BEFORE_S)
@@ -77,7 +77,7 @@ class Worker:
             self.timeline.blind(now - _BEFORE_S, now + _AFTER_S)
 
     def end(self) -> None:
-        """Be well again, soon."""
+        """End the fault; the worker is well once it has confirmed that."""
         if self._channel is None:
             self.start()
         else:
@@ -85,7 +85,7 @@ class Worker:
         self.doing = None
 
     def look(self, now: float) -> None:
-        """Hear what it says. Raises EOFError if it has ended untold."""
+        """Receive its messages. Raises EOFError if it has ended unexpectedly."""
         while self._channel is not None and self._channel.poll():
             self._channel.recv()
             self._owed -= 1
@@ -98,12 +98,12 @@ class Worker:
             self._owed += 1
 
     def book(self) -> Book:
-        """Return what it has read."""
+        """Return its record of the requests it has read."""
         return book(self.name, self.timeline, read_book(self._book), stays=self.stays)
 
 
 class Workers:
-    """Those that stay, and one that comes and goes."""
+    """All workers: those that stay in the settings, and the guest that comes and goes."""
 
     def __init__(
         self, folder: Path, count: int, seed: int, kinds: Sequence[Kind] = tuple(Kind)
@@ -115,7 +115,7 @@ class Workers:
         ]
         self.guest = Worker("guest", folder, seed, stays=False)
         self.faults: list[tuple[float, Act]] = []
-        """What has happened, and when."""
+        """The faults so far, with their times."""
         self._next = 0.0
 
     def __enter__(self) -> Self:
@@ -134,16 +134,16 @@ class Workers:
 
     @property
     def all(self) -> list[Worker]:
-        """Every one."""
+        """All workers, the guest last."""
         return [*self.staying, self.guest]
 
     def look(self) -> None:
-        """Hear what they say. Raises EOFError if one has ended untold."""
+        """Receive their messages. Raises EOFError if one has ended unexpectedly."""
         for worker in self.all:
             worker.look(monotonic())
 
     def step(self, *, hurry: bool) -> None:
-        """Let one fail, or be well again, if it is time."""
+        """End the faults that are over, and begin a new one if it is time."""
         now = monotonic()
         for worker in self.staying:
             if worker.doing is not None and now >= worker.until:
@@ -158,16 +158,16 @@ class Workers:
             self.faults.append((now, act))
 
     def heal(self) -> None:
-        """Let all be well again."""
+        """End all faults."""
         for worker in self.staying:
             if worker.doing is not None:
                 worker.end()
 
     @property
     def well(self) -> bool:
-        """All are."""
+        """Whether all workers are well."""
         return all(worker.timeline.since is not None for worker in self.all)
 
     def books(self) -> list[Book]:
-        """Return what they have read."""
+        """Return every worker's record of the requests it has read."""
         return [worker.book() for worker in self.all]

@@ -1,23 +1,23 @@
-"""What must not happen in a soak: requests that were lost, or asked twice. Pure.
+"""Judgement of a soak: which requests were lost or asked twice, though they must not be. Pure.
 
-A request is **lost** if it was sound and whole, its client stayed, it failed, and nothing but the
-router is to blame:
+A request is **lost** if it was valid and complete, its client stayed, it failed, and only the
+router is to blame. That is so in two cases:
 
-- No worker had read it, or those that had answered 503: surely it had not begun, and could have
-  been asked of another. And one of the workers that stand in the settings all the time was well
-  from `RECOVERY_S` before it was sent until it failed. Connections refused, 503 and kept
-  connections that were just being closed are of this kind.
-- Or every worker that had read it, and did not refuse it, was well until it failed: they would
-  have answered.
+- No worker had read it, or all that had read it answered 503. So it had surely not begun, and
+  could have been sent to another worker; and one of the workers that are always in the settings
+  was well from `RECOVERY_S` before the request was sent until it failed. Refused connections, 503
+  and kept connections that were just being closed are of this kind.
+- Every worker that had read and not refused it was well until it failed, so it would have
+  answered.
 
-Not counted: what failed at a worker, named in the answer, that was killed, was frozen or closed
-its listening socket in that moment. Bytes may have reached its machine and never been read;
-nobody but the worker could tell that from a request that had begun. Refusals for want of room
-(429, `overloaded`) are counted by themselves.
+Not counted are failures at a worker (named in the answer) that was killed, was frozen or closed
+its listening socket at that moment: the bytes may have reached its machine and never been read,
+and only the worker could tell that from a request that had begun. Refusals for lack of capacity
+(429, `overloaded`) are counted separately.
 
-A request was **asked twice** if two workers have read it and did not refuse it, and the first one
-was alive when the second one read it. Where it had been killed meanwhile its work was over: those
-are counted by themselves, as **asked again**.
+A request was **asked twice** if two workers read it and did not refuse it, and the first one was
+still alive when the second one read it. If the first one had been killed meanwhile, its work had
+ended; those requests are counted separately, as **asked again**.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,30 +28,30 @@ from benchmarks.soak_faults import RECOVERY_S, Timeline
 from benchmarks.soak_tally import Failure
 from benchmarks.soak_worker import Entry
 
-#: Clocks are read some time before and after what they tell of.
+#: Tolerance in seconds, because times are recorded shortly before or after the events.
 _SLACK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What one worker has read."""
+    """The requests that one worker has read."""
 
     name: str
     timeline: Timeline
     stays: bool
-    """It stands in the settings all the time."""
+    """Whether it is in the settings all the time."""
     read: Mapping[int, float]
-    """Requests that it read and did not refuse, and when."""
+    """When it read each request, by number; those that it refused are left out."""
 
 
 def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
-    """Make a book of what a worker wrote down."""
+    """Make a book from a worker's entries."""
     read = {entry.number: entry.at for entry in entries if not entry.refused}
     return Book(name, timeline, stays, read)
 
 
 def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
-    """Whether a failed request could have been saved."""
+    """Whether a failed request was lost, as defined above."""
     start, end = failure.sent - _SLACK_S, failure.ended
     readers = [one for one in books if failure.number in one.read]
     if readers:
@@ -63,18 +63,18 @@ def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
 
 
 def lost(failures: Iterable[Failure], books: Sequence[Book]) -> list[Failure]:
-    """Return those that could have been saved."""
+    """Return the failures that count as lost."""
     return [failure for failure in failures if is_lost(failure, books)]
 
 
 class Twice(NamedTuple):
-    """A request that more than one worker has read, in turn."""
+    """A request that two workers have read, one after the other."""
 
     number: int
     first: str
     second: str
     died: bool
-    """The first one was killed meanwhile."""
+    """Whether the first one was killed before the second one read it."""
 
 
 def asked_twice(books: Sequence[Book]) -> list[Twice]:
@@ -92,7 +92,7 @@ def asked_twice(books: Sequence[Book]) -> list[Twice]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return how fast a value grows, per unit of time, by least squares; 0 for a single point."""
+    """Return the least-squares slope of a value over time; 0 for fewer than two points."""
     count = len(points)
     if count < 2:
         return 0.0
@@ -110,7 +110,7 @@ def after_warm_up(points: Sequence[tuple[float, float]]) -> list[tuple[float, fl
 
 
 def by_cause(failures: Iterable[Failure]) -> Mapping[str, int]:
-    """Count failures by what clients were told, the most frequent first."""
+    """Count failures by the error that clients received, the most frequent first."""
     counts: dict[str, int] = {}
     for one in failures:
         words = one.message.replace(one.worker, "NAME") if one.worker else one.message

@@ -1,4 +1,4 @@
-"""One connection of a soak's client, which may read slowly, or leave."""
+"""A client's connection in the soak, which may read slowly or disconnect."""
 
 import asyncio
 import socket
@@ -7,18 +7,18 @@ from typing import cast
 
 import httptools
 
-#: Room in the kernel for a client that reads slowly: the router is to feel it.
+#: Receive buffer of a slow reader in bytes: small, so that the router sees the back pressure.
 _SMALL_ROOM = 64 << 10
 
 
 class Reply:
-    """An answer, as far as it came."""
+    """An answer, as far as it was received."""
 
     __slots__ = ("began", "body", "complete", "ended", "headers", "status")
 
     def __init__(self) -> None:
         self.status = 0
-        """0: there was none."""
+        """HTTP status; 0 if there was no answer."""
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
         self.complete = False
@@ -26,7 +26,7 @@ class Reply:
 
 
 class Line(asyncio.Protocol):
-    """One connection; asks one thing at a time, or several at once."""
+    """One connection, for one request at a time or several pipelined ones."""
 
     _transport: asyncio.Transport
 
@@ -39,18 +39,18 @@ class Line(asyncio.Protocol):
         self._pause = 0.0
         self._once = False
         self.closed = loop.create_future()
-        """Done once it is."""
+        """Done once the connection is closed."""
         self.told_to_go_on = asyncio.Event()
-        """The server waits for the body."""
+        """Set on 100 Continue, or when the connection is closed."""
         self.used_at = 0.0
         self.pieces = 0
-        """Pieces of a body that came."""
+        """Number of body pieces received."""
         self.news = asyncio.Event()
-        """Set at every piece."""
+        """Set at every piece, and when the connection is closed."""
 
     @classmethod
     async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "Line":
-        """Connect; one that is `slow` rests so many seconds after every read, or after one."""
+        """Connect; pause reading for `slow` seconds after every read, or after one if `once`."""
         loop = asyncio.get_running_loop()
         raw = socket.socket()
         try:
@@ -70,30 +70,30 @@ class Line(asyncio.Protocol):
         self._transport.writelines(pieces)
 
     async def reply(self) -> Reply:
-        """Wait for the next answer, or for what there was of it when the connection ended."""
+        """Wait for the next answer; incomplete if the connection was closed."""
         return await self._replies.get()
 
     def leave(self) -> None:
-        """Go, whatever is on its way."""
+        """Close at once, dropping unsent data."""
         self._transport.abort()
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the sending side."""
         self._transport.write_eof()
 
     @property
     def open_still(self) -> bool:
-        """It can be used again."""
+        """Whether the connection can be used again."""
         return not self.closed.done() and not self._transport.is_closing()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Parse bytes of an answer, and pause reading if this client is slow."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -109,33 +109,33 @@ class Line(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """What is there is all there will be."""
+        """Deliver what was received, and wake everyone who waits."""
         self._deliver()
         if not self.closed.done():
             self.closed.set_result(None)
         self.told_to_go_on.set()
         self.news.set()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field."""
+        """Keep one header field."""
         self._reply.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """A head is there."""
+        """Keep the status and the time."""
         self._reply.status = self._parser.get_status_code()
         self._reply.began = monotonic()
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Keep a piece of the body."""
         self._pieces.append(data)
         self.pieces += 1
         self.news.set()
 
     def on_message_complete(self) -> None:
-        """An answer is complete."""
-        if self._reply.status < 200:  # 100: the body is awaited
+        """Deliver a complete answer."""
+        if self._reply.status < 200:  # 100 Continue: the server waits for the body
             self.told_to_go_on.set()
             self._reply = Reply()
             return

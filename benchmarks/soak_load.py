@@ -1,4 +1,4 @@
-"""The soak's load: clients of all kinds arrive at a rate, whatever became of those before them."""
+"""The soak's load: clients of all kinds arrive at a given rate (open loop)."""
 
 import asyncio
 import signal
@@ -13,24 +13,24 @@ from benchmarks.soak_clients import Clients
 from benchmarks.soak_requests import Source
 from benchmarks.soak_tally import End, Tally
 
-#: Clients at once: beyond that, some are held back.
+#: Most clients at once; beyond that, arrivals are skipped and counted as held back.
 _MOST = 300
-#: Seconds after which a client gives up, and says that there was no end.
+#: Seconds after which a client gives up and counts its request as hung.
 PATIENCE_S = 60.0
-#: Seconds by which arrivals may be late before they are forgotten.
+#: Seconds that arrivals may lag behind schedule before the missed ones are skipped.
 _LATE_S = 1.0
 
 Visit = Callable[[], Awaitable[None]]
 
 
 class Load:
-    """Lets clients arrive."""
+    """Starts clients at a Poisson rate."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.rate = 0.0
         """Clients a second."""
         self.begun = 0
-        """Clients that have come."""
+        """Clients started so far."""
         self.tally = Tally()
         self._random = Random(seed)
         self._clients = Clients(port, Source(Random(seed + 1)), self.tally)
@@ -39,7 +39,7 @@ class Load:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Start clients until cancelled."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -73,13 +73,13 @@ class Load:
             self.tally.strange(name, End.WRONG, f"{type(error).__name__}: {error}")
 
     async def finish(self) -> None:
-        """Let everybody who is there end, and all go home."""
+        """Wait for all running clients, then close all connections."""
         await asyncio.gather(*self._visits)
         self._clients.close()
 
 
 def serve(channel: "Connection[Any, Any]", port: int, seed: int) -> None:
-    """Be the load, in a process of its own: is told rates; None is the end, and answered."""
+    """Run the load in this process: rates come on the channel; None ends it, with the tally."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         uvloop.run(_serve(channel, Load(port, seed)))

@@ -1,4 +1,4 @@
-"""What a soak has found, as a table, as a verdict and as JSON."""
+"""The results of a soak, as a table, as a verdict and as JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from benchmarks.soak_judge import Twice, after_warm_up, by_cause, slope
 from benchmarks.soak_tally import NEVER, End, Failure, Tally
 from benchmarks.soak_watch import TASKS, Look, Sample
 
-#: MB a minute.
+#: Memory growth that counts as a problem, in MB a minute.
 MOST_GROWTH = 1.0
 
 
 @dataclass(slots=True)
 class Report:
-    """All of it."""
+    """Everything measured in one soak."""
 
     minutes: float
     tally: Tally
@@ -30,41 +30,41 @@ class Report:
     machine_share: float
     samples: Sequence[Sample]
     tasks: Sequence[tuple[float, float]]
-    """Time and number, if the router tells."""
+    """Times and numbers of asyncio tasks; empty if the router does not report them."""
     before: Look
     after: Look
     complaints: Sequence[str]
-    """Lines of the router's log that must not be there."""
+    """Lines of the router's log that report internal errors."""
     exit_code: int
 
     @property
     def asked_twice(self) -> list[Twice]:
-        """Those whose first worker was alive."""
+        """The requests whose first worker was still alive."""
         return [one for one in self.twice if not one.died]
 
     @property
     def memory_growth(self) -> float:
-        """MB a minute."""
+        """Memory growth in MB a minute, after the first quarter."""
         return 60 * slope(after_warm_up([(one.at, one.memory_mb) for one in self.samples]))
 
     @property
     def descriptor_growth(self) -> float:
-        """Descriptors a minute."""
+        """Growth in descriptors a minute, after the first quarter."""
         return 60 * slope(after_warm_up([(s.at, float(s.descriptors)) for s in self.samples]))
 
     @property
     def task_growth(self) -> float | None:
-        """Tasks a minute."""
+        """Growth in tasks a minute, after the first quarter; None if not reported."""
         return 60 * slope(after_warm_up(self.tasks)) if self.tasks else None
 
     @property
     def router_share(self) -> float:
-        """Of a core, after the first quarter."""
+        """CPU use of the router as a share of a core, after the first quarter."""
         used = after_warm_up([(one.at, one.cpu_s) for one in self.samples])
         return slope(used)
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the router, in sentences; nothing if all is well."""
+        """Describe what is wrong with the router, a sentence each; empty if all is well."""
         found = {
             f"memory grows by {self.memory_growth:.2f} MB a minute": (
                 self.memory_growth >= MOST_GROWTH
@@ -79,7 +79,7 @@ class Report:
         return [*(says for says, is_so in found.items() if is_so), *self._left()]
 
     def _left(self) -> list[str]:
-        """Return what is not as it was before the load."""
+        """Describe what the router has not released since before the load."""
         before, after = self.before, self.after
         found = []
         if after.sample.descriptors > before.sample.descriptors:
@@ -93,7 +93,7 @@ class Report:
         return found
 
     def table(self) -> Table:
-        """Return kinds of clients and how their requests ended."""
+        """Return a table of how requests ended, by kind of client."""
         shown = [end for end in End if any(one is end for _, one in self.tally.ends)]
         table = Table(title="Requests by kind and end", title_justify="left")
         table.add_column("")
@@ -110,7 +110,7 @@ class Report:
         return sum(count for (_, one), count in self.tally.ends.items() if one is end)
 
     def lines(self) -> list[str]:
-        """Return everything else, a line each."""
+        """Return all other results as lines of text."""
         first, last = self.before.sample, self.after.sample
         asked = sum(self.tally.ends.values())
         kinds = Counter(act.kind for _, act in self.faults)
@@ -150,7 +150,7 @@ class Report:
         return f"tasks: {before:.0f} before, {after:.0f} after, {growth:+.2f} a minute"
 
     def data(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the report as JSON-compatible data."""
         ends: Counter[str] = Counter()
         for (_, end), count in self.tally.ends.items():
             ends[end.name.lower()] += count
@@ -187,6 +187,6 @@ def _number(count: int) -> str:
 
 
 def complaints(log: str) -> list[str]:
-    """Return the lines of a router's log that tell of faults of its own."""
+    """Return the lines of a router's log that report internal errors."""
     signs = ("Traceback", "fault of the router", "never retrieved", "never awaited", "Error:")
     return [line for line in log.splitlines() if any(sign in line for sign in signs)]

@@ -1,4 +1,4 @@
-"""The soak's requests as bytes: good ones of all sizes, and those that are to be refused."""
+"""The soak's requests as bytes: valid ones of all sizes, and ones that must be refused."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -9,9 +9,9 @@ from benchmarks.bodies import chat_bodies
 from benchmarks.soak_answers import Wish, identity
 from benchmarks.stub import MODEL
 
-#: Bytes of a request's body, and how often they are sent.
+#: Body sizes in bytes, of which one is drawn for each small or large request.
 SMALL, LARGE = (400, 1_500, 4_000, 8_700, 20_000), (35_000, 100_000, 261_000)
-#: A conversation is left when it has grown to so many bytes.
+#: A conversation that has grown beyond this many bytes is replaced by a new one.
 LONGEST_TALK = 60_000
 #: `limits.body` of the soak's router, and a body above it.
 BODY_LIMIT, OVERSIZE = 1 << 20, (1 << 20) + 4096
@@ -20,13 +20,13 @@ _PATH = "/v1/chat/completions"
 
 
 class Ask(NamedTuple):
-    """A request that is to be answered."""
+    """A request that must be answered."""
 
     number: int
     body: bytes
     wish: Wish
     fields: bytes = b""
-    """More header lines."""
+    """Additional header lines."""
 
     def head(self, framing: bytes | None = None) -> bytes:
         """Return the request line and header fields."""
@@ -39,19 +39,19 @@ class Ask(NamedTuple):
         )
 
     def chunked(self, pieces: int) -> list[bytes]:
-        """Return all of it, the body in so many chunks."""
+        """Return the whole request, with the body in at most `pieces` chunks."""
         size = max(1, -(-len(self.body) // pieces))
         parts = [self.body[start : start + size] for start in range(0, len(self.body), size)]
         chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
         return [self.head(b"transfer-encoding: chunked\r\n"), *chunks, b"0\r\n\r\n"]
 
     def whole(self) -> list[bytes]:
-        """Return all of it."""
+        """Return the whole request."""
         return [self.head(), self.body]
 
 
 class Source:
-    """Makes requests, each with a number of its own."""
+    """Makes requests, each with its own number."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def random(self) -> Random:
-        """What everything hangs on."""
+        """The random generator that all requests are drawn from."""
         return self._random
 
     def ask(
@@ -73,7 +73,7 @@ class Source:
         return Ask(number, body, wish, fields)
 
     def stream(self, sizes: Sequence[int] = SMALL, fields: bytes = b"") -> Ask:
-        """Make one that wants a stream."""
+        """Make a request for a stream."""
         return self.ask(sizes, Wish(stream=True, length=self._random.randint(5, 60)), fields)
 
     def turn(self, talk: "Conversation") -> Ask:
@@ -83,16 +83,16 @@ class Source:
         return Ask(next(self._numbers), talk.body(self._random, stream=stream), wish)
 
     def bad(self) -> bytes:
-        """Return something that nobody should send; the answer is a 4xx."""
+        """Return an invalid request; the router must answer with an error."""
         return self._random.choice(_BAD)
 
     def strange(self) -> bytes:
-        """Return a sound request for a model that nobody serves."""
+        """Return a valid request for a model that no worker serves."""
         model = f"nobody/{self._random.randrange(1 << 30)}"
         return _post(b'{"model":"%b","messages":[]}' % model.encode())
 
     def oversize(self) -> list[bytes]:
-        """Return a request whose body is too long, told beforehand or not."""
+        """Return a request whose body is too long, with its length in the head or chunked."""
         piece = b"x" * 65536
         if self._random.random() < 0.5:
             head = b"POST %b HTTP/1.1\r\nHost: soak\r\nContent-Length: %d\r\n\r\n"
@@ -102,7 +102,7 @@ class Source:
 
 
 class Conversation:
-    """Grows by a question and an answer every turn, and then begins anew."""
+    """A conversation that grows by a question and an answer every turn, then starts over."""
 
     def __init__(self, place: int) -> None:
         self._place = place
@@ -130,7 +130,7 @@ def _message(role: bytes, text: bytes) -> bytes:
 
 
 def _prose(random: Random, length: int) -> bytes:
-    """Return text that nobody has sent before."""
+    """Return text that was never sent before."""
     return b"%032x it is said, " % random.getrandbits(128) * (length // 48 + 1)
 
 

@@ -1,4 +1,4 @@
-"""A soak under way: what happens when, and what is looked at meanwhile."""
+"""The course of a soak: what happens when, and what is measured meanwhile."""
 
 import time
 from collections import Counter
@@ -17,32 +17,33 @@ from benchmarks.soak_requests import BODY_LIMIT
 from benchmarks.soak_tally import FAILED, NEVER, End, Tally
 from benchmarks.soak_watch import Look, Sample, gauges, open_ends, sample
 
-#: Seconds between two looks at the workers; at the router; at the load; at what the router says.
+#: Seconds between two checks of the workers; samples of the router; adjustments of the load; reads
+#: of the router's metrics.
 TICK_S, _SAMPLE_S, _STEER_S, _ASK_S = 0.1, 1.0, 5.0, 10.0
-#: Seconds between two lines that tell how it goes.
+#: Seconds between two progress lines.
 _TELL_S = 30.0
 #: Seconds between two changes of the settings.
 _RELOAD_S = 20.0
-#: Seconds that the router has to be as before.
+#: Seconds after the load until the router must have released everything.
 _REST_S = 30.0
 #: Clients a second at first, and at most.
 _FIRST_RATE, _MOST_RATE = 300.0, 5000.0
-#: Clients that tell what one costs.
+#: Fewest clients from which the cost of one is estimated.
 _ENOUGH = 200
-#: The load of the warm-up, over what follows: memory should have seen its peak by then.
+#: Load during warm-up relative to the rest, so that memory reaches its peak during warm-up.
 _EAGER = 1.2
-#: For the load to end: its clients have a patience of their own.
+#: Time limit for the load to end; its clients wait up to `PATIENCE_S`.
 _LAST_S = PATIENCE_S + 30.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Broken(Exception):
-    """Something that the soak needs has ended."""
+    """The router, a worker or the load has ended unexpectedly."""
 
 
 class Soak:
-    """One soak under way."""
+    """One running soak."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Soak:
         self._share = share
         self._rate = _FIRST_RATE
         self._owed = 0
-        """Answers that the load has not given yet."""
+        """Answers that the load process still owes."""
         self._ends: Counter[tuple[str, End]] = Counter()
         self._told = 0
         """Requests that had ended when the last line was printed."""
@@ -65,23 +66,23 @@ class Soak:
         self._passed = 0.0
         self._guest = False
         self._begun = 0
-        """Clients that have come."""
+        """Clients started so far."""
         self._steered = (0.0, 0)
-        """The router's CPU time, and how many had come, at the last look."""
+        """The router's CPU time and the clients started at the last adjustment of the load."""
         self.reloads = 0
         self.samples: list[Sample] = []
         self.tasks: list[tuple[float, float]] = []
         self.load_share = self.machine_share = 0.0
-        """Of a core: what the clients used, and what everything used."""
+        """CPU use of the clients, and of the whole machine, as shares of a core."""
 
     def look(self) -> Look:
-        """See how the router is now."""
+        """Return the router's state now."""
         said, pids = gauges(self._router.port), self._router.pids
         names = {one.port: one.name for one in self._workers.all} | {self._router.port: "the door"}
         return Look(sample(pids), said, open_ends(pids, names))
 
     def run(self, seconds: float) -> None:
-        """Let it happen for so long. Raises Broken."""
+        """Run load and faults for `seconds`. Raises Broken."""
         start, load, machine = monotonic(), cpu_seconds(self._load_pid), machine_seconds()
         self._send(self._rate)
         every = {
@@ -108,7 +109,7 @@ class Soak:
         self.machine_share = (machine_seconds() - machine) / (now - start)
 
     def finish(self) -> Tally:
-        """Send no more, let all be well, and wait for the last answers. Raises Broken."""
+        """End all faults and the load, and wait for the last answers. Raises Broken."""
         self._workers.heal()
         self._load.send(None)
         deadline = monotonic() + _LAST_S
@@ -122,7 +123,7 @@ class Soak:
         raise Broken("the clients do not end")
 
     def _settle(self) -> None:
-        """Go back to the settings of the beginning."""
+        """Restore the initial settings and wait until all workers are well."""
         if self._guest:
             self._reload()
         while not self._workers.well:
@@ -130,7 +131,7 @@ class Soak:
             time.sleep(TICK_S)
 
     def rest(self, before: Look) -> Look:
-        """Wait until the router is as before, half a minute at most; return how it is."""
+        """Wait up to half a minute for the router to be as before; return its state."""
         deadline = monotonic() + _REST_S
         while True:
             self._watch()
@@ -139,7 +140,7 @@ class Soak:
                 return now
             time.sleep(1.0)
 
-    # What happens now and then.
+    # Periodic actions.
 
     def _watch(self) -> None:
         if self._router.process.poll() is not None:
@@ -153,13 +154,13 @@ class Soak:
         self.samples.append(sample(self._router.pids))
 
     def _ask(self) -> None:
-        with suppress(OSError):  # it is asked again
+        with suppress(OSError):  # it is asked again later
             tasks = gauges(self._router.port).tasks
             if tasks is not None:
                 self.tasks.append((monotonic(), tasks))
 
     def _steer(self) -> None:
-        """Bring the router to its share of a core, by what a client costs, while it warms up."""
+        """During warm-up, set the rate that gives the desired CPU share, from a client's cost."""
         self._send(self._rate)
         now, begun = sample(self._router.pids).cpu_s, self._begun
         (cpu, before), self._steered = self._steered, (now, begun)
@@ -169,7 +170,7 @@ class Soak:
             self._rate = min(max(rate, self._rate / 2), self._rate * 2)
 
     def _send(self, rate: float) -> None:
-        """Tell the load, and hear how it goes. Raises Broken."""
+        """Send the rate to the load and receive its counts. Raises Broken."""
         try:
             while self._load.poll():
                 self._begun, self._ends = self._load.recv()
@@ -206,7 +207,7 @@ class Soak:
 
 
 def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
-    """Return the router's settings: patience is short, or faults would last too long."""
+    """Return the router's settings; timeouts are short so that it reacts to faults quickly."""
     members = workers.all if guest else workers.staying
     return {
         "strategy": {"name": "prefixaware", "memory": "16MiB"},

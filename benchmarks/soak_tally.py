@@ -1,4 +1,4 @@
-"""What became of the soak's requests, as their clients saw it. Pure."""
+"""How the soak's requests ended, as seen by their clients. Pure."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from benchmarks.soak_line import Reply
 from benchmarks.soak_requests import Ask
 
 _WORKER = re.compile(r"Worker (\S+) ")
-#: Our own comments in a stream that is slow to begin.
+#: The router's own comment in a stream that is slow to begin.
 _COMMENT = b": waiting\n\n"
-#: Codes of refusals for want of room, which the router may give.
+#: Error codes of refusals for lack of capacity, which the router may give.
 _NO_ROOM = frozenset(("queue_full", "overloaded"))
 
 
@@ -33,13 +33,13 @@ class End(StrEnum):
     HUNG = "WITHOUT any end"
 
 
-#: Ends that a worker's faults explain, or must explain; and ends that nothing does.
+#: Ends that a worker's faults may explain, and ends that nothing excuses.
 FAILED = frozenset((End.FULL, End.FAILED, End.TOLD, End.CUT))
 NEVER = frozenset((End.WRONG, End.HUNG))
 
 
 class Failure(NamedTuple):
-    """A sound request that was not answered, although its client stayed."""
+    """A valid request that was not answered, although its client stayed."""
 
     number: int
     sent: float
@@ -48,12 +48,12 @@ class Failure(NamedTuple):
     status: int
     code: str
     worker: str
-    """The one that the answer names; or empty."""
+    """The worker named in the answer, or empty."""
     message: str
 
 
 class Odd(NamedTuple):
-    """Something that must not be."""
+    """Something that must not happen."""
 
     kind: str
     end: End
@@ -62,27 +62,27 @@ class Odd(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """All of it."""
+    """Counts and details of how all requests ended."""
 
     ends: Counter[tuple[str, End]] = field(default_factory=Counter)
-    """By kind of client."""
+    """Counts by kind of client and end."""
     failures: list[Failure] = field(default_factory=list)
     odd: list[Odd] = field(default_factory=list)
     held_back: int = 0
-    """Requests that were not sent, since so many were under way."""
+    """Clients that were not started because too many were running."""
 
     def count(self, kind: str, end: End) -> None:
-        """Something has ended as it may."""
+        """Count an end that is as it should be."""
         self.ends[kind, end] += 1
 
     def strange(self, kind: str, end: End, says: str) -> None:
-        """Something has ended as it must not."""
+        """Count and record an end that must not happen."""
         self.ends[kind, end] += 1
         if len(self.odd) < 1000:
             self.odd.append(Odd(kind, end, says[:300]))
 
     def judge(self, kind: str, ask: Ask, sent: float, reply: Reply) -> bool:
-        """Count what became of a sound request; return whether it was answered."""
+        """Count how a valid request ended; return whether it was answered."""
         end, code, message = verdict(ask, reply)
         self.ends[kind, end] += 1
         if end is End.WRONG:
@@ -100,7 +100,7 @@ class Tally:
 
 
 def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
-    """Return how a sound request ended, and the code and the words of the error, if any."""
+    """Return how a valid request ended, with the code and message of the error, if any."""
     if not reply.status:
         return End.CUT, "", "the connection was closed without an answer"
     if reply.status >= 500 or reply.status == 429:
@@ -118,7 +118,7 @@ def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
 
 
 def _error(body: bytes) -> tuple[str, str]:
-    """Return the code and the words of an error in OpenAI's shape; else nothing and the body."""
+    """Return code and message of an error in OpenAI's format; else an empty code and the body."""
     try:
         error = json.loads(body)["error"]
         return str(error["code"] or "none"), str(error["message"])

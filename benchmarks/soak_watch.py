@@ -1,4 +1,4 @@
-"""The router from outside: its memory, its descriptors, and what it says of itself."""
+"""The router seen from outside: its memory, CPU time, descriptors and metrics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ TASKS = "warmroute_tasks"
 
 
 class Sample(NamedTuple):
-    """All its processes together at one moment."""
+    """The sum over all processes of the router at one moment."""
 
     at: float
     memory_mb: float
@@ -28,36 +28,36 @@ class Sample(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """What it says of itself."""
+    """Values from the router's metrics."""
 
     in_flight: float
     booked_tokens: float
     waiting: float
     tasks: float | None
-    """None: it does not say."""
+    """Asyncio tasks; None if the router does not report them."""
     denied: float
-    """Second attempts that its budget did not allow, since it began."""
+    """Retries since the start that the retry budget did not allow."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is booked, nobody waits."""
+        """Whether nothing is booked and no request waits."""
         return not (self.in_flight or self.booked_tokens or self.waiting)
 
 
 class Look(NamedTuple):
-    """A look at everything."""
+    """The router's state at one moment."""
 
     sample: Sample
     said: Gauges
     ends: Counter[str]
-    """What its descriptors are."""
+    """Counts of its descriptors by kind."""
 
     def data(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return it as JSON-compatible data."""
         return {**self.sample._asdict(), **self.said._asdict(), "ends": self.ends}
 
     def nothing_more(self, before: "Look") -> bool:
-        """Whether there is nothing that was not there before."""
+        """Whether it is idle, with no more descriptors and tasks than before."""
         return (
             self.said.idle
             and self.sample.descriptors <= before.sample.descriptors
@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 
 def sample(pids: Sequence[int]) -> Sample:
-    """Look at processes; one that has just ended counts nothing."""
+    """Sample processes; one that has just ended counts nothing."""
     memory, descriptors, cpu = 0, 0, 0.0
     for pid in pids:
         with suppress(OSError):
@@ -78,7 +78,7 @@ def sample(pids: Sequence[int]) -> Sample:
 
 
 def open_ends(pids: Sequence[int], names: Mapping[int, str]) -> Counter[str]:
-    """Count what the descriptors of processes are; `names` are those of ports."""
+    """Count the descriptors of processes by kind; `names` maps ports to names."""
     found: Counter[str] = Counter()
     for pid in pids:
         with suppress(OSError):
@@ -90,7 +90,7 @@ def open_ends(pids: Sequence[int], names: Mapping[int, str]) -> Counter[str]:
 
 
 def _sockets(table: str, names: Mapping[int, str]) -> dict[str, str]:
-    """Read the kernel's table of TCP sockets: what each descriptor's link leads to."""
+    """Parse the kernel's TCP table: a description for each socket, by its link target."""
     found = {}
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -103,7 +103,7 @@ def _sockets(table: str, names: Mapping[int, str]) -> dict[str, str]:
 
 
 def gauges(port: int) -> Gauges:
-    """Ask for the metrics. Raises OSError."""
+    """Fetch the metrics, summed over labels. Raises OSError."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
         text = reply.read().decode()
     sums: dict[str, float] = {}

@@ -1,10 +1,10 @@
-"""A worker of the soak: answers as wished, fails as told, and writes down what it has read.
+"""A worker of the soak: answers as the client wishes, fails on order, and records what it reads.
 
-What it read is known even when it is killed: every request that arrived whole is a few bytes more
-in a file before anything else is done with it.
+The record survives if the worker is killed: when a request has arrived completely, its number is
+appended to a file (the book) before anything else is done with it.
 
-It has one bad habit, which is no fault: now and then it closes a kept connection soon after an
-answer, as servers do with idle ones, and a request may be on its way just then.
+Now and then it closes a kept connection soon after an answer, as servers do with idle ones, so
+that a request may be on its way just then. This does not count as a fault.
 """
 
 import asyncio
@@ -26,25 +26,25 @@ from benchmarks.soak_answers import FIELD, Wish, answer, events, number_of
 from benchmarks.soak_faults import Kind
 from benchmarks.stub import MODEL
 
-#: Seconds until the first byte, and between two events of a stream.
+#: Seconds until the first byte, normally and when slow; and between two events of a stream.
 _FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
-#: How often, and how soon after an answer, a kept connection is closed; unless it would be so late
-#: that a request may have lain there unread for as long.
+#: How often and how soon (in seconds) after an answer a kept connection is closed. It is not closed
+#: if that is late by `_LATE_S`, because a request may have been there unread for as long.
 _HABIT, _HABIT_S, _LATE_S = 0.02, 0.03, 0.02
 _RESET = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
-#: How a request is written down: its number, with whether it was refused as full in the last bit,
-#: and when.
+#: A record of the book: the request's number shifted left by one, with the lowest bit set if it was
+#: refused as full, and the time.
 _LINE = struct.Struct("<Qd")
 
 
 class Order(NamedTuple):
-    """What the worker is told."""
+    """An order to the worker to begin or end a fault."""
 
     kind: Kind | None
-    """None: be well."""
+    """None: end the fault."""
     seconds: float = 0.0
-    """For how long, where nobody could tell it to stop."""
+    """Duration of a freeze, during which the worker cannot receive orders."""
 
 
 class Entry(NamedTuple):
@@ -52,16 +52,16 @@ class Entry(NamedTuple):
 
     number: int
     refused: bool
-    """With 503, as a full one."""
+    """Whether it was refused with 503, because the worker was full."""
     at: float
 
     def line(self) -> bytes:
-        """Return it as it is written down."""
+        """Return it as a record of the book."""
         return _LINE.pack(self.number << 1 | self.refused, self.at)
 
 
 def read_book(path: Path) -> list[Entry]:
-    """Return what a worker wrote down."""
+    """Return the entries of a worker's book."""
     data = path.read_bytes() if path.exists() else b""
     whole = len(data) // _LINE.size * _LINE.size
     return [Entry(one >> 1, bool(one & 1), at) for one, at in _LINE.iter_unpack(data[:whole])]
@@ -95,7 +95,7 @@ _STREAM = (
 
 
 class _House:
-    """What the connections of one worker share."""
+    """State shared by the connections of one worker."""
 
     def __init__(self, book: Path, seed: int) -> None:
         self.kind: Kind | None = None
@@ -114,7 +114,7 @@ class _House:
         return bound
 
     def close(self) -> None:
-        """Accept no more, and let go of whoever has nothing to wait for."""
+        """Stop accepting connections, and close those that are idle."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -122,12 +122,12 @@ class _House:
             line.close_if_idle()
 
     def write_down(self, number: int | None) -> None:
-        """A request has been read."""
+        """Record in the book that a request has been read."""
         if number is not None:
             os.write(self._book, Entry(number, self.kind is Kind.FULL, monotonic()).line())
 
     def release(self) -> None:
-        """The fault is over: those who were left hanging are cut off."""
+        """Reset the connections whose answers were stalled by a fault that is over."""
         for line in tuple(self.lines):
             line.let_go()
 
@@ -147,25 +147,25 @@ class _Line(asyncio.Protocol):
         self._at = 0
         self._timer: asyncio.TimerHandle | None = None
         self._end: Kind | None = None
-        """How the answer breaks off."""
+        """How the current answer breaks off."""
         self._hanging = False
         self._due = 0.0
-        """When it is to be closed."""
+        """When the kept connection is to be closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """Register the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._house.lines.add(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Whatever was done for it is over."""
+        """Drop the answer in progress."""
         self._house.lines.discard(self)
         self._pieces = []
         if self._timer is not None:
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; answer when all of a request is here."""
+        """Collect a request; answer once all of it has arrived."""
         if self._left < 0:
             self._head += data
             end = self._head.find(b"\r\n\r\n")
@@ -247,12 +247,12 @@ class _Line(asyncio.Protocol):
             self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Close as a server does that has seen nothing of a request."""
+        """Close the connection unless a request or an answer is in progress."""
         if not (self._pieces or self._hanging or self._head or self._left > 0):
             self._transport.close()
 
     def let_go(self) -> None:
-        """Cut off whoever was left hanging."""
+        """Reset the connection if its answer was stalled."""
         if self._hanging:
             self._reset()
 
@@ -271,7 +271,7 @@ def _field(head: bytes, name: bytes) -> bytes:
 
 
 def _cut(pieces: Sequence[bytes], random: Random) -> list[bytes]:
-    """Return the beginning of an answer: nothing of it, or up to somewhere."""
+    """Return none of an answer, or a beginning of random length."""
     total = sum(map(len, pieces))
     left = random.choice((0, random.randrange(total)))
     kept = []
@@ -284,7 +284,7 @@ def _cut(pieces: Sequence[bytes], random: Random) -> list[bytes]:
 
 
 def serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> None:
-    """Be a worker, in a process of its own; tell the port, obey, and end when nobody listens."""
+    """Run a worker in this process: send its port, obey orders, end when the channel closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(channel, port, book, seed))
 
@@ -309,7 +309,7 @@ async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: i
 
 async def _obey(house: _House, order: Order, port: int) -> None:
     if order.kind is Kind.FREEZE:
-        sleep(order.seconds)  # noqa: ASYNC251 - that is what it means
+        sleep(order.seconds)  # noqa: ASYNC251 - freezing is the purpose
         return
     was, house.kind = house.kind, order.kind
     if order.kind is Kind.REFUSE:

@@ -1,8 +1,9 @@
-"""What a request costs, step by step: `python -m benchmarks.steps`.
+"""The cost of a request, step by step: `python -m benchmarks.steps`.
 
-Each step of the request path is run by itself, with real bytes and without sockets; the fastest of
-many rounds is shown, in CPU microseconds. The sockets and the loop come on
-top: two reads, two writes and a share of a poll. `overhead.py` measures the whole, against others.
+Runs each step of the request path by itself, with real bytes but without sockets, and shows the
+fastest of many rounds in microseconds; no step waits, so that is CPU time. Sockets and event loop
+come on top: two reads, two writes and a share of a poll. `overhead.py` measures the whole, in
+comparison with other proxies.
 """
 
 import asyncio
@@ -49,41 +50,41 @@ _REPLY = (
 
 @dataclass
 class Nowhere:
-    """A client's connection that leads nowhere."""
+    """A client connection that discards everything written to it."""
 
     stopping: bool = False
     exchanges: list[Exchange] = field(default_factory=list)
 
-    def admit(self, exchange: Exchange) -> int:  # noqa: ARG002 - it is a protocol's
-        """Everything may come in."""
+    def admit(self, exchange: Exchange) -> int:  # noqa: ARG002 - part of a protocol
+        """Admit bodies of up to 1 GiB."""
         return 1 << 30
 
     def received(self, exchange: Exchange) -> None:
-        """Remember the last one."""
+        """Remember the last exchange."""
         self.exchanges[:] = [exchange]
 
     def write(self, data: bytes) -> None:
-        """Nobody reads it."""
+        """Discard the data."""
 
     def finished(self, exchange: Exchange) -> None:
-        """Nobody waits for it."""
+        """Do nothing."""
 
     def feed_from(self, source: Source | None) -> None:
-        """Never full."""
+        """Do nothing: the client is never slow."""
 
     def cut(self, *, framed: bool) -> None:
-        """Nothing is lost."""
+        """Do nothing."""
 
 
 class _Hole(asyncio.Transport):
     def write(self, data: object) -> None:
-        """Nobody reads it."""
+        """Discard the data."""
 
     def abort(self) -> None:
-        """Nothing is there."""
+        """Do nothing."""
 
     def get_write_buffer_size(self) -> int:
-        """All is gone."""
+        """Always empty."""
         return 0
 
 
@@ -176,12 +177,12 @@ def _pool(strategy: str) -> Pool:
         workers.append(Worker(f"w{number}", "http://127.0.0.1:1", upstream))
         workers[-1].kv_tokens = 400_000
     pool = Pool("p", ["*"], workers, make(strategy, {}))
-    assert isinstance(pool.prompts, Prompts)  # noqa: S101 - for the reader
+    assert isinstance(pool.prompts, Prompts)  # noqa: S101 - narrows the type
     return pool
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    """Microseconds of the fastest of many rounds."""
+    """Microseconds per call in the fastest of many rounds."""
     number = 200
     return min(timeit.repeat(work, number=number, repeat=15)) / number * 1e6
 

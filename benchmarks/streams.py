@@ -1,12 +1,12 @@
 """Thousands of streams at once: `python -m benchmarks.streams`.
 
-Holds many streams open through a router, each with some events a second, as chats have, and tells
-what arrives, how late, and what it costs. The loop's lag is seen from outside: a probe asks the
-router every 20 ms whether it lives, and workers stamp every event with the time it was sent. At
-the end the clients leave in mid-stream.
+Holds many streams open through a router, each with some events a second, as chats have, and reports
+how many events arrive, how late, and at what CPU cost. The lag of the router's event loop is
+measured from outside: a probe requests the liveness endpoint every 20 ms, and workers stamp every
+event with the time it was sent. At the end the clients disconnect in mid-stream.
 
-Workers and clients share the machine with the router. Their share of a core is shown, and when the
-machine has nothing left the numbers are the machine's, which a note says.
+Workers and clients share the machine with the router. Their share of a core is shown. If the
+machine is saturated, the numbers are its limits rather than the router's, and a note says so.
 """
 
 import json
@@ -28,12 +28,12 @@ from benchmarks.proxies import PROXIES, TIMES, Group, Proxy, programs
 from benchmarks.stub import StubSettings
 from benchmarks.watching import Seen, Watch, watch_probe, watch_streams
 
-#: Parts of the pause between two events of a stream among which streams are spread.
+#: Streams send their events at this many different times within the pause between two events.
 PHASES = 10
-#: A stream never ends while it is looked at.
+#: Events of a stream: so many that it never ends during the measurement.
 ENDLESS = 1_000_000
 IDLE_S = 2.0
-#: Of the events that are due, or of a core, or of the machine.
+#: A proxy is saturated below this share of the due events; a core or the machine is busy above.
 SATURATED, BUSY = 0.97, 0.95
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -41,26 +41,26 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One proxy with so many streams; shares are of one core."""
+    """The results of one proxy with `streams` streams; shares are of one core."""
 
     proxy: str
     streams: int
     begun: int
     broken: int
     due: float
-    """Events a second that are due on the streams that began."""
+    """Events a second that the streams that began should deliver."""
     delivered: float
     delay_p50_ms: float
     delay_p99_ms: float
     idle_p99_ms: float
-    """Of the probe, before the streams."""
+    """Latency of the probe before the streams were opened."""
     probe_p50_ms: float
     probe_p99_ms: float
     proxy_share: float
     event_us: float
     stream_kb: float
     worker_shares: float
-    """Of all workers together."""
+    """The sum over all workers."""
     client_shares: float
     busiest: float
     """The share of the busiest worker or client."""
@@ -69,12 +69,12 @@ class Row:
 
     @property
     def saturated(self) -> bool:
-        """Whether more streams would not bring more events."""
+        """Whether events fall short of what is due, or streams did not begin."""
         return self.delivered < SATURATED * self.due or self.begun < self.streams
 
 
 class Watchers:
-    """Client processes and a probe."""
+    """The client processes, and a process that probes the proxy's latency."""
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
@@ -90,7 +90,7 @@ class Watchers:
         self._stack.close()
 
     def idle(self, proxy: Proxy, port: int) -> Seen:
-        """Ask a proxy that has nothing else to do."""
+        """Probe an idle proxy."""
         self._probe.send(Watch(port, paths=(proxy.alive,)))
         self._probe.recv()
         self._probe.send(IDLE_S)
@@ -98,7 +98,7 @@ class Watchers:
         return seen
 
     def hold(self, port: int, count: int) -> int:
-        """Open streams; return how many began."""
+        """Open `count` streams, spread over the clients; return how many began."""
         shares = [
             count * (number + 1) // self._clients - count * number // self._clients
             for number in range(self._clients)
@@ -108,20 +108,20 @@ class Watchers:
         return sum(pipe.recv() for pipe in self._streams)
 
     def look(self, paths: Sequence[str], port: int, seconds: float) -> None:
-        """Have the probe, which asks for these paths, and all clients look for so long."""
+        """Start measuring for `seconds` in all clients and in the probe, which requests `paths`."""
         self._probe.send(Watch(port, paths=paths))
         self._probe.recv()
         for pipe in (*self._streams, self._probe):
             pipe.send(seconds)
 
     def seen(self) -> tuple[Seen, list[Seen]]:
-        """Return what the probe and all clients saw; then they leave."""
+        """Wait for and return the results of the probe and all clients, which then disconnect."""
         return self._probe.recv(), [pipe.recv() for pipe in self._streams]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """The measurement to make: numbers of streams, events per second of each, and duration."""
 
     streams: Sequence[int]
     rate: float
@@ -225,7 +225,7 @@ def _levels(
 
 
 def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
-    """Return what share of a core the whole machine and each process use from now on."""
+    """Measure for `seconds` the shares of a core that the machine and each process use."""
     began, machine = time.perf_counter(), machine_seconds()
     before = [cpu_seconds(pid) for pid in pids]
     time.sleep(seconds)
@@ -235,7 +235,7 @@ def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Milliseconds, from seconds in order."""
+    """The quantile at `share`, in milliseconds, of sorted values in seconds."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1e3 if ordered else 0.0
 
 
@@ -259,7 +259,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """Say where each saturates, and what was not the proxy's doing."""
+    """Say where each proxy saturated, and where something else was the limit."""
     cores = len(os.sched_getaffinity(0))
     notes = [f"The machine has {cores} cores; CPU, workers, clients and others are shares of one."]
     for row in rows:

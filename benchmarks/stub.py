@@ -1,8 +1,8 @@
-"""A worker that costs next to nothing: what vLLM would answer, prepared beforehand.
+"""A stub worker that uses next to no CPU: it sends prepared answers in vLLM's format.
 
-It speaks enough HTTP/1.1 for proxies, which send one request at a time on a connection. A stream
-grows by one event at every step of its engine, as vLLM's do: a step makes one token for each
-request that runs, and every event is its own chunk and its own write.
+It speaks enough HTTP/1.1 for proxies, which send one request at a time on a connection. As in
+vLLM, every step of its engine adds one token, and so one event, to each running stream; every
+event is a chunk and a write of its own.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import cast
 
 import uvloop
 
-#: A name that no proxy takes as a reason to download a tokenizer.
+#: A model name for which no proxy tries to download a tokenizer.
 MODEL = "Qwen/Qwen3-8B"
 
 _TYPE = b'{"id":"chatcmpl-6f0d8e5a4c3b49f2a1d7c8e9b0a1f2d3","object":"chat.completion%s",'
@@ -28,25 +28,25 @@ _USAGE = (
     b'"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":100,'
     b'"prompt_tokens_details":{"cached_tokens":%d}}'
 )
-#: In a request whose stream is to come at full speed.
+#: Marks a request whose stream is to come at full speed.
 HURRIED = b'"user":"hurried"'
-#: Added to the nanoseconds of a stamp: all have the same number of digits.
+#: Added to the nanoseconds of a timestamp, so that all have the same number of digits.
 STAMP_ZERO = 10**18
 _WORDS = ("The", " answer", " to", " this", " question", " is", " that", " it", " depends", ",")
 
 
 @dataclass(frozen=True, slots=True)
 class StubSettings:
-    """How streams go."""
+    """How streams are paced, and which endpoints there are."""
 
     events: int = 100
     """`data:` events of a stream that carry a token."""
     step_s: float = 0.005
     """Seconds between two events of one stream."""
     phases: int = 1
-    """Parts of a step among which streams are spread, so that not all have their event at once."""
+    """Parts of a step over which streams are spread, so that their events do not coincide."""
     tokenizes: bool = True
-    """Whether it has `/tokenize`; what that answers is no model's."""
+    """Whether it has `/tokenize`, whose token ids are not those of any model."""
 
 
 def _plain(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
@@ -59,7 +59,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _usage(length: int) -> bytes:
-    """Tell of the tokens in a request of so many bytes."""
+    """Return the `usage` for a request of `length` bytes."""
     tokens = max(length // 4, 2)
     return _USAGE % (tokens, tokens + 100, tokens // 2)
 
@@ -79,7 +79,7 @@ def _chat_answer(length: int) -> bytes:
 
 
 def _event(delta: bytes, finish: bytes = b"null") -> bytes:
-    """Return one event as a chunk, with room for the stamp."""
+    """Return one event as a chunk, with a placeholder for the timestamp."""
     head = b"data: " + _TYPE % b".chunk" + _MADE
     tail = (
         b'"choices":[{"index":0,"delta":{%s},"logprobs":null,"finish_reason":%s,'
@@ -90,7 +90,7 @@ def _event(delta: bytes, finish: bytes = b"null") -> bytes:
 
 @lru_cache(maxsize=256)
 def _last_events(length: int) -> bytes:
-    """Return what follows the last token: usage and the end."""
+    """Return the events after the last token: usage and [DONE]."""
     head = b"data: " + _TYPE % b".chunk" + _MADE % STAMP_ZERO
     usage = head + b'"choices":[],' + _usage(length) + b"}\n\n"
     return _chunk(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
@@ -119,7 +119,7 @@ _METRICS = _plain(
     % (MODEL.encode(), MODEL.encode()),
     b"text/plain; version=0.0.4; charset=utf-8",
 )
-#: What SGLang's workers tell of themselves; its gateways ask for it.
+#: SGLang's worker information, which its gateways request.
 _INFO = _plain(
     b'{"model_path":"/models/%b","served_model_name":"%b","is_generation":true,'
     b'"version":"0.5.0","max_model_len":131072,"tp_size":1,"dp_size":1}' % ((MODEL.encode(),) * 2)
@@ -133,21 +133,21 @@ _ANSWERS = {
     **dict.fromkeys((b"/get_server_info", b"/server_info"), _INFO),
     **dict.fromkeys((b"/get_model_info", b"/model_info"), _INFO),
 }
-#: Bodies longer than this do not ask for a stream: the benchmarks stream short prompts only.
+#: Longer bodies are not searched for `stream`, because benchmarks stream short prompts only.
 _LONGEST_STREAMED = 4096
-#: Two bytes of text → a token of a large vocabulary, as written in JSON.
+#: Token of a large vocabulary, as JSON, for each value of two bytes of text.
 _VOCABULARY = tuple(b"%d" % (1000 + number) for number in range(1 << 16))
 
 
 def _tokenized(body: bytes) -> bytes:
-    """Answer `/tokenize`: a token for four bytes, the same ones for the same beginning."""
+    """Answer `/tokenize`: a token per four bytes; equal beginnings get equal tokens."""
     words = array("H", body[: len(body) // 2 * 2])[::2]
     tokens = b",".join([_VOCABULARY[word] for word in words])
     return _plain(b'{"count":%d,"max_model_len":131072,"tokens":[%s]}' % (len(words), tokens))
 
 
 class Engine:
-    """Sends every running stream its next event, once a step."""
+    """Sends the next event on every running stream, once per step."""
 
     def __init__(self, settings: StubSettings) -> None:
         self._settings = settings
@@ -156,7 +156,7 @@ class Engine:
         self._stepping: asyncio.Task[None] | None = None
 
     def add(self, stream: "Worker") -> set["Worker"]:
-        """Run another stream; it leaves by removing itself from the set returned."""
+        """Run another stream; it ends by removing itself from the returned set."""
         slot = next(self._place)
         slot.add(stream)
         if self._stepping is None or self._stepping.done():
@@ -201,15 +201,15 @@ class Worker(asyncio.Protocol):
         self._sent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """The stream ends, if there is one."""
+        """End the stream, if there is one."""
         self._slot.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; answer when all of a request is here."""
+        """Collect a request; answer once all of it has arrived."""
         if self._left < 0:
             self._head += data
             end = self._head.find(b"\r\n\r\n")
@@ -245,7 +245,7 @@ class Worker(asyncio.Protocol):
             self._transport.write(_ANSWERS.get(self._path, _MISSING))
 
     def _hurry(self) -> None:
-        """Send event after event, each by itself, as fast as they can be sent."""
+        """Send the events one by one, as fast as possible."""
         if not self._transport.is_closing():
             self.step()
             if self._sent < self._engine.events:
@@ -271,7 +271,7 @@ def _streamed(body: bytes) -> bool:
 
 
 def serve(channel: "Connection[int, None]", settings: StubSettings) -> None:
-    """Be a worker, in a process of its own; tell the port, and end when nobody listens."""
+    """Run a worker in this process: send its port, and end when the channel closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(channel, settings))
 

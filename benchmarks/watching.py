@@ -1,7 +1,7 @@
-"""Clients that hold streams open and look at the clock, and one that asks whether the proxy lives.
+"""Clients that hold streams open and measure delays, and a probe of the proxy's liveness endpoint.
 
-Each runs in a process of its own. Workers stamp every event with the machine's monotonic clock, so
-that the delay of each is known where it arrives.
+Each runs in its own process. Workers stamp every event with the machine's monotonic clock, so that
+its delay is known on arrival.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from benchmarks.load import HEADERS
 from benchmarks.stub import STAMP_ZERO
 
 _STAMP = re.compile(rb'"created":(1\d{18}),')
-#: Streams opened at the same moment by one process, and how long all may take to begin.
+#: Streams that one process opens at the same time, and time limit for all to begin.
 _OPENING, _OPEN_S = 32, 60.0
-#: Between two questions whether the proxy lives.
+#: Seconds between two liveness probes.
 PROBE_S = 0.02
 _BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How many streams to hold at which port; or, without any, what to ask for, by turns."""
+    """Streams to hold at a port; or, for the probe, the paths to request in turn."""
 
     port: int
     streams: int = 0
@@ -40,11 +40,11 @@ class Watch:
 
 @dataclass(slots=True)
 class Seen:
-    """What a process of clients saw in the time it was told to look."""
+    """The measurements of one process."""
 
     events: int = 0
     delays: "array[float]" = field(default_factory=lambda: array("d"))
-    """Seconds: of events."""
+    """Delays of events in seconds."""
     cpu: float = 0.0
     wall: float = 0.0
     broken: int = 0
@@ -54,7 +54,7 @@ class Seen:
 
 
 class _Stream(asyncio.Protocol):
-    """One stream: begins when an event has come, and is looked at from `seen` on."""
+    """One stream; it has begun once an event has arrived. Its delays are added to `seen`."""
 
     def __init__(self, request: bytes, seen: Seen) -> None:
         self._request = request
@@ -64,12 +64,12 @@ class _Stream(asyncio.Protocol):
         self.begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the stream."""
+        """Send the request."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Read the stamps of all events that came."""
+        """Read the timestamps of all events in the data."""
         now = time.monotonic_ns()
         stamps = _STAMP.findall(data)
         if stamps:
@@ -81,26 +81,30 @@ class _Stream(asyncio.Protocol):
                 self.begun.set_result(True)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """No stream ends by itself."""
+        """Count the stream as broken, unless this client left."""
         if not self._left:
             self._seen.broken += 1
         if not self.begun.done():
             self.begun.set_result(False)
 
     def leave(self) -> None:
-        """Go without waiting for the end, as clients do."""
+        """Disconnect in mid-stream, as clients do."""
         self._left = True
         if self._transport is not None:
             self._transport.abort()
 
 
 def watch_streams(pipe: "Connection[Any, Any]") -> None:
-    """Hold streams: is told which, says how many began, is told how long to look, says what."""
+    """Hold streams, in rounds of messages on the pipe.
+
+    A round receives a Watch, sends how many streams began, receives how long to measure, and sends
+    a Seen.
+    """
     _run(_watch_streams(pipe))
 
 
 def watch_probe(pipe: "Connection[Any, Any]") -> None:
-    """Ask the proxy whether it lives, again and again, on one connection."""
+    """Probe the proxy repeatedly on one connection; same messages as `watch_streams`."""
     _run(_watch_probe(pipe))
 
 
@@ -123,14 +127,14 @@ async def _watch_streams(pipe: "Connection[Any, Any]") -> None:
         began = time.perf_counter(), time.process_time()
         await asyncio.sleep(seconds)
         seen.wall, seen.cpu = time.perf_counter() - began[0], time.process_time() - began[1]
-        # What comes while the streams are left does not count.
+        # A copy, because events that arrive while the streams are closed must not count.
         pipe.send(Seen(seen.events, seen.delays[:], seen.cpu, seen.wall, seen.broken))
         for stream in streams:
             stream.leave()
 
 
 async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
-    """Open all streams, some at a time; return those that began."""
+    """Open all streams, `_OPENING` at a time; return those that began."""
     bodies = chat_bodies(_BYTES, watch.streams, watch.port, stream=True)
     loop = asyncio.get_running_loop()
     gate, deadline = asyncio.Semaphore(_OPENING), loop.time() + _OPEN_S
@@ -163,7 +167,8 @@ async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
             writer.write(f"GET {path}{end}".encode())
             await _answer(reader)
             took = time.perf_counter() - asked
-            # Had others asked meanwhile, they would have waited too: a stall counts by its length.
+            # Probes due during a stall would have waited too: count them, so that long stalls weigh
+            # by their length (avoids coordinated omission).
             missed = int(took / PROBE_S)
             delays.extend(took - number * PROBE_S for number in range(missed + 1))
             await asyncio.sleep(max(PROBE_S - took, 0.0))

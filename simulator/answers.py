@@ -1,10 +1,10 @@
-"""What a simulated model says: words of four letters, the same for the same prompt.
+"""The text a simulated model answers with: four-letter words, the same for the same prompt.
 
-Answers are stretches of one long ring of words; where a stretch begins, and how long an answer is
-when nobody says, follow from the prompt. An answer that is sent back in the next turn is cut into
-the ids that it was generated with. In the simulator's own language every word is one token (see
-`tokens`), and an answer of n tokens has 4n characters; in that of a real model, words are as many
-tokens as its tokenizer makes of them, and stand between spaces.
+Answers are slices of one long ring of words. The prompt determines where the slice begins and, if
+the request sets no length, how long it is. An answer that is sent back in the next turn tokenizes
+to the ids it was generated with. In the simulator's own language every word is one token (see
+`tokens`), so an answer of n tokens has 4n characters. With a real tokenizer, words are separated
+by spaces and each has as many tokens as the tokenizer makes of it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from simulator.tokens import TYPECODE, tokenize
 
 _SYLLABLES = ("bo", "da", "fe", "gi", "ka", "lo", "mu", "ne", "pi", "ra", "so", "ta", "ve", "wi")
 _RING_WORDS = 4096
-#: Places in a real tokenizer's ring where answers begin.
+#: Number of places in a real tokenizer's ring where answers can begin.
 _OPENINGS = 256
 #: Answer lengths, in tokens, when a request sets none.
 _SHORTEST, _LONGEST = 32, 256
 
 
 class Opening(NamedTuple):
-    """How an answer begins, and where in the ring it goes on."""
+    """The first tokens of an answer, and the place in the ring where it continues."""
 
     ids: Sequence[int]
     pieces: Sequence[bytes]
@@ -33,7 +33,7 @@ class Opening(NamedTuple):
 
 
 class Voice(NamedTuple):
-    """A ring of tokens, each with its text (ASCII, nothing to escape in JSON), and the openings."""
+    """A ring of tokens with their texts (ASCII, nothing to escape in JSON), and the openings."""
 
     ids: array[int]
     pieces: list[bytes]
@@ -58,7 +58,7 @@ class Answer:
         self.ids = first + around[opening.place : opening.place + length - len(first)]
 
     def words(self, first: int, stop: int) -> list[bytes]:
-        """The text of the tokens `first` to `stop`, one item each."""
+        """The texts of the tokens from `first` up to, not including, `stop`."""
         opening, pieces = self._opening, self._voice.pieces
         begun = len(opening.pieces)
         shift, around = opening.place - begun, len(pieces)
@@ -78,16 +78,16 @@ def seed(prompt: array[int]) -> int:
 
 
 def natural_length(prompt: array[int]) -> int:
-    """How many tokens the model says of its own accord."""
+    """The answer's length in tokens if the request sets none."""
     return _SHORTEST + seed(prompt) % (_LONGEST - _SHORTEST + 1)
 
 
 def ring(pieces: Callable[[str], list[tuple[int, bytes]]]) -> Voice:
-    """The voice of a real tokenizer, which cuts a text into ids and their pieces.
+    """The voice of a real tokenizer; `pieces` tokenizes a text into ids and their texts.
 
-    The ring's words follow a space, and another word: some tokenizers treat a text's first one in
-    their own way. Those that an answer begins with do not, as templates and clients strip answers,
-    and so they are cut by themselves.
+    Words of the ring are tokenized as they stand in the middle of a text, after another word and
+    a space, because some tokenizers treat the first word of a text differently. Words that begin
+    an answer are tokenized alone, because templates and clients strip answers.
     """
     known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
     alone = {word: pieces(word) for word in known}
@@ -113,9 +113,9 @@ def _words(known: Sequence[str]) -> list[str]:
 
 
 def _simulated() -> Voice:
-    """Words of four characters in a row: one token each, none beginning with a space.
+    """Words of four characters without separators: one token each, none beginning with a space.
 
-    A client that strips an answer's ends must not shift the pieces it is cut into.
+    If a client strips an answer, its tokens must not shift, so no word begins with a space.
     """
     known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
     known += [f"{syllable}{end} " for syllable in _SYLLABLES for end in "nrst,.nrst"]

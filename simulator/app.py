@@ -1,4 +1,4 @@
-"""A worker's paths: a table from method and path to handler, on raw ASGI."""
+"""A worker's ASGI application: a table that maps method and path to a handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulator.served import Served
 if TYPE_CHECKING:
     from simulator.worker import Worker
 
-#: The release whose surface this imitates.
+#: The vLLM release whose HTTP API this imitates.
 VLLM_VERSION = "0.33.0"
 
 _GARBAGE = b"\x00\xff 200 this is not HTTP\r\n\r\n\x16\x03\x01"
@@ -105,7 +105,7 @@ class App:
             await exchange.json({"detail": "Not Found"}, 404)
 
     async def _fail(self, exchange: Exchange, order: FaultOrder) -> None:
-        """What the faults `error` and `garbage` answer."""
+        """Answer as the faults `error` and `garbage` demand."""
         if order.kind == "error":
             message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             kind = "InternalServerError" if order.status == 500 else "Service Unavailable"
@@ -152,7 +152,7 @@ class App:
 
     async def _set_fault(self, exchange: Exchange) -> None:
         order = decode(await exchange.body(), FaultOrder)
-        await exchange.json({"fault": order})  # the answer is out before the door shuts
+        await exchange.json({"fault": order})  # before the fault can close the connection
         self._worker.set_fault(order, asked_by=exchange.connection)
 
     async def _clear_fault(self, exchange: Exchange) -> None:

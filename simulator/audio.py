@@ -1,4 +1,4 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations`: a form in, a text out."""
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: a multipart form in, text out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from simulator.tokens import TYPECODE, tokenize
 _BOUNDARY = re.compile(rb'boundary="?([^";]+)')
 _NAME = re.compile(rb'[; ]name="([^"]*)"')
 
-#: A second of 16 kHz, 16-bit, one-channel sound, in bytes.
+#: Bytes of a second of 16 kHz, 16-bit mono sound.
 _BYTES_A_SECOND = 32_000
-#: Whisper's encoder makes 1500 positions of 30 s of sound.
+#: Whisper's encoder turns 30 s of sound into 1500 positions.
 _TOKENS_A_SECOND = 50
 _LONGEST_S = 30
 
 
 async def transcribe(served: Served, exchange: Exchange) -> None:
-    """Answer with the text that the simulated model hears."""
+    """Answer with the text that the simulated model recognizes."""
     fields = form(exchange.headers.get(b"content-type", b""), await exchange.body())
     sound = fields.get("file")
     if sound is None:
@@ -41,7 +41,7 @@ async def transcribe(served: Served, exchange: Exchange) -> None:
 
 
 def form(content_type: bytes, body: bytes) -> dict[str, bytes]:
-    """The parts of a `multipart/form-data` body by name."""
+    """The parts of a `multipart/form-data` body, by name."""
     boundary = _BOUNDARY.search(content_type)
     if boundary is None:
         raise bad_request("A multipart/form-data body is required.")
@@ -55,7 +55,7 @@ def form(content_type: bytes, body: bytes) -> dict[str, bytes]:
 
 
 def _tokens(sound: bytes, count: int) -> array[int]:
-    """`count` token ids that follow from a sound's bytes."""
+    """`count` token ids derived from the bytes of a sound, after a fixed start."""
     start = tokenize("sound")
     if not sound:
         return start

@@ -1,4 +1,4 @@
-"""Request bodies: the fields a simulated worker heeds. All others are accepted and ignored."""
+"""Request bodies: the fields that a simulated worker reads. Others are accepted and ignored."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,25 +13,25 @@ T = TypeVar("T")
 
 
 class StreamOptions(Struct):
-    """How to stream."""
+    """`stream_options`."""
 
     include_usage: bool | None = None
 
 
 class KvTransfer(Struct):
-    """`kv_transfer_params`: token ids in place of the rendered prompt; what LMCache is to tell."""
+    """`kv_transfer_params`: token ids to use as the prompt, and whether to report LMCache stats."""
 
     prompt_token_ids: Tokens | None = None
     cached_token_stats: Any = None
 
 
 class Generate(Struct, kw_only=True):
-    """What every generating endpoint of the OpenAI kind takes."""
+    """The fields common to chat completions and completions."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    #: Tokens an event (vLLM's extension).
+    #: Tokens per streamed event (a vLLM extension).
     stream_interval: Annotated[int, Meta(ge=1)] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -41,7 +41,7 @@ class Generate(Struct, kw_only=True):
     cache_salt: str | None = None
     vllm_xargs: dict[str, Any] | None = None
     kv_transfer_params: KvTransfer | None = None
-    #: SGLang's.
+    #: An SGLang extension.
     return_cached_tokens_details: bool | None = None
 
 
@@ -78,7 +78,7 @@ class Responses(Struct, kw_only=True):
 
 
 class Messages(Struct, kw_only=True):
-    """`/v1/messages`, Anthropic's dialect."""
+    """`/v1/messages`, the Anthropic API."""
 
     model: str
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
@@ -99,7 +99,7 @@ class Pooling(Struct, kw_only=True):
 
 
 class Score(Struct, kw_only=True):
-    """`/score`: every one of the first against every one of the second."""
+    """`/score`: one text against others, or pairs; `queries`, `documents` are other names."""
 
     model: str | None = None
     text_1: str | list[str] | None = None
@@ -118,7 +118,7 @@ class Rerank(Struct, kw_only=True):
 
 
 class Tokenize(Struct, kw_only=True):
-    """`/tokenize`, of a prompt or of a conversation."""
+    """`/tokenize`: a prompt or a conversation."""
 
     model: str | None = None
     prompt: str | None = None
@@ -126,7 +126,7 @@ class Tokenize(Struct, kw_only=True):
     tools: list[Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    #: Not given: with a prompt, yes; with a conversation, no.
+    #: If not given: True for a prompt, False for a conversation.
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
@@ -140,7 +140,7 @@ class Detokenize(Struct, kw_only=True):
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """A request body as `kind`; ApiError 400 that says where it is wrong."""
+    """Decode a request body as `kind`; raises ApiError 400 that says what is wrong."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -2,13 +2,13 @@
 
 The rules, from `vllm/v1/core/block_pool.py` and `kv_cache_manager.py`:
 
-1. Only full blocks are reused, found by their chained digest from the first on.
-2. A block in use is counted; one that nobody uses keeps its content and waits in a queue.
-3. A sequence gives its blocks back last block first, so that leaves are evicted before the
-   blocks they hang on. Eviction takes the block that has waited longest.
+1. Only full blocks are reused. They are looked up by their chained digests, from the first on.
+2. Blocks in use have a reference count. An unused block keeps its content and waits in a queue.
+3. A sequence releases its last block first, so that leaves are evicted before their parents.
+   Eviction takes the block that has been unused longest.
 
-Where two sequences compute the same block at once, the first keeps the name and the second's
-copy stays nameless (vLLM lists both under one name), so that a removal always means gone.
+If two sequences compute the same block at once, only the first copy is registered under the
+digest (vLLM registers both), so that a removal event always means that the block is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simulator.hashing import Chain, event_hash, extra_keys
 
 
 class BlockCache:
-    """`num_blocks` blocks of `block_size` tokens. Not a thing is allocated until it is used."""
+    """`num_blocks` blocks of `block_size` tokens, each allocated when first used."""
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         if num_blocks < 1 or block_size < 1:
@@ -30,9 +30,9 @@ class BlockCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._users: list[int] = []  # how many sequences use block i
-        self._digest: list[bytes | None] = []  # the name of block i's content
-        self._cached: dict[bytes, int] = {}  # name -> block
-        self._idle: OrderedDict[int, None] = OrderedDict()  # unused, longest waiting first
+        self._digest: list[bytes | None] = []  # the digest under which block i is cached
+        self._cached: dict[bytes, int] = {}  # digest -> block
+        self._idle: OrderedDict[int, None] = OrderedDict()  # unused blocks, least recent first
         self._changes: list[Change] = []
 
     def __repr__(self) -> str:
@@ -40,17 +40,17 @@ class BlockCache:
 
     @property
     def free(self) -> int:
-        """Blocks that could be handed out now, cached content or not."""
+        """Blocks that could be handed out now, whether or not they hold cached content."""
         return self.num_blocks - len(self._users) + len(self._idle)
 
     @property
     def used(self) -> int:
-        """Blocks that some sequence uses."""
+        """Blocks in use by at least one sequence."""
         return len(self._users) - len(self._idle)
 
     @property
     def cached(self) -> int:
-        """Blocks that a prompt could find by name."""
+        """Blocks that a prompt could find by digest."""
         return len(self._cached)
 
     def match(self, digests: Sequence[bytes], limit: int) -> list[int]:
@@ -65,7 +65,7 @@ class BlockCache:
         return found
 
     def admit(self, matched: Sequence[int], fresh: int) -> list[int] | None:
-        """Use the matched blocks and `fresh` new ones: their table, or None without the room."""
+        """Reference `matched` and take `fresh` new blocks; return the table, None if no room."""
         idle = self._idle
         waiting = sum(1 for block in matched if block in idle)
         if self.free - waiting < fresh:
@@ -86,7 +86,7 @@ class BlockCache:
     def name(
         self, table: Sequence[int], chain: Chain, tokens: array[int], first: int, stop: int
     ) -> None:
-        """Make the full blocks `first` to `stop` of a sequence, now computed, findable."""
+        """Register the full, computed blocks from `first` up to `stop` of a sequence for reuse."""
         start: int | None = None
         for index in range(first, stop):
             digest, block = chain.digests[index], table[index]
@@ -103,14 +103,14 @@ class BlockCache:
             self.announce(chain, tokens, start, stop)
 
     def release(self, table: Sequence[int]) -> None:
-        """Give a sequence's blocks back, last first; what they hold stays findable."""
+        """Release a sequence's blocks, last first; their content stays cached."""
         for block in reversed(table):
             self._users[block] -= 1
             if self._users[block] == 0:
                 self._idle[block] = None
 
     def reset(self) -> bool:
-        """Forget all content; refused (False), as in vLLM, while any block is in use."""
+        """Drop all cached content; False, as in vLLM, if any block is in use."""
         if self.used:
             return False
         self._cached.clear()
@@ -119,7 +119,7 @@ class BlockCache:
         return True
 
     def announce(self, chain: Chain, tokens: array[int], start: int, stop: int) -> None:
-        """Record blocks `start` to `stop` of a sequence as stored."""
+        """Record a change that says blocks from `start` up to `stop` of a sequence are stored."""
         size = self.block_size
         self._changes.append(
             Stored(
@@ -140,7 +140,7 @@ class BlockCache:
         return changes
 
     def _take(self) -> int:
-        """An unused block: a fresh one while there are any, else the longest idle, evicted."""
+        """Take a block: a new one if any is left, else evict the one unused longest."""
         if len(self._users) < self.num_blocks:
             self._users.append(1)
             self._digest.append(None)

@@ -1,6 +1,6 @@
-"""What happened to a worker's KV cache, in the words of vLLM's KV events.
+"""Changes to a worker's KV cache, named like the fields of vLLM's KV events.
 
-Pure data: the cache records these, the publisher puts them on the wire.
+Pure data: the cache records the changes and the publisher sends them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass
 
 Hash = int
-"""A block's name as events carry it: the last 8 bytes of its digest, big-endian, unsigned."""
+"""A block's hash as in events: the last 8 bytes of its digest, big-endian, unsigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +19,21 @@ class Stored:
     hashes: list[Hash]
     #: The block before the first one; None where the prompt begins.
     parent: Hash | None
-    #: Tokens of all the blocks together, `len(hashes) * block_size` of them.
+    #: Tokens of all these blocks, `len(hashes) * block_size` in number.
     token_ids: array[int]
     block_size: int
     lora_name: str | None
-    #: Per block, what besides tokens went into its hash: adapter, salt (first block only).
+    #: Per block, what went into its hash besides tokens: adapter, salt (first block only).
     extra_keys: list[list[str] | None]
-    #: Where they lie: "GPU", "CPU" or "STORAGE".
+    #: Where the blocks are: "GPU", "CPU" or "STORAGE".
     medium: str = "GPU"
-    #: Behind the network, for all workers.
+    #: Whether they are in a store that all workers share over the network.
     remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One block evicted for room."""
+    """One block evicted to make room."""
 
     hash: Hash
     medium: str = "GPU"

@@ -1,4 +1,4 @@
-"""A model's own chat template, rendered as Transformers does it."""
+"""A model's own chat template, rendered as Transformers does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from simulator.conversation import Conversation, Message, prepared, prepared_tools
 from simulator.errors import bad_request
 
-#: Put after the last text of a message that is to be continued; a trimming template takes the
-#: space away.
+#: Marker after the last text of a message that is to be continued. It ends with a space, which
+#: is missing from the rendered prompt if the template strips the text.
 _HERE = "\x02the message goes on here\x03 "
 
 
 class ChatTemplate:
-    """One template. ValueError if it is not valid Jinja."""
+    """One chat template. Raises ValueError if it is not valid Jinja."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -42,7 +42,7 @@ class ChatTemplate:
         self._knows_developers = "'developer'" in source or '"developer"' in source
 
     def render(self, asked: Conversation) -> str:
-        """The prompt's text; ApiError 400 with the template's own reason when it refuses."""
+        """The prompt's text; raises ApiError 400 with the template's message if it refuses."""
         if asked.continue_final_message and asked.add_generation_prompt:
             raise bad_request("A message cannot be continued and another one begun.")
         messages = prepared(asked.messages, parts=self._wants_parts)
@@ -66,12 +66,12 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which marks answers for training and writes nothing itself."""
+    """`{% generation %}`, which marks answers for training and adds no text of its own."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block's content."""
+        """Parse the block into a node that renders its content."""
         line = next(parser.stream).lineno
         content = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_content"), [], [], content).set_lineno(line)
@@ -81,7 +81,7 @@ class _Generation(Extension):
 
 
 def _goes_through_parts(tree: nodes.Template) -> bool:
-    """Whether the template has a loop over a message's content."""
+    """Whether the template loops over a message's content, so wants it as a list of parts."""
     return any(_is_content(loop.iter) for loop in tree.find_all(nodes.For))
 
 
@@ -97,7 +97,7 @@ def _is_content(node: nodes.Node) -> bool:
 
 
 def _one_system(messages: list[Message]) -> list[Message]:
-    """Developers speak as the system, and the system speaks once and first."""
+    """Turn developer messages into system messages, merged into one that comes first."""
     if all(message["role"] != "developer" for message in messages):
         return messages
     systems = [one for one in messages if one["role"] in ("system", "developer")]
@@ -146,7 +146,7 @@ def _to_json(
     )
 
 
-def _raise(message: Any) -> None:  # noqa: ANN401 - whatever the template says
+def _raise(message: Any) -> None:  # noqa: ANN401 - any value of the template
     raise jinja2.TemplateError(str(message))
 
 

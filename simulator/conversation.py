@@ -1,7 +1,7 @@
-"""What an engine makes of a request's messages and tools before a chat template sees them.
+"""Messages and tools as an engine prepares them before it renders the chat template.
 
-Written for the simulator alone, after what vLLM does, and not shared with any router: two that
-agree have then both read the rules, and not each other.
+Written for the simulator alone, after what vLLM does, and not shared with the router: if the two
+agree, each has implemented vLLM's rules independently.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from simulator.errors import bad_request
 
 Message = dict[str, Any]
 
-#: Kinds of parts that are text, and the field that has it.
+#: Types of content parts that are text, and the field that holds the text.
 _TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-#: Fields of a tool's function that an engine knows, in its order; the last may be missing.
+#: Fields of a tool's function that an engine knows, in its order; `strict` may be missing.
 _FUNCTION = ("name", "description", "parameters", "strict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a chat request says about its prompt."""
+    """The parts of a chat request that determine its prompt."""
 
     messages: Sequence[Message]
     tools: Sequence[Any] | None = None
     documents: Sequence[Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    #: Whether the tokenizer adds BOS and the like to what the template wrote.
+    #: Whether the tokenizer adds BOS and the like to the rendered text.
     add_special_tokens: bool = False
-    #: More variables for the template.
+    #: Additional template variables.
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepared(messages: Sequence[Message], *, parts: bool) -> list[Message]:
-    """The messages as templates get them: contents are lists of `parts`, or texts."""
+    """The messages as templates get them: contents as lists of parts, or as strings."""
     return [_message(message, parts=parts) for message in messages]
 
 
@@ -74,7 +74,7 @@ def _message(message: Message, *, parts: bool) -> Message:
 
 
 def _parts(content: object) -> list[Message]:
-    """A content's parts as text; what is not text counts as its JSON."""
+    """The parts of a content as text parts; a part that is not text becomes its JSON."""
     if content is None:
         return []
     given = content if isinstance(content, list) else [content]
@@ -91,8 +91,8 @@ def _text(part: object) -> str:
     return msgspec.json.encode(part).decode()
 
 
-def _call(call: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
-    """A call of a tool, its arguments as an object."""
+def _call(call: Any) -> Message:  # noqa: ANN401 - any JSON value
+    """A tool call, with its arguments as an object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         raise bad_request("Only calls of functions are known.", "tool_calls")
@@ -103,18 +103,18 @@ def _call(call: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
         except ValueError:
             arguments = None
     known = arguments if isinstance(arguments, dict) else {}
-    # Whatever the client's order was: engines have it from the models of OpenAI's own library.
+    # Engines do not keep the client's field order; theirs comes from OpenAI's library models.
     inner = _ordered({**function, "arguments": known}, ("arguments", "name"))
     return _ordered({**call, "function": inner}, ("id", "function", "type"))
 
 
 def _ordered(given: Message, first: Sequence[str]) -> Message:
-    """The same fields, those of `first` first."""
+    """The same fields, with those in `first` moved to the front."""
     return {**{name: given[name] for name in first if name in given}, **given}
 
 
-def _tool(tool: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
-    """A tool as chat names it; the other dialects leave out a level, or name it otherwise."""
+def _tool(tool: Any) -> Message:  # noqa: ANN401 - any JSON value
+    """A tool in the chat format; other APIs omit the `function` level or rename `parameters`."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request("Only functions with a name are known as tools.", "tools")

@@ -1,4 +1,4 @@
-"""An answer that breaks off: what the faults `reset` and `stall` do to a request."""
+"""An answer that breaks off: the faults `reset` and `stall`."""
 
 import asyncio
 
@@ -8,15 +8,16 @@ from simulator.errors import DisconnectedError
 from simulator.exchange import Exchange
 from simulator.faults import Fault
 
-#: Seconds for the kernel to hand over what was written before the connection is reset.
+#: Seconds for the kernel to send what was written before the connection is reset.
 _FLUSH_S = 0.005
 
 
 class CutExchange(Exchange):
     """An exchange whose answer stops after the fault's `after_bytes` bytes of body.
 
-    None stops it before the status line. A stalled one says nothing more until the fault is
-    over or the client leaves; then, like the one that resets, its connection is reset.
+    With `after_bytes` None it stops before the status line. A `reset` fault then resets the
+    connection; a `stall` fault keeps it open and silent until the client leaves or the fault is
+    over, and resets it in the latter case.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class CutExchange(Exchange):
     async def reply(
         self, body: bytes = b"", content_type: bytes | None = None, status: int = 200
     ) -> None:
-        """Answer with as much of a whole body as the fault allows."""
+        """Answer with as much of the body as the fault allows."""
         if self._fault.after_bytes is not None and len(body) < self._left:
             await super().reply(body, content_type, status)
             return
@@ -46,7 +47,7 @@ class CutExchange(Exchange):
         await self._hold()
 
     def write(self, events: bytes) -> None:
-        """Send a piece of the stream as far as the fault allows."""
+        """Send as much of this piece of the stream as the fault allows."""
         if self._stopped:
             return
         part = events[: self._left]
@@ -57,7 +58,7 @@ class CutExchange(Exchange):
             self._stop()
 
     async def end_stream(self) -> None:
-        """End the stream, or wait for the end of what cut it."""
+        """End the stream, or wait for the end of the fault that cut it."""
         if self._stopped:
             await self._hold()
         await super().end_stream()
@@ -78,7 +79,7 @@ class CutExchange(Exchange):
             asyncio.get_running_loop().call_later(_FLUSH_S, self.connection.reset)
 
     async def _hold(self) -> None:
-        """Wait until the client is gone, or cast off when the fault is over."""
+        """Wait until the client is gone; reset the connection if the fault ends first."""
         over = asyncio.ensure_future(self._fault.over.wait())
         await asyncio.wait((over, self.connection.gone), return_when=asyncio.FIRST_COMPLETED)
         over.cancel()

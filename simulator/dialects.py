@@ -1,4 +1,4 @@
-"""How `/v1/responses` and Anthropic's `/v1/messages` word their answers. One choice each."""
+"""Response formats of `/v1/responses` and Anthropic's `/v1/messages`, one choice each."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _encode = msgspec.json.encode
 
 
 def _named(name: str, data: dict[str, Any]) -> bytes:
-    """A server-sent event with its name, which is also its `type`."""
+    """A server-sent event with a name, which is also the `type` in its data."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **data}))
 
 
@@ -32,7 +32,7 @@ class ResponsesShape:
         return self._response("completed", [item], usage)
 
     def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
-        """The response, its message and the message's part are announced."""
+        """The events that announce the response, its message and the message's part."""
         response = {"response": self._response("in_progress", [], None)}
         return b"".join(
             (
@@ -52,7 +52,7 @@ class ResponsesShape:
         return self._event("response.output_text.delta", delta)
 
     def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """Part, message and response are complete."""
+        """The events that complete the part, the message and the response."""
         text = choices[0].answer.text()
         part = self._part(text)
         item = self._message("completed", [part])
@@ -133,7 +133,7 @@ class MessagesShape:
         }
 
     def opening(self, choice: Choice) -> bytes:
-        """The message and its block begin."""
+        """The events that begin the message and its content block."""
         prompt = choice.request.prompt_tokens
         cached = choice.request.cached_tokens or 0
         message: dict[str, Any] = {
@@ -152,7 +152,7 @@ class MessagesShape:
         return _named("content_block_delta", {"index": 0, "delta": delta})
 
     def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """Block and message end, with the reason and the usage."""
+        """The events that end the block and the message, with stop reason and usage."""
         delta = {"stop_reason": _stop_reason(choices[0]), "stop_sequence": None}
         return (
             _named("content_block_stop", {"index": 0})

@@ -1,18 +1,18 @@
 """Continuous batching with chunked prefill, after vLLM V1's scheduler (`v1/core/sched`).
 
-No sockets, no clock, no asyncio: `step` says what one forward pass did and how long it takes;
-whoever drives the engine lets that time pass.
+No sockets, no clock, no asyncio: `step` returns what one forward pass did and how long it takes;
+the caller lets that time pass.
 
-One step, with a budget of `max_num_batched_tokens`:
+Each step has a budget of `max_num_batched_tokens` tokens and schedules:
 
-1. Running requests in order of arrival: each computes the tokens it lacks, one when decoding,
-   a chunk when still prefilling. One that needs a block where none is free preempts the latest
-   arrival: that one loses its blocks and is computed again later.
-2. Unless somebody was preempted, waiting requests first come, first served, while the budget,
-   `max_num_seqs` and the cache allow. The head of the queue is never overtaken.
+1. Running requests, in order of arrival. Each computes the tokens whose KV is missing: one when
+   decoding, a chunk when still prefilling. If a request needs a block and none is free, the
+   latest arrival is preempted: it loses its blocks and is computed again later.
+2. Unless a request was preempted, waiting requests, first come, first served, while the budget,
+   `max_num_seqs` and the cache allow. No request overtakes the head of the queue.
 
 A request takes the blocks of its whole prompt when admitted, not chunk by chunk (vLLM since 0.19
-likewise admits only what fits as a whole). Its prefix is looked up at that moment.
+likewise admits a request only if it fits as a whole). Its prefix is looked up at that moment.
 """
 
 from collections import deque
@@ -28,11 +28,11 @@ from simulator.tiers import Loaded
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may (vLLM `--max-num-queued-reqs`)."""
+    """The queue is at its limit (vLLM `--max-num-queued-reqs`)."""
 
 
 class TooLongError(ValueError):
-    """Prompt and answer together exceed what this engine can hold."""
+    """Prompt and answer together exceed the tokens that one request may have here."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Step:
     """One forward pass."""
 
     duration_s: float = 0.0
-    #: Requests that got one more token each when the step ended.
+    #: Requests that produced one token each when the step ended.
     emitted: list[Request] = field(default_factory=list)
     #: Those of `emitted` whose answer is complete.
     finished: list[Request] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Totals:
     generation_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
-    #: Of `prefix_hits`, what came from the host's memory and from the store.
+    #: The part of `prefix_hits` loaded from host memory (L1) and from the shared store (L2).
     l1_hits: int = 0
     l2_hits: int = 0
     preemptions: int = 0
@@ -95,12 +95,12 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their first step, or for another after preemption."""
+        """Requests waiting for their first step, or to resume after preemption."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would compute anything."""
         return bool(self._running or self._waiting)
 
     @property
@@ -127,7 +127,7 @@ class Engine:
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> bool:
-        """Stop a request and free its blocks; False when it is not here (any more)."""
+        """Stop a request and free its blocks; False if it is unknown or already finished."""
         request = self._running.pop(request_id, None)
         if request is not None:
             self._free(request)
@@ -139,7 +139,7 @@ class Engine:
         return False
 
     def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; False while requests run. The next step carries the event."""
+        """Drop all cached prefixes; False while requests run. The next step reports the change."""
         return self.cache.reset()
 
     def clear(self) -> None:
@@ -152,7 +152,7 @@ class Engine:
         self.totals = Totals()
 
     def step(self) -> Step:
-        """Compute one forward pass; what it emits counts from its end, `duration_s` later."""
+        """Compute one forward pass; its tokens are out when it ends, `duration_s` from now."""
         step = Step()
         if not self.busy:
             step.changes = self.cache.drain()
@@ -170,13 +170,13 @@ class Engine:
         return step
 
     def _schedule_running(self, batch: "_Batch", step: Step) -> bool:
-        """Give running requests their share; True when somebody was preempted."""
+        """Schedule the running requests; True if any was preempted."""
         preempted = False
         for request in list(self._running.values()):
             if batch.budget <= 0:
                 break
             if request.request_id not in self._running:
-                break  # preempted by an earlier one, and so are all that follow
+                break  # preempted in this loop, as are all later arrivals
             while not self._has_room(request):
                 preempted = True
                 if self._preempt_latest() is request:
@@ -196,8 +196,10 @@ class Engine:
             self._compute(request, batch, step)
 
     def _admit(self, request: Request) -> float | None:
-        """Take the blocks for all of the request's tokens, reusing what is cached; None without
-        room, else the seconds to load what the GPU lacks from other tiers."""
+        """Allocate blocks for all of the request's tokens, reusing cached ones.
+
+        Returns the seconds spent loading blocks from other tiers, or None if there is no room.
+        """
         size, length = self.cache.block_size, len(request.tokens)
         # The last token is always computed, so a prompt of n full blocks finds n - 1 at most.
         limit = (length - 1) // size
@@ -207,7 +209,7 @@ class Engine:
             return None
         loaded = Loaded()
         if self.tiers is not None:
-            # Other tiers may hold the prompt whole; its last token is computed all the same.
+            # Other tiers may supply every full block; the last token is still computed.
             loaded = self.tiers.find(request.chain, request.tokens, len(matched), length // size)
         found = len(matched) + loaded.l1 + loaded.l2
         self.cache.name(table, request.chain, request.tokens, len(matched), found)
@@ -230,7 +232,7 @@ class Engine:
         totals.l2_hits += request.l2_tokens
 
     def _has_room(self, request: Request) -> bool:
-        """Make sure there is a block for the request's last token; False when none is free."""
+        """Ensure the request has a block for its last token; False if none is free."""
         if len(request.tokens) <= len(request.table) * self.cache.block_size:
             return True
         return self.cache.grow(request.table)
@@ -248,7 +250,7 @@ class Engine:
         request.computed = 0
 
     def _compute(self, request: Request, batch: "_Batch", step: Step) -> None:
-        """Compute what the budget allows of the tokens that lack KV; emit when none is left."""
+        """Compute as many missing tokens as the budget allows; emit one once none is missing."""
         length = len(request.tokens)
         before = request.computed
         chunk = min(length - before, batch.budget)
@@ -266,7 +268,7 @@ class Engine:
                 step.finished.append(request)
 
     def _name_blocks(self, request: Request, first: int) -> None:
-        """Cache the blocks that became full, from block `first` to what is computed."""
+        """Register the full computed blocks, from block `first` on, in the prefix cache."""
         request.chain.extend(request.tokens)
         full = request.computed // self.cache.block_size
         self.cache.name(request.table, request.chain, request.tokens, first, full)
@@ -275,7 +277,7 @@ class Engine:
 
 
 class _Batch:
-    """The work of one step: what is left of its budget and what it takes."""
+    """The work of one step: its remaining token budget and its duration."""
 
     __slots__ = ("_context", "_decoding", "_prefill_s", "_profile", "budget")
 
@@ -287,11 +289,11 @@ class _Batch:
         self._context = 0
 
     def wait(self, seconds: float) -> None:
-        """Load blocks before anything is computed."""
+        """Add time spent loading blocks, during which nothing is computed."""
         self._prefill_s += seconds
 
     def add(self, chunk: int, context: int, *, decoding: bool) -> None:
-        """Spend `chunk` tokens of the budget on a sequence with `context` tokens computed."""
+        """Spend `chunk` tokens of the budget on a sequence that has `context` computed tokens."""
         self.budget -= chunk
         if decoding:
             self._decoding += 1

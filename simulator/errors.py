@@ -1,14 +1,14 @@
-"""What a worker refuses, in vLLM's words and shape (`ErrorResponse` in `vllm/entrypoints`)."""
+"""A worker's error answers, worded and shaped as vLLM's (`ErrorResponse` in `vllm/entrypoints`)."""
 
 from typing import Any
 
 
 class DisconnectedError(Exception):
-    """The client is gone: nothing is left to answer."""
+    """The client has disconnected, so no answer is needed."""
 
 
 class ApiError(Exception):
-    """An answer with an error body."""
+    """An error that is answered with `status` and `body`."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """400: malformed, or more than the model takes."""
+    """400: malformed, or more than the model accepts."""
     return ApiError(400, message, "BadRequestError", param)
 
 

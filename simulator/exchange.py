@@ -1,8 +1,8 @@
 """One HTTP request and its answer, on top of ASGI.
 
-Whole answers go through ASGI's `send`. The events of a stream are written to the transport as
-ready-made chunks: one per token and request, they are where this process spends its time, and
-`send` costs several times the write itself.
+Whole answers go through ASGI's `send`. The events of a stream are written straight to the
+transport as HTTP chunks: there is one per token and request, so this process spends most of its
+time on them, and `send` costs several times as much as the write itself.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Exchange:
-    """What a handler reads from and answers to."""
+    """One request, and the means to answer it."""
 
     def __init__(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -41,7 +41,7 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
-        """The whole request body; DisconnectedError when it never comes."""
+        """The whole request body; raises DisconnectedError if the client leaves first."""
         if self._body is None:
             parts: list[bytes] = []
             more = True
@@ -78,7 +78,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def when_lost(self, callback: Callable[[], None] | None) -> None:
-        """Call back when the client goes away (None: no longer)."""
+        """Set the callback for when the client disconnects; None removes it."""
         self.connection.on_lost = callback
         if callback is not None and self.connection.gone.done():
             callback()

@@ -1,4 +1,4 @@
-"""Many simulated workers in one process, each behind a port of its own."""
+"""Many simulated workers in one process, each on its own port."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ from simulator.worker import Worker, WorkerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """What all workers of a fleet have in common, and how many there are."""
+    """The number of workers in a fleet, and the settings they share."""
 
     workers: int = 1
     #: A name in `simulator.profiles.PROFILES`.
@@ -29,40 +29,40 @@ class FleetSettings:
     models: Sequence[str] = ("llama-3.1-8b",)
     #: LoRA adapters served beside it.
     adapters: Sequence[str] = ()
-    #: Simulated seconds in a real one.
+    #: Simulated seconds per real second.
     speed: float = 1.0
     host: str = "127.0.0.1"
-    #: Port of the first worker, the others follow; 0: any free ports.
+    #: Port of the first worker, the others use the next ones; 0: any free ports.
     port: int = 0
     #: Tokens a KV block holds.
     block_size: int = 16
-    #: Room of each KV cache in tokens; None: the profile's.
+    #: Capacity of each KV cache in tokens; None: the profile's.
     kv_tokens: int | None = None
-    #: Requests that may wait at a worker before it refuses more with 503; None: no bound.
+    #: Requests that may wait at a worker before it refuses more with 503; None: no limit.
     max_queued: int | None = None
-    #: Tokens that each host's memory keeps beyond the GPU; 0: none.
+    #: Capacity of each worker's host memory tier (L1) in tokens; 0: no such tier.
     host_tokens: int = 0
-    #: Whether what goes to the host is announced by names alone, without tokens.
+    #: Whether events about blocks in host memory carry hashes only, without tokens.
     bare_events: bool = False
-    #: Tokens of a store that all workers share; 0: none.
+    #: Capacity in tokens of the store (L2) that all workers share; 0: no store.
     store_tokens: int = 0
-    #: The Redis that is that store; None: it is in this process.
+    #: URL of the Redis to use as the store; None: the store is in this process.
     store_url: str | None = None
-    #: How fast each worker loads from its host's memory and from the store.
+    #: How fast each worker loads from host memory and from the store.
     rates: Rates = USUAL
-    #: What each worker's hashes of blocks begin with; one for all if there is but one.
+    #: Seeds of the block hashes; workers take them in turn, so a single one serves all.
     hash_seeds: Sequence[str] = ("",)
     #: Whether workers publish KV events.
     kv_events: bool = True
-    #: Port of the first worker's events, its replay and the others follow; 0: any free ports.
+    #: First of the event ports, two per worker: events, then replay; 0: any free ports.
     kv_port: int = 0
-    #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
+    #: How events are encoded: "map" as in vLLM since 0.24, "array" as before.
     kv_encoding: Encoding = "map"
-    #: Folder of the model whose tokenizer and chat template they have; None: the simulator's own.
+    #: Model folder with tokenizer and chat template; None: the simulator's own.
     tokenizer: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no fleet can be."""
+        """Raise ValueError for settings that no fleet can have."""
         if self.workers < 1:
             raise ValueError("a fleet has at least one worker")
         if not 0 < self.speed < float("inf"):
@@ -98,7 +98,7 @@ class FleetSettings:
 
 
 class Fleet:
-    """Workers that run while the context lasts: `async with Fleet(settings) as fleet:`."""
+    """Workers that run within a context: `async with Fleet(settings) as fleet:`."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self.settings = settings
@@ -110,7 +110,7 @@ class Fleet:
         return f"<Fleet of {len(self.workers)} workers>"
 
     async def start(self) -> None:
-        """Start every worker, or none: OSError when a port is taken or the store is not there."""
+        """Start every worker; OSError, with none started, if a port is taken or Redis is down."""
         if self.settings.kv_events:
             self._context = zmq.asyncio.Context()
         try:
@@ -124,7 +124,7 @@ class Fleet:
             raise
 
     async def stop(self) -> None:
-        """Stop every worker; requests under way are cut off."""
+        """Stop every worker; in-flight requests are cut off."""
         for worker in self.workers:
             await worker.stop()
         self.workers = []

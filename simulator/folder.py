@@ -1,7 +1,8 @@
-"""A real model's tokenizer and chat template, from its folder, through Hugging Face's own library.
+"""A real model's tokenizer and chat template, read from its folder with Hugging Face's library.
 
-The folder is one that an engine would serve: `tokenizer.json` or what stands for it (`vocabulary`),
-and `tokenizer_config.json` with the special tokens and the chat template, or `chat_template.jinja`.
+The folder is one that an engine would serve: `tokenizer.json` or another supported tokenizer file
+(see `vocabulary`), and `tokenizer_config.json` with the special tokens and the chat template, or
+`chat_template.jinja`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulator.vocabulary import SPECIAL, vocabulary
 
 
 class Folder:
-    """A `Language` that is some model's. ValueError where the folder does not hold one."""
+    """The `Language` of a real model. Raises ValueError if the folder does not hold one."""
 
     def __init__(self, path: Path) -> None:
         self._tokenizer, named = vocabulary(path)
@@ -36,10 +37,10 @@ class Folder:
         self._templates = {name: ChatTemplate(text, special) for name, text in sources.items()}
 
     def tokenize(self, text: str, *, special: bool = True) -> array[int]:
-        """Token ids of a text; with `special`, BOS and the like too."""
+        """Token ids of a text, including BOS and the like if `special`."""
         try:
             found = self._tokenizer.encode(text, add_special_tokens=special)
-        except Exception as error:  # noqa: BLE001 - lone surrogates, say
+        except Exception as error:  # noqa: BLE001 - for lone surrogates, for example
             raise bad_request(f"The prompt cannot be tokenized: {error}") from None
         return array(TYPECODE, found.ids)
 
@@ -48,7 +49,7 @@ class Folder:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
 
     def strings(self, tokens: Iterable[int]) -> list[str]:
-        """Each token as the vocabulary has it."""
+        """Each token as the vocabulary spells it."""
         return [self._tokenizer.id_to_token(token) or "" for token in tokens]
 
     def chat(self, asked: Conversation) -> array[int]:
@@ -62,7 +63,7 @@ class Folder:
         return self.tokenize(template.render(asked), special=asked.add_special_tokens)
 
     def _pieces(self, text: str) -> list[tuple[int, bytes]]:
-        """The tokens of an ASCII text, each with what it stands for."""
+        """The tokens of an ASCII text, each with the part of the text it stands for."""
         found = self._tokenizer.encode(text, add_special_tokens=False)
         pieces, at = [], 0
         for token, (_, end) in zip(found.ids, found.offsets, strict=True):
@@ -72,7 +73,7 @@ class Folder:
 
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The chat templates by name; a file of its own goes before the configuration."""
+    """The chat templates by name; `chat_template.jinja` overrides the configured default."""
     given = config.get("chat_template")
     found: dict[str, str] = {}
     if isinstance(given, str):
@@ -93,6 +94,6 @@ def _config(file: Path) -> dict[str, Any]:
 
 
 def _token(given: object) -> str | None:
-    """A special token: its text, or an object that has it."""
+    """The text of a special token, given as a string or as an object with `content`."""
     text = given.get("content") if isinstance(given, dict) else given
     return text if isinstance(text, str) else None

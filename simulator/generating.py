@@ -44,7 +44,7 @@ async def completions(served: Served, exchange: Exchange) -> None:
 
 
 async def invocations(served: Served, exchange: Exchange) -> None:
-    """`POST /invocations`, SageMaker's: chat or completion, whichever the body is."""
+    """`POST /invocations` (SageMaker): a chat if the body has `messages`, else a completion."""
     fields = decode(await exchange.body(), dict[str, msgspec.Raw])
     await (chat if "messages" in fields else completions)(served, exchange)
 

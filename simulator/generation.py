@@ -1,4 +1,4 @@
-"""Runs the prompts of one HTTP request through the engine and answers in a given shape."""
+"""Run the prompts of one HTTP request through the engine and answer in a given format."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from simulator.sources import NOWHERE, Found
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one HTTP request, all prompts together."""
+    """Token counts of one HTTP request, summed over its prompts."""
 
     prompt: int
     completion: int
     cached: int
-    #: Where the cached ones lay.
+    #: The cached tokens by tier.
     found: Found = NOWHERE
 
     def openai(self) -> dict[str, Any]:
-        """As chat and completions report it."""
+        """The `usage` object of chat completions and completions."""
         return {
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
@@ -46,11 +46,14 @@ class Length:
     wanted: int | None = None
     at_least: int = 0
     ignore_eos: bool = False
-    #: The name of the field that limits, for the error.
+    #: The request field that sets the limit, for error messages.
     param: str = "max_tokens"
 
     def of(self, prompt: array[int], longest: int) -> tuple[int, str]:
-        """The answer's length and finish reason, for a model of `longest` tokens in all."""
+        """The answer's length and finish reason, where prompt and answer may have `longest` tokens.
+
+        Raises ApiError 400 if the prompt or the requested length does not fit.
+        """
         room = longest - len(prompt)
         if room < 1:
             raise bad_request(
@@ -82,16 +85,16 @@ class Choice:
         self.request = request
         self.answer = answer
         self.reason = reason
-        #: Tokens the engine has produced, and those of them that were sent.
+        #: Tokens that the engine has produced, and how many of them were sent.
         self.got = 0
         self.shown = 0
 
 
 class Shape(Protocol):
-    """How one endpoint words its answers."""
+    """The response format of one endpoint."""
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> Any:  # noqa: ANN401 - JSON
-        """The answer that is not streamed."""
+        """The body of an answer that is not streamed."""
 
     def opening(self, choice: Choice) -> bytes:
         """Events before a choice's first token."""
@@ -104,7 +107,7 @@ class Shape(Protocol):
 
 
 class Generation:
-    """One HTTP request under way. The client's leaving ends it at once, wherever it stands."""
+    """One HTTP request in progress. If the client disconnects, it ends at once."""
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Generation:
         self._n = n
         self._shape: Shape | None = None
         self._prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
-        #: Done when all choices are (True) or the client has left (False).
+        #: True once all choices are complete, False if the client has left.
         self._done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._begun = time.monotonic()
         self.choices = [
@@ -132,7 +135,7 @@ class Generation:
         self._left = len(self.choices)
 
     async def run(self) -> Usage:
-        """Generate everything, then tell the usage."""
+        """Generate all choices and return the usage."""
         try:
             self._submit()
             await self._finish()
@@ -141,18 +144,18 @@ class Generation:
         return self._usage()
 
     async def answer(self, shape: Shape) -> None:
-        """Generate, and answer with one body."""
+        """Generate all choices and answer with one body."""
         usage = await self.run()
         await self._exchange.json(shape.whole(self.choices, usage))
 
     async def stream(self, shape: Shape) -> None:
-        """Generate, and answer with events as tokens come."""
+        """Generate all choices and stream events as tokens come."""
         try:
-            self._submit()  # before the status line: a full queue is still a 503
+            self._submit()  # before the status line, so that a full queue is still a 503
             await self._exchange.start_stream()
             self._shape = shape
             for choice in self.choices:
-                if choice.got:  # while the client was slow to take the head
+                if choice.got:  # produced while the response head was being sent
                     self._show(shape, choice, last=choice.got == choice.answer.length)
             await self._finish()
         finally:
@@ -199,7 +202,7 @@ class Generation:
                 self._done.set_result(True)
 
     def _show(self, shape: Shape, choice: Choice, *, last: bool) -> None:
-        """Send what is due: the first token at once, then every `interval`, then the rest."""
+        """Send the tokens due: the first alone, then `interval` per event, the rest at the end."""
         events = [] if choice.shown else [shape.opening(choice)]
         words = choice.answer.words(choice.shown, choice.got)
         at, step, end = 0, self._interval, len(words)
@@ -218,7 +221,7 @@ class Generation:
 
     def _usage(self) -> Usage:
         completion = sum(choice.got for choice in self.choices)
-        firsts = self.choices[:: self._n]  # the n answers of a prompt share what it found
+        firsts = self.choices[:: self._n]  # count each prompt's cached tokens once, not n times
         cached = sum(choice.request.cached_tokens or 0 for choice in firsts)
         l1 = sum(choice.request.l1_tokens for choice in firsts)
         l2 = sum(choice.request.l2_tokens for choice in firsts)
@@ -231,7 +234,7 @@ class Generation:
             self._done.set_result(False)
 
     def _abort(self) -> None:
-        """Stop what still runs, and the watch over the client."""
+        """Stop the requests that still run and stop watching the client."""
         self._exchange.when_lost(None)
         for choice in self.choices:
             self._served.pump.abort(choice.request.request_id)

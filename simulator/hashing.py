@@ -1,10 +1,10 @@
-"""Chained names of KV blocks, the way an engine makes them.
+"""Chained digests of KV blocks, computed as an engine does.
 
 As in vLLM (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`): a block's digest covers its
 parent's digest, its tokens, and extra keys: the adapter's name in every block, the cache salt in
-the first. Two differences: sha256 runs over packed bytes where vLLM pickles a tuple first, which
-is several times faster here, and the root has a seed of its own. So these names equal neither
-vLLM's nor any router's keys, and nothing can pass a test by hashing alike.
+the first. Two differences: sha256 runs over packed bytes, which is several times faster here than
+pickling a tuple first as vLLM does, and the root is the simulator's own. So these digests equal
+neither vLLM's nor the router's keys, and no test can pass merely because both hash alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = sha256(b"simulator: the block before the first").digest()
 
 
 def root_of(seed: str) -> bytes:
-    """The root of engines that were started with a seed (`PYTHONHASHSEED`): other names for all."""
+    """The root digest for a seed (`PYTHONHASHSEED`); another seed changes every digest."""
     return sha256(ROOT + seed.encode()).digest() if seed else ROOT
 
 
@@ -28,7 +28,7 @@ def event_hash(digest: bytes) -> Hash:
 
 
 def extra_keys(index: int, lora_name: str | None, salt: str | None) -> list[str] | None:
-    """What besides tokens goes into the hash of block `index` of a prompt, or None."""
+    """What goes into the hash of block `index` of a prompt besides its tokens, or None."""
     keys = [lora_name] if lora_name else []
     if salt and index == 0:
         keys.append(salt)
@@ -36,7 +36,7 @@ def extra_keys(index: int, lora_name: str | None, salt: str | None) -> list[str]
 
 
 class Chain:
-    """The digests of one growing sequence's full blocks, in order."""
+    """The digests of a growing sequence's full blocks, in order."""
 
     __slots__ = ("_block_size", "_lora", "_root", "_salt", "digests", "lora_name", "salt")
 
@@ -52,7 +52,7 @@ class Chain:
         self._salt = b"" if not salt else b"\x00salt\x00" + salt.encode()
 
     def extend(self, tokens: array[int]) -> None:
-        """Name every block of `tokens` that is full and has no name yet."""
+        """Add the digests of the full blocks of `tokens` that have none yet."""
         digests = self.digests
         done, full = len(digests), len(tokens) // self._block_size
         if full <= done:

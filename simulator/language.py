@@ -1,4 +1,4 @@
-"""How a worker's model reads and writes: its tokenizer, its chat template, the words it says."""
+"""The language of a worker's model: its tokenizer, its chat template, the words it answers with."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from simulator.tokens import detokenize, tokenize
 
 
 class Language(Protocol):
-    """What request handlers need of a tokenizer."""
+    """What request handlers need of a model's tokenizer and chat template."""
 
     @property
     def top(self) -> int:
-        """The highest token id there is."""
+        """The highest token id."""
 
     @property
     def voice(self) -> Voice:
         """What answers are made of."""
 
     def tokenize(self, text: str, *, special: bool = True) -> array[int]:
-        """Token ids of a text; with `special`, those that the tokenizer adds by itself too."""
+        """Token ids of a text, including those that the tokenizer adds itself if `special`."""
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text of token ids."""
 
     def strings(self, tokens: Iterable[int]) -> list[str]:
-        """Each token as its vocabulary writes it."""
+        """Each token as the vocabulary spells it."""
 
     def chat(self, asked: Conversation) -> array[int]:
-        """Token ids of a conversation as the chat template renders it; ApiError 400 if it can't."""
+        """Token ids of a conversation rendered by the chat template; ApiError 400 if it fails."""
 
 
 class Simulated:
-    """The simulator's own: no files, no vocabulary, fast."""
+    """The simulator's own language: no files, no vocabulary, fast."""
 
     top = 0xFFFF_FFFF
     voice = SIMULATED
@@ -72,9 +72,9 @@ class Simulated:
 
 @lru_cache(maxsize=4)
 def language_of(folder: Path | None) -> Language:
-    """The language of a model's folder, or the simulator's own; the same for all who ask.
+    """The language of a model's folder, or the simulator's own if None; callers share the result.
 
-    ValueError where the folder is not one.
+    Raises ValueError if the folder does not hold a tokenizer.
     """
     if folder is None:
         return Simulated()

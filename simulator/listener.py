@@ -1,7 +1,7 @@
-"""A worker's front: uvicorn's protocol, served from a socket that can be closed and opened again.
+"""A worker's HTTP server: uvicorn's protocol on a socket that can be closed and reopened.
 
-`uvicorn.Server` has one life and wants signals; a simulated worker goes down and comes back, and
-shares its process with others. So the protocol is served directly, as `uvicorn.Server` does it.
+`uvicorn.Server` runs once and takes over signals, but a simulated worker goes down and comes back,
+and shares its process with others. So the protocol is served directly, as `uvicorn.Server` does.
 """
 
 import asyncio
@@ -21,35 +21,35 @@ _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol, which requests can reach and which says when it is lost.
+    """uvicorn's HTTP/1.1 protocol, which also reports when the connection is lost.
 
-    A request finds it in its ASGI scope as `scope["state"]["connection"]`.
+    A request handler finds it in the ASGI scope as `scope["state"]["connection"]`.
     """
 
-    #: Called when the client goes away; set by the request that runs.
+    #: Called when the client disconnects; set by the request in progress.
     on_lost: Callable[[], None] | None = None
     #: Done once the connection is lost.
     gone: asyncio.Future[None]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client connected."""
+        """Prepare the `gone` future for a new connection."""
         self.gone = self.loop.create_future()
         super().connection_made(transport)
 
     def on_message_begin(self) -> None:
-        """A request begins: let it find its connection."""
+        """Put the connection into the scope of a request that begins."""
         super().on_message_begin()
         self.scope["state"]["connection"] = self
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: stop at once what runs for it."""
+        """Stop at once what runs for the client, which is gone."""
         super().connection_lost(exc)
         self.gone.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
 
     def reset(self) -> None:
-        """Close with a TCP reset, dropping what was not sent yet."""
+        """Close with a TCP reset, dropping unsent data."""
         raw: socket.socket | None = self.transport.get_extra_info("socket")
         if raw is not None and not self.transport.is_closing():
             with socket.fromfd(raw.fileno(), raw.family, raw.type) as same:
@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Listener:
-    """Serves an ASGI application at one address, on and off."""
+    """Serves an ASGI application at one address; can be closed and opened repeatedly."""
 
     def __init__(self, app: ASGI3Application, host: str, port: int) -> None:
         self.host = host
@@ -78,11 +78,11 @@ class Listener:
 
     @property
     def connections(self) -> set[Connection]:
-        """The connections clients hold now."""
+        """The open client connections."""
         return {each for each in self._state.connections if isinstance(each, Connection)}
 
     async def open(self) -> None:
-        """Accept connections, from now on at the same port; OSError when it is taken."""
+        """Accept connections; OSError if the port is taken. Later calls use the same port."""
         sock = self._bind()
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
@@ -91,13 +91,13 @@ class Listener:
         )
 
     def close(self) -> None:
-        """Refuse new connections; those there are stay."""
+        """Refuse new connections; open ones stay open."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def drop_idle(self) -> None:
-        """Close the connections on which no request runs; the others close after theirs."""
+        """Close idle connections; busy ones close after their current request."""
         for connection in self.connections:
             connection.shutdown()
 
@@ -110,7 +110,7 @@ class Listener:
                 connection.reset()
 
     async def finish(self) -> None:
-        """Wait until everything that ran for clients has ended."""
+        """Wait until all connections are gone and all request tasks have ended."""
         if self.connections:
             await asyncio.wait([connection.gone for connection in self.connections])
         if self._state.tasks:

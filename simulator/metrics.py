@@ -1,7 +1,7 @@
 """A worker's `/metrics`, under vLLM's names (`vllm/v1/metrics/loggers.py`).
 
-Values are read when scraped; nothing is kept twice. Times are real seconds, as a client sees
-them, also where the fleet runs faster than its profile.
+Values are read from the engine when scraped. Times are real seconds, as a client sees them, even
+if the fleet runs faster than its profile.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from simulator.engine import Totals
 from simulator.pump import Pump
 
-# vLLM's own bounds, in seconds.
+# vLLM's histogram bounds, in seconds.
 _TTFT_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -28,7 +28,7 @@ _TTFT_BOUNDS = (
 
 
 class Stats:
-    """What the engine cannot know: how requests ended, and when their first token was out."""
+    """What the engine cannot know: how requests ended, and their real time to first token."""
 
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0})
@@ -36,7 +36,7 @@ class Stats:
         self._ttft = [0] * (len(_TTFT_BOUNDS) + 1)
 
     def first_token(self, seconds: float) -> None:
-        """A request's first token came `seconds` after it was queued."""
+        """Record that a request's first token came `seconds` after the request."""
         self.ttft_sum += seconds
         self._ttft[bisect_left(_TTFT_BOUNDS, seconds)] += 1
 
@@ -79,7 +79,7 @@ class WorkerCollector(Collector):
         yield GaugeMetricFamily("simulator_behind_seconds", behind, value=self._pump.behind_s)
 
     def _tiers(self, totals: Totals) -> Iterator[Metric]:
-        """What came from behind the GPU (`vllm/v1/metrics`, and its offloading connector's)."""
+        """Hits on the tiers behind the GPU, as vLLM and its offloading connector name them."""
         hits = {"0:primary": totals.l1_hits, "1:store": totals.l2_hits}
         queries = totals.prefix_queries - totals.prefix_hits + sum(hits.values())
         yield self._counter("external_prefix_cache_queries", "Tokens queried.", queries)

@@ -1,6 +1,6 @@
-"""A model in Mistral's own format, by its own library: conversations too, without a chat template.
+"""Models in Mistral's own format, whose library encodes conversations without a chat template.
 
-Engines read such folders so (vLLM tokenizers/mistral.py). The library is an extra,
+Engines read such folders the same way (vLLM `tokenizers/mistral.py`). The library is an extra,
 `warmroute[mistral]`.
 """
 
@@ -18,20 +18,22 @@ from simulator.errors import bad_request
 from simulator.tokens import TYPECODE
 
 _FILES = ("tekken.json", "tokenizer.model.v*")
-#: Letters of a tool call's id that engines keep, the last ones.
+#: Engines keep this many characters of a tool call's id, the last ones.
 _ID = 9
 
 
 def is_mistrals(path: Path) -> bool:
-    """Whether a folder is in that format: the usual one is left where both are, unless the model's
-    own description is of Mistral's."""
+    """Whether to read a folder in Mistral's format.
+
+    If the folder also holds a `tokenizer.json`, only when Mistral's `params.json` is there too.
+    """
     if not any(any(path.glob(name)) for name in _FILES):
         return False
     return (path / "params.json").is_file() or not (path / "tokenizer.json").is_file()
 
 
 class Mistral:
-    """A `Language` that is some model's of theirs. ValueError where it cannot be read."""
+    """The `Language` of a Mistral model. Raises ValueError if the folder cannot be read."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -52,10 +54,10 @@ class Mistral:
         self.voice: Voice = ring(self._pieces)
 
     def tokenize(self, text: str, *, special: bool = True) -> array[int]:
-        """Token ids of a text; with `special`, BOS too."""
+        """Token ids of a text, including BOS if `special`."""
         try:
             return array(TYPECODE, self._tokenizer.encode(text, bos=special, eos=False))
-        except Exception as error:  # noqa: BLE001 - lone surrogates, say
+        except Exception as error:  # noqa: BLE001 - for lone surrogates, for example
             raise bad_request(f"The prompt cannot be tokenized: {error}") from None
 
     def detokenize(self, tokens: Iterable[int]) -> str:
@@ -65,7 +67,7 @@ class Mistral:
         return self._tokenizer.decode(list(tokens), SpecialTokenPolicy.KEEP)
 
     def strings(self, tokens: Iterable[int]) -> list[str]:
-        """Each token as the vocabulary has it."""
+        """Each token as the vocabulary spells it."""
         return [self._tokenizer.id_to_piece(token) for token in tokens]
 
     def chat(self, asked: Conversation) -> array[int]:
@@ -85,7 +87,7 @@ class Mistral:
                 continue_final_message=asked.continue_final_message,
             )
             return array(TYPECODE, self._library.encode_chat_completion(request).tokens)
-        except Exception as error:  # noqa: BLE001 - that library refuses by all kinds of exceptions
+        except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
             raise bad_request(str(error)) from None
 
     def _pieces(self, text: str) -> list[tuple[int, bytes]]:
@@ -107,7 +109,7 @@ def _message(given: Message) -> Message:
     return made
 
 
-def _call(given: Any) -> Message:  # noqa: ANN401 - whatever JSON has there
+def _call(given: Any) -> Message:  # noqa: ANN401 - any JSON value
     function = given.get("function") if isinstance(given, dict) else None
     if not isinstance(function, dict):
         raise bad_request("Only calls of functions are known.", "tool_calls")

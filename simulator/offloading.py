@@ -1,7 +1,7 @@
-"""The engine's side of its tiers: what moves there becomes KV events, as connectors tell them.
+"""Tiers that report their changes as KV events, as vLLM's offloading connectors do.
 
-Of blocks in the host's memory vLLM tells what comes and goes; of a store only what came, once, by
-whoever wrote it first (`vllm/v1/kv_offload`).
+For host memory vLLM announces both stored and removed blocks; for a store only stored ones, once,
+by the worker that wrote them first (`vllm/v1/kv_offload`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.tiers import Loaded, Move, Tiers
 
 
 class Offloading:
-    """Tiers that announce. `bare`: what goes to the host is told by names alone."""
+    """Tiers that record changes. With `bare`, those of host memory carry hashes, no tokens."""
 
     def __init__(self, tiers: Tiers[bytes], block_size: int, *, bare: bool = False) -> None:
         self.tiers = tiers
@@ -24,14 +24,14 @@ class Offloading:
         self._changes: list[Change] = []
 
     def find(self, chain: Chain, tokens: array[int], start: int, stop: int) -> Loaded:
-        """Load blocks of a sequence from block `start` on, before block `stop`."""
+        """Load blocks of a sequence from block `start` on, up to but not including `stop`."""
         moves: list[Move] = []
         loaded = self.tiers.find(chain.digests[:stop], start, moves)
         self._tell(moves, chain, tokens, start)
         return loaded
 
     def offload(self, chain: Chain, tokens: array[int], first: int, stop: int) -> None:
-        """Copy blocks `first` to `stop` of a sequence to where blocks are kept."""
+        """Copy blocks from `first` up to `stop` of a sequence to the tiers."""
         moves: list[Move] = []
         self.tiers.write(chain.digests[first:stop], moves)
         self._tell(moves, chain, tokens, first)
@@ -47,7 +47,7 @@ class Offloading:
         digests = chain.digests
         places = {digests[index]: index for index in range(first, len(digests))}
         for key, medium, stored in moves:
-            assert isinstance(key, bytes)  # noqa: S101 - digests are
+            assert isinstance(key, bytes)  # noqa: S101 - the keys are digests
             if stored:
                 self._changes.append(self._stored(chain, tokens, places[key], medium))
             else:

@@ -1,7 +1,7 @@
 """The endpoints that answer with numbers: embeddings, scores, rankings, classes.
 
-Prompts go through the engine, which computes them and one token; the numbers follow from the
-token ids.
+Prompts go through the engine, which computes each of them and generates one token. The numbers in
+the answer are derived from the token ids.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def rerank(served: Served, exchange: Exchange) -> None:
 async def _pool(
     served: Served, exchange: Exchange, body: bodies.Pooling, kind: str
 ) -> tuple[list[array[int]], dict[str, Any], dict[str, int]]:
-    """Compute a body's prompts: their tokens, and the head and usage of the answer."""
+    """Compute a body's prompts; return their tokens, and the head and usage of the answer."""
     model, adapter = served.resolve(body.model)
     if body.messages:
         asked = Conversation(messages=body.messages, add_generation_prompt=False)
@@ -119,7 +119,7 @@ async def _pool(
 async def _compute(
     served: Served, exchange: Exchange, prompts: Sequence[array[int]], adapter: str | None
 ) -> int:
-    """Take the prompts through the engine: how many tokens they have."""
+    """Run the prompts through the engine; return how many tokens they have in all."""
     todo = [Prompt(tokens, adapter) for tokens in prompts]
     usage = await Generation(served, exchange, todo, Length(1, param="input")).run()
     return usage.prompt
@@ -148,7 +148,7 @@ def _encoded(vector: list[float], body: bodies.Pooling) -> list[float] | str:
 
 
 def _unit(tokens: array[int]) -> float:
-    """A number from 0 to 1 that follows from the tokens."""
+    """A number from 0 to 1 derived from the tokens."""
     return seed(tokens) / 0xFFFF_FFFF
 
 

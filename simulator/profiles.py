@@ -1,7 +1,7 @@
-"""How fast a simulated worker is, and how much it remembers.
+"""Speed profiles: how fast a simulated worker is, and how much its KV cache holds.
 
-The constants are derived from what is published of model and hardware, then rounded; they are
-meant to rank routing policies, not to predict a bill.
+The constants are derived from published figures of model and hardware, then rounded. They are
+meant for ranking routing policies, not for predicting absolute performance or cost.
 
 H100 SXM (NVIDIA data sheet): 989 TFLOP/s dense bf16, 3.35 TB/s, 80 GB. Llama 3.1 (Hugging Face
 `config.json`): 8B has 32 layers, 32 heads of 128, 8 of them KV; 70B has 80, 64 of 128, 8 KV.
@@ -22,8 +22,8 @@ less weights, activations
 ===========================  ===========================  =================================
 
 ts, 20 to 30 us a sequence, stands for sampling and the scheduler's own work per request.
-That prefill is bound by arithmetic and decode by bandwidth: Pope et al., "Efficiently Scaling
-Transformer Inference", arXiv 2211.05102; chunked prefill: Agrawal et al., arXiv 2403.02310.
+Prefill is bound by arithmetic and decode by bandwidth: Pope et al., "Efficiently Scaling
+Transformer Inference", arXiv 2211.05102. Chunked prefill: Agrawal et al., arXiv 2403.02310.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One worker's pace and capacity.
+    """One worker's speed and capacity.
 
     A step takes `t0_s`, plus for each prefill chunk
     `chunk / R * (1 + (context + chunk / 2) / Q)`, plus for each decoding sequence
@@ -39,17 +39,17 @@ class Profile:
     """
 
     name: str
-    #: R: prompt tokens a second where the context is short.
+    #: R: prompt tokens per second at short context.
     prefill_tokens_per_s: float
     #: Q: the context, in tokens, at which attention costs as much again as the weights.
     attention_tokens: float
-    #: What every step costs, in seconds.
+    #: Fixed cost of a step, in seconds.
     t0_s: float
-    #: Seconds a step for each decoding sequence.
+    #: Seconds per step for each decoding sequence.
     ts_s: float
-    #: Seconds a step for each token of a decoding sequence's context.
+    #: Seconds per step for each token of a decoding sequence's context.
     tk_s: float
-    #: Room of the KV cache, in tokens.
+    #: Capacity of the KV cache, in tokens.
     kv_tokens: int
     #: Bytes of one token in the KV cache.
     kv_bytes: int = 131_072
@@ -66,7 +66,7 @@ class Profile:
         return chunk / self.prefill_tokens_per_s * attention
 
     def decode_seconds(self, sequences: int, context: int) -> float:
-        """Seconds a step for `sequences` decoding over `context` tokens in all."""
+        """Seconds per step for `sequences` decoding with `context` tokens of context in all."""
         return self.ts_s * sequences + self.tk_s * context
 
 
@@ -92,7 +92,7 @@ PROFILES = {
             kv_tokens=1_300_000,
             kv_bytes=327_680,
         ),
-        # For tests: nothing real, everything quick, small enough to overflow.
+        # For tests: models no real hardware, is fast, and has a cache small enough to overflow.
         Profile(
             name="toy",
             prefill_tokens_per_s=1_000_000,
@@ -110,7 +110,7 @@ PROFILES = {
 
 
 def profile_named(name: str) -> Profile:
-    """The profile of that name, or a ValueError that lists those there are."""
+    """The profile of that name; raises ValueError that lists the known names."""
     try:
         return PROFILES[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""From request bodies to token ids."""
+"""Conversion of prompts in request bodies to token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.tokens import TYPECODE
 def as_prompts(
     language: Language, source: str | list[Any], param: str = "prompt", *, special: bool = True
 ) -> list[array[int]]:
-    """The prompts of a text, a list of texts, token ids, or a list of token id lists."""
+    """The prompts in a text, a list of texts, a list of token ids, or a list of such lists."""
     if isinstance(source, str):
         found = [language.tokenize(source, special=special)]
     elif source and all(type(item) is int for item in source):
@@ -28,7 +28,7 @@ def as_prompts(
 
 
 def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
-    """A list of token ids from 0 to `top`, checked."""
+    """The token ids as an array; raises ApiError 400 unless all are from 0 to `top`."""
     if not ids:
         raise bad_request("A list of token ids must not be empty.", param)
     for token in ids:
@@ -38,7 +38,7 @@ def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
 
 
 def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Prompt:
-    """A prompt with what the body says about its caching."""
+    """A prompt with the adapter and the body's cache options."""
     if body.cache_salt == "":
         raise bad_request("Parameter 'cache_salt' must be a non-empty string.", "cache_salt")
     xargs = body.vllm_xargs or {}
@@ -52,7 +52,7 @@ def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Pro
 
 def _one(
     language: Language,
-    item: Any,  # noqa: ANN401 - whatever JSON has there
+    item: Any,  # noqa: ANN401 - any JSON value
     param: str,
     *,
     special: bool,

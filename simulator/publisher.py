@@ -2,8 +2,7 @@
 
 A PUB socket sends `[topic][sequence: 8 bytes big-endian][payload]`, one message per engine step
 that changed the cache, numbered from 0. A ROUTER socket answers `["", start: 8 bytes]` with every
-message from `start` on that is still buffered, as `["", topic, sequence, payload]`, and ends with
-`["", "", ff x 8, ""]`.
+buffered message from `start` on, as `["", topic, sequence, payload]`, then `["", "", ff x 8, ""]`.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from simulator.wire import Encoding, encode_batch
 BUFFER_STEPS = 10_000
 _HIGH_WATER = 100_000
 _END = b"\xff" * 8
-#: How long an address may stay taken by the publisher that was just closed, in seconds.
+#: Seconds to retry binding while the address is still taken by a publisher just closed.
 _REBIND_S = 2.0
 
 
@@ -43,9 +42,9 @@ class Publisher:
     ) -> None:
         self.topic = topic
         self.encoding = encoding
-        #: Where to connect a SUB socket; the real port once `open`.
+        #: Where to connect a SUB socket; has the real port after `open`.
         self.endpoint = endpoint
-        #: Where to connect a DEALER socket; the real port once `open`.
+        #: Where to connect a DEALER socket; has the real port after `open`.
         self.replay_endpoint = replay_endpoint
         self._context = context
         self._topic = topic.encode()
@@ -56,7 +55,7 @@ class Publisher:
         self._answering: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Bind both sockets; OSError when an address is taken."""
+        """Bind both sockets; OSError if an address is taken."""
         plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context)
         self._pub = plain.socket(zmq.PUB)
         self._pub.set_hwm(_HIGH_WATER)
@@ -85,7 +84,7 @@ class Publisher:
         self._next = 0
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """Send one batch; a subscriber that is too slow misses it, nothing ever waits."""
+        """Send one batch without blocking; a subscriber that is too slow misses it."""
         if self._pub is None:
             return
         sequence, self._next = self._next, self._next + 1
@@ -94,7 +93,7 @@ class Publisher:
         self._pub.send_multipart((self._topic, sequence.to_bytes(8, "big"), payload), zmq.NOBLOCK)
 
     def describe(self) -> dict[str, Any]:
-        """What `/kv_event_sources` says of this stream."""
+        """This stream's entry in `/kv_event_sources`."""
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -122,7 +121,7 @@ class Publisher:
 
 
 async def _bind(socket: Any, endpoint: str) -> str:  # noqa: ANN401 - plain and asyncio sockets
-    """Bind, with patience for the socket that was closed a moment ago; the real endpoint."""
+    """Bind, retrying while a socket closed a moment ago holds the address; return the endpoint."""
     patience = time.monotonic() + _REBIND_S
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Drives an engine in real time: lets each step's duration pass, then hands out its tokens.
+"""Drive an engine in real time: let each step's duration pass, then deliver its tokens.
 
-Every step is due at the end of the one before plus its duration, never at "now" plus its
-duration, so that being late once does not slow the clock. When several steps are overdue they
-are computed in one go and their tokens handed out together. An idle engine costs nothing.
+Each step is due its duration after the end of the previous step, not after "now", so that being
+late once does not slow the clock. Steps that are overdue are computed in one go and their tokens
+delivered together. An idle engine costs nothing.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from simulator.request import Request
 
 logger = logging.getLogger("simulator")
 
-#: Called with how many tokens came, and whether they were the last.
+#: Called with the number of new tokens and whether they were the last.
 Sink = Callable[[int, bool], None]
 
-#: Overdue steps computed before others get their turn.
+#: Most overdue steps to compute before yielding to the event loop.
 _STEPS_A_TURN = 32
-#: Being later than this, in seconds, is worth a warning, at most one per pause.
+#: Seconds of delay that cause a warning, and the least time between two warnings.
 _LATE_S = 0.25
 _PAUSE_S = 5.0
 
 
 class Pump:
-    """An engine's clock: `speed` simulated seconds pass in a real one."""
+    """An engine's clock: `speed` simulated seconds pass per real second."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Pump:
             raise ValueError("speed must be above zero")
         self.engine = engine
         self.speed = speed
-        #: How many times slower than its profile the engine is (a fault).
+        #: How many times slower than its profile the engine runs (fault `slow`).
         self.slowdown = 1.0
         self._name = name
         self._publish = publish
@@ -69,7 +69,7 @@ class Pump:
             self.engine.abort(request_id)
 
     def stop(self) -> None:
-        """Stop the clock and drop all requests without a word to their sinks."""
+        """Stop the clock and drop all requests without calling their sinks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,7 +82,7 @@ class Pump:
         self._turn()
 
     def _turn(self) -> None:
-        """End the step that is due, compute those that follow, until one ends in the future."""
+        """End the step that is due, then compute further steps until one ends in the future."""
         now = self._loop.time()
         self._late = max(0.0, now - self._due)
         if self._late > _LATE_S:

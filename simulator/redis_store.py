@@ -1,9 +1,9 @@
-"""A store in a real Redis: small values stand for blocks, their keys and their order are real.
+"""A store in a real Redis, with real keys and real LRU order but small values in place of blocks.
 
-Blocking, with a deadline: a simulated step waits for it as a worker's would. While Redis is away
-nothing is found and nothing is kept, as engines do it (LMCache `v1/storage_backend`), and it is
-asked again a second later. It is evicted here, by last use, so that room is a number of blocks;
-a Redis in production has `maxmemory` and a policy for that.
+Calls block, with a deadline: a simulated step waits for Redis as a worker's step would. While
+Redis is down, nothing is found and nothing is stored, as in engines (LMCache
+`v1/storage_backend`); it is tried again a second later. The store evicts by last use itself, so
+that its capacity is a number of blocks; a Redis in production has `maxmemory` and a policy.
 """
 
 import logging
@@ -13,12 +13,12 @@ from typing import Any
 
 log = logging.getLogger("simulator")
 
-#: Seconds that a question may take, and between two tries while Redis is away.
+#: Timeout of a call in seconds, and seconds between two tries while Redis is down.
 DEADLINE_S = 0.5
 PAUSE_S = 1.0
-#: Keys in one question.
+#: Most keys in one call.
 BATCH = 512
-#: What stands for a block.
+#: The value stored in place of a block.
 VALUE = b"kv"
 
 _HELD = """
@@ -47,11 +47,11 @@ return new
 
 
 class RedisStore:
-    """`blocks` blocks under the keys `<stem><64 hex>`; every worker that names the same stem."""
+    """Up to `blocks` blocks, with keys `<stem><64 hex>`, shared by all who use the same stem."""
 
     def __init__(self, url: str, blocks: int, stem: str = "simulator:kv:") -> None:
-        """Raises ValueError where the URL is none; connects when it is first asked."""
-        import redis  # noqa: PLC0415 - only for those who want it
+        """Create a store; ValueError if the URL is not valid. Connects when first used."""
+        import redis  # noqa: PLC0415 - an optional dependency
 
         if blocks < 1:
             raise ValueError("a store needs room for at least one block")
@@ -64,17 +64,17 @@ class RedisStore:
         self._write = self._redis.register_script(_WRITE)
         self._away_until = 0.0
         self.failures = 0
-        """Questions that Redis did not answer."""
+        """Calls that Redis did not answer."""
 
     def check(self) -> None:
-        """Raise ConnectionError, with a sentence, unless Redis answers."""
+        """Raise ConnectionError, with a readable message, unless Redis answers."""
         try:
             self._redis.ping()
         except self._errors as error:
             raise ConnectionError(f"no Redis answers: {error}") from None
 
     def held(self, keys: Sequence[bytes]) -> int:
-        """As the seam has it."""
+        """See `Store.held`."""
         found = 0
         for start in range(0, len(keys), BATCH):
             names = [key.hex() for key in keys[start : start + BATCH]]
@@ -85,7 +85,7 @@ class RedisStore:
         return found
 
     def write(self, keys: Sequence[bytes]) -> list[bool]:
-        """As the seam has it."""
+        """See `Store.write`."""
         new: list[bool] = []
         for start in range(0, len(keys), BATCH):
             names = [key.hex() for key in keys[start : start + BATCH]]
@@ -94,10 +94,10 @@ class RedisStore:
         return new
 
     def close(self) -> None:
-        """As the seam has it."""
+        """See `Store.close`."""
         self._redis.close()
 
-    def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - as scripts answer
+    def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - the script decides
         if monotonic() < self._away_until:
             return otherwise
         try:

@@ -1,4 +1,4 @@
-"""One generation as the engine sees it: tokens in, tokens out, and how far it has come."""
+"""One generation as the engine sees it: tokens in, tokens out, and its progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from simulator.hashing import Chain
 class Request:
     """A prompt, the answer it will get, and its progress.
 
-    The answer is known beforehand (`answer`, token ids): a simulated model computes time, not
-    text. `tokens` are the prompt and the answer so far; the KV of the first `computed` of them
+    The answer's token ids are known beforehand (`answer`): a simulated model computes time, not
+    text. `tokens` holds the prompt and the answer so far; the KV of the first `computed` of them
     is in the blocks of `table`.
     """
 
@@ -61,7 +61,7 @@ class Request:
         self.emitted = 0
         #: Prompt tokens found in the cache when first scheduled; None until then.
         self.cached_tokens: int | None = None
-        #: Of these, what was loaded from L1 and from L2.
+        #: The part of these loaded from L1 and from L2.
         self.l1_tokens = self.l2_tokens = 0
         self.arrived = 0.0
 

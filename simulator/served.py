@@ -20,12 +20,12 @@ class Served:
 
     #: The base model's names; the first is the canonical one.
     models: Sequence[str]
-    #: Names of adapters; each has prefixes of its own.
+    #: Names of the LoRA adapters; each has its own prefixes in the cache.
     adapters: Sequence[str]
     pump: Pump
-    #: How the base model reads and writes, and its adapters with it.
+    #: Tokenizer and chat template of the base model and its adapters.
     language: Language
-    #: Where the base model was loaded from, as `/v1/models` tells.
+    #: Where the base model was loaded from, as `/v1/models` reports it.
     root: str
     stats: Stats = field(default_factory=Stats)
     started: int = field(default_factory=lambda: int(time.time()))
@@ -37,7 +37,7 @@ class Served:
         return self.pump.engine.max_tokens
 
     def resolve(self, model: str | None) -> tuple[str, str | None]:
-        """The served name and the adapter for a requested model; ApiError 404 when unknown."""
+        """The served name and adapter, if any, of a requested model; ApiError 404 if unknown."""
         if not model:
             return self.models[0], None
         if model in self.adapters:
@@ -53,7 +53,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and what else goes into their blocks' names."""
+    """Token ids, and options that go into their blocks' hashes and events."""
 
     tokens: array[int]
     lora_name: str | None = None

@@ -1,4 +1,4 @@
-"""How `/v1/chat/completions` and `/v1/completions` word their answers."""
+"""Response formats of `/v1/chat/completions` and `/v1/completions`."""
 
 import time
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ def event(data: object) -> bytes:
 
 
 class _OpenAI:
-    """What chat and completions have in common.
+    """The common part of the chat and completions formats.
 
-    An event's JSON around the words is the same from token to token: it is made once, per choice
-    and for each of the two endings, and cut where the words go.
+    The JSON of an event differs from token to token only in its text. So it is encoded once per
+    choice, with and without a finish reason, and split where the text goes.
     """
 
     chunk_object = ""
@@ -62,12 +62,12 @@ class _OpenAI:
 
 
 class ChatShape(_OpenAI):
-    """`chat.completion` and its chunks; the first names the role."""
+    """`chat.completion` and its chunks; the first chunk has the role."""
 
     chunk_object = "chat.completion.chunk"
 
     def opening(self, choice: Choice) -> bytes:
-        """The chunk that names the role."""
+        """The chunk that has the role."""
         delta = {"role": "assistant", "content": ""}
         return self._chunk([_chat_choice(choice.index, "delta", delta, None)])
 
@@ -98,7 +98,7 @@ class CompletionShape(_OpenAI):
     chunk_object = "text_completion"
 
     def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
-        """Nothing: the first chunk has text already."""
+        """Nothing: the first chunk is already text."""
         return b""
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:

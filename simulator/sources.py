@@ -1,9 +1,9 @@
-"""Where cached tokens came from, for whoever asks, in the words of the engines that tell it.
+"""Cached tokens by tier, reported on request in the formats of LMCache and SGLang.
 
-LMCache's server tells what lay on the GPU and what it had beyond that
-(`lmcache/integration/vllm/lmcache_mp_connector.py`, `request_finished`); SGLang tells device, host
-and storage (`srt/entrypoints/openai/utils.py`, `process_cached_tokens_details_from_ret`). vLLM by
-itself tells their sum.
+LMCache's server reports what was on the GPU and what it had beyond that
+(`lmcache/integration/vllm/lmcache_mp_connector.py`, `request_finished`); SGLang reports device,
+host and storage (`srt/entrypoints/openai/utils.py`, `process_cached_tokens_details_from_ret`).
+vLLM by itself reports only the sum.
 """
 
 from typing import Any, NamedTuple
@@ -12,19 +12,19 @@ from simulator.bodies import Generate
 
 
 class Found(NamedTuple):
-    """Cached tokens of the prompts of one HTTP request, by tier."""
+    """Cached tokens of one HTTP request's prompts, by tier."""
 
     gpu: int = 0
     l1: int = 0
     l2: int = 0
 
 
-#: Where nothing was cached.
+#: Nothing was cached.
 NOWHERE = Found()
 
 
 class Asked(NamedTuple):
-    """In which words it is to be told."""
+    """The report formats that a request asks for."""
 
     lmcache: bool = False
     """`kv_transfer_params: {"cached_token_stats": true}`"""
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def by(cls, body: Generate) -> "Asked":
-        """What a request's fields ask for."""
+        """Read them from the fields of a request."""
         params = body.kv_transfer_params
         return cls(
             params is not None and bool(params.cached_token_stats),
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
         )
 
     def told(self, found: Found) -> dict[str, Any]:
-        """Fields of the answer."""
+        """The fields to add to the answer."""
         fields: dict[str, Any] = {}
         if self.lmcache:
             beyond = found.l1 + found.l2
@@ -58,5 +58,5 @@ class Asked(NamedTuple):
         return fields
 
 
-#: Where nobody asks.
+#: No report is asked for.
 NOTHING = Asked()

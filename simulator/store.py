@@ -1,7 +1,7 @@
-"""A place for KV blocks that all workers of a cluster share (L2), and the simplest one.
+"""The interface of a KV block store that all workers share (L2), and an in-process one.
 
-Whoever writes, everyone finds. What was used longest ago goes first, and nobody is told, as with
-stores of their own.
+Every worker finds what any of them wrote. The least recently used block is evicted first, and no
+event announces that, as with external stores.
 """
 
 from collections import OrderedDict
@@ -13,20 +13,20 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class Store(Protocol[K_contra]):
-    """The seam. Keys are chained: one names its block and all before it."""
+    """The interface of a store. Keys are chained: a key identifies its block and all before it."""
 
     def held(self, keys: Sequence[K_contra]) -> int:
-        """How many of these are there, from the first on without a gap; they are used now."""
+        """Return how many of `keys` are stored, from the first without a gap, and touch those."""
 
     def write(self, keys: Sequence[K_contra]) -> list[bool]:
-        """Keep these blocks; say of each whether it is new here."""
+        """Store these blocks; return for each whether it is new here."""
 
     def close(self) -> None:
-        """Let go of what it needs. Blocks stay."""
+        """Release the store's resources. Blocks stay."""
 
 
 class Lru(Generic[K]):
-    """Keys, of which those used last stay: `room` of them."""
+    """An LRU set of at most `room` keys."""
 
     __slots__ = ("_held", "room")
 
@@ -41,26 +41,26 @@ class Lru(Generic[K]):
         return len(self._held)
 
     def touch(self, key: K) -> bool:
-        """It is used now, if it is here; return whether it is."""
+        """Mark a key as just used; return whether it is here."""
         if key not in self._held:
             return False
         self._held.move_to_end(key)
         return True
 
     def keep(self, key: K) -> K | None:
-        """Put in a new one; return the one that went for it, which is itself without room."""
+        """Add a new key; return the key evicted for it, or `key` itself if `room` is 0."""
         if not self.room:
             return key
         self._held[key] = None
         return self._held.popitem(last=False)[0] if len(self._held) > self.room else None
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all keys."""
         self._held.clear()
 
 
 class SharedStore(Generic[K]):
-    """In this process: for `blocks` blocks."""
+    """A store in this process, with room for `blocks` blocks."""
 
     def __init__(self, blocks: int) -> None:
         if blocks < 1:
@@ -71,7 +71,7 @@ class SharedStore(Generic[K]):
         return len(self._lru)
 
     def peek(self, keys: Sequence[K]) -> int:
-        """As `held`, and nothing is used by it."""
+        """Like `held`, but without touching any block."""
         found = 0
         for key in keys:
             if key not in self._lru:
@@ -80,14 +80,14 @@ class SharedStore(Generic[K]):
         return found
 
     def held(self, keys: Sequence[K]) -> int:
-        """As the seam has it."""
+        """See `Store.held`."""
         found = self.peek(keys)
-        for key in reversed(keys[:found]):  # leaves go before what they hang on
+        for key in reversed(keys[:found]):  # so that leaves are evicted before their parents
             self._lru.touch(key)
         return found
 
     def write(self, keys: Sequence[K]) -> list[bool]:
-        """As the seam has it."""
+        """See `Store.write`."""
         new = []
         for key in keys:
             new.append(not self._lru.touch(key))
@@ -96,4 +96,4 @@ class SharedStore(Generic[K]):
         return new
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""

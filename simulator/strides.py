@@ -1,16 +1,17 @@
-"""The engine in strides: the schedule of `engine.py` for whole traces, in seconds instead of hours.
+"""A fast engine for whole traces: the schedule of `engine.py`, advanced many steps at a time.
 
-The same steps with the same durations, but only what changes is looked at. Between two events
-every decoding request gets one token a step, so a stretch of steps without prefill has a closed
-form: steps `j = 1..k` over `n` sequences with `c` tokens of context take
-`k (t0 + ts n + tk c) + tk n k (k - 1) / 2`. Blocks are as coarse as traces have them.
+The steps and their durations are the same, but only steps that change something are simulated.
+Between two events every decoding request gets one token a step, so a run of steps without prefill
+(a stride) has a closed form: steps `j = 1..k` over `n` sequences with `c` tokens of context take
+`k (t0 + ts n + tk c) + tk n k (k - 1) / 2`. Blocks are as coarse as in the traces (512 tokens).
 
 Simpler than `engine.py` in three ways:
 
 1. A request is admitted when its prompt and its whole answer fit, so nothing is ever preempted.
-2. Where two compute the same block at once, the later one lets go of its copy for the named one.
-3. Cached blocks may outnumber the room for running ones: a host tier that loads in no time.
-   Tiers that take their time are those of `tiers.py`, as in `engine.py`.
+2. If two requests compute the same block at once, the later one drops its copy and shares the
+   block already cached under that key.
+3. The cache may be larger than the room for running requests. The surplus acts as a host tier that
+   loads in no time; tiers with a loading time come from `tiers.py`, as in `engine.py`.
 """
 
 from collections import OrderedDict, deque
@@ -25,7 +26,7 @@ BLOCK_TOKENS = 512
 
 
 class Job:
-    """One request: `keys` name its prompt's full blocks, equal keys mean equal prefixes."""
+    """One request. `keys` name the full blocks of its prompt; equal keys mean equal prefixes."""
 
     __slots__ = (
         "answer_tokens",
@@ -51,18 +52,19 @@ class Job:
         self.answer_tokens = answer_tokens
         #: Prompt tokens found in the cache when admitted; None until then.
         self.cached_tokens: int | None = None
-        #: Of these, what was loaded from the host's memory and from the store.
+        #: The part of these loaded from host memory (L1) and from the shared store (L2).
         self.l1_tokens = self.l2_tokens = 0
         self.computed = 0
-        #: Blocks it needs, and how many of its keys it holds by name.
+        #: Blocks it needs in all, and how many of its keys, from the first, are in the cache.
         self.blocks = self.named = 0
 
 
 class StrideCache:
-    """Blocks by key: `room` of them in use at once, `capacity` in all, the oldest unused go first.
+    """A block cache by key: at most `room` blocks in use, `capacity` in all, LRU eviction.
 
-    Keys in use count their users; the others wait in the order of their last use. A path is let go
-    of from its leaf, so what is cached is always whole from the root.
+    Keys in use have a reference count; the others are kept in order of last use. Blocks are
+    released last block first, so leaves are evicted before their parents and every cached path is
+    complete from the root. Blocks without a key yet (`nameless`) are only counted.
     """
 
     def __init__(self, room: int, capacity: int) -> None:
@@ -76,14 +78,14 @@ class StrideCache:
 
     @property
     def used(self) -> int:
-        """Blocks that some request uses, shared ones once."""
+        """Blocks in use; a block shared by several requests counts once."""
         return len(self._users) + self.nameless
 
     def held(self, keys: Sequence[int], limit: int | None = None) -> int:
-        """How many of the first keys are cached."""
+        """Return how many of `keys`, from the first without a gap, are cached."""
         users, idle = self._users, self._idle
         low, high = 0, len(keys) if limit is None else min(limit, len(keys))
-        while low < high:  # what is cached is whole from the root, so halving finds its end
+        while low < high:  # cached paths are complete from the root, so binary search works
             middle = (low + high + 1) // 2
             key = keys[middle - 1]
             if key in users or key in idle:
@@ -93,7 +95,7 @@ class StrideCache:
         return low
 
     def admit(self, keys: Sequence[int], blocks: int) -> bool:
-        """Use the cached `keys` and take `blocks - len(keys)` nameless ones; False if no room."""
+        """Reference the cached `keys`, take `blocks - len(keys)` new blocks; False if no room."""
         users, idle = self._users, self._idle
         fresh = blocks - len(keys)
         free = self.room - self.used - fresh
@@ -106,7 +108,7 @@ class StrideCache:
         return True
 
     def name(self, keys: Sequence[int]) -> None:
-        """Nameless blocks that were taken by `admit` are computed, and hold these keys."""
+        """Register computed blocks, taken as nameless by `admit`, under their keys."""
         self._use(keys)
         self.nameless -= len(keys)
 
@@ -121,7 +123,7 @@ class StrideCache:
                 users[key] = count + 1
 
     def release(self, keys: Sequence[int], nameless: int) -> None:
-        """Use them no more; those with a key stay findable until they are evicted."""
+        """Drop a request's references; blocks with a key stay cached until evicted."""
         users, idle = self._users, self._idle
         self.nameless -= nameless
         for key in reversed(keys):
@@ -134,9 +136,9 @@ class StrideCache:
 
 
 class StrideEngine:
-    """One worker. The caller keeps the clock: it adds jobs, and comes back when the engine is due.
+    """One worker. The caller keeps the clock: it adds jobs and calls `advance` at time `due`.
 
-    Times are seconds of the caller's clock, capacities tokens.
+    Times are in seconds of the caller's clock, capacities in tokens.
     """
 
     def __init__(
@@ -154,17 +156,17 @@ class StrideEngine:
         self.block_tokens = block_tokens
         self.cache = cache or StrideCache(room, max(room, (cache_tokens or 0) // block_tokens))
         self.tiers = tiers
-        self._loading_s = 0.0  # of those admitted in this step
+        self._loading_s = 0.0  # time to load blocks of the requests admitted in this step
         self.due = inf
         """When `advance` is to be called next; inf while nothing runs."""
         self.waiting: deque[Job] = deque()
         self.prefilling: Job | None = None
         self._decoding: list[tuple[int, int, Job]] = []  # a heap by the step of the last token
-        self._context = 0  # tokens that the decoding requests attend to, in all
+        self._context = 0  # tokens of context of all decoding requests together
         self._steps = 0
         self._began = 0.0
         self._stride = 0  # steps until due
-        self._first: list[Job] = []  # whose prefill ends with this step
+        self._first: list[Job] = []  # jobs whose prefill ends with this step
         self.busy_s = 0.0
         """Seconds spent on prefill since the start."""
 
@@ -190,7 +192,7 @@ class StrideEngine:
             self._cut(now)
 
     def advance(self, now: float) -> tuple[list[Job], list[Job]]:
-        """The stride is over: return whose first token came with it, and who has ended."""
+        """End the stride; return the jobs that got their first token and those that finished."""
         first, self._first = self._first, []
         decoding, steps = self._decoding, self._steps + self._stride
         self._steps = steps
@@ -212,7 +214,7 @@ class StrideEngine:
         return first, ended
 
     def clear(self) -> list[Job]:
-        """Start over as a new process would, with nothing cached; return the jobs that it lost."""
+        """Start over as a new process would, with nothing cached; return the jobs lost."""
         lost = [*(entry[2] for entry in self._decoding), *self._first, *self.waiting]
         if self.prefilling is not None:
             lost.append(self.prefilling)
@@ -228,7 +230,7 @@ class StrideEngine:
         return lost
 
     def _plan(self, now: float) -> None:
-        """Begin the next stride: one step with prefill, or all until somebody has decoded."""
+        """Begin the next stride: one step with prefill, or all steps until a decode finishes."""
         profile, sequences = self.profile, len(self._decoding)
         prefill_s = self._prefill(profile.max_num_batched_tokens - sequences)
         self._began = now
@@ -243,7 +245,7 @@ class StrideEngine:
             self.due = inf
 
     def _prefill(self, budget: int) -> float:
-        """Spend the budget of one step on prompts; return what that adds to it, in seconds."""
+        """Spend one step's budget on prefill; return the seconds that this adds to the step."""
         seconds = 0.0
         while budget > 0:
             job = self.prefilling or self._admitted()
@@ -269,7 +271,7 @@ class StrideEngine:
         return seconds
 
     def _admitted(self) -> Job | None:
-        """The head of the queue, if it may run; it is never overtaken."""
+        """Admit and return the head of the queue, or None if it cannot run yet."""
         if not self.waiting or self.running >= self.profile.max_num_seqs:
             return None
         job = self.waiting[0]
@@ -291,13 +293,13 @@ class StrideEngine:
         return self.waiting.popleft()
 
     def _seconds(self, steps: int) -> float:
-        """What `steps` take for those that decode, prefill not counted."""
+        """The duration of `steps` steps for the decoding requests, without prefill."""
         profile, count = self.profile, len(self._decoding)
         one = profile.t0_s + profile.decode_seconds(count, self._context)
         return steps * one + profile.tk_s * count * (steps * (steps - 1) // 2)
 
     def _cut(self, now: float) -> None:
-        """Somebody has come: let the stride end with the step that is under way."""
+        """End the stride with the step now under way, because a new job has arrived."""
         profile, count = self.profile, len(self._decoding)
         growth = profile.tk_s * count / 2
         one = profile.t0_s + profile.decode_seconds(count, self._context) - growth

@@ -1,7 +1,7 @@
-"""The simulated model's chat template: ChatML, with tools ahead of everything.
+"""The simulated model's chat template: ChatML, with tools before all messages.
 
 <|im_start|>{role}\n{content}<|im_end|>\n       a message
-<|im_start|>assistant\n                         what asks for the next one
+<|im_start|>assistant\n                         the generation prompt
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def render(
 
 
 def _text(message: Message) -> str:
-    """A message's content as text; parts that are not text, and tool calls, as their JSON."""
+    """A message's content as text; parts that are not text and tool calls become JSON."""
     content = message.get("content")
     if isinstance(content, str):
         text = content

@@ -1,4 +1,4 @@
-"""A fleet in a background thread, for callers that have no event loop, or one of their own."""
+"""A fleet in a background thread, for callers without an event loop or with their own."""
 
 import asyncio
 import threading
@@ -17,10 +17,10 @@ _PATIENCE_S = 30.0
 
 
 class FleetThread:
-    """`with FleetThread(settings) as fleet: fleet.urls`; the thread ends with the context.
+    """Runs a fleet within a context: `with FleetThread(settings) as fleet: fleet.urls`.
 
-    Workers belong to the thread's loop: read numbers from anywhere, but change things through
-    `call` and `run`.
+    Workers belong to the thread's event loop: numbers may be read from any thread, but changes
+    must go through `call` and `run`.
     """
 
     def __init__(self, settings: FleetSettings) -> None:

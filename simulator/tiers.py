@@ -1,13 +1,14 @@
-"""Slower places for KV blocks behind the GPU: the host's memory (L1), a store for all (L2).
+"""KV tiers behind the GPU: host memory (L1) and a store shared by all workers (L2).
 
-1. A prompt is looked up on the GPU, then on L1, then on L2, block after block; where none has the
-   next block, computing begins.
-2. What was computed is written to both.
-3. What was loaded from L2 is kept on L1 from then on.
-4. Each keeps what was used last. All blocks of a prompt are used when it is looked up, the last
-   one first: so leaves go before what they hang on (vLLM `v1/kv_offload/lru_manager.py`, `touch`).
+1. A prompt is looked up on the GPU, then on L1, then on L2, block by block. Prefill starts at the
+   first block that no tier has.
+2. Computed blocks are written to both tiers.
+3. Blocks loaded from L2 are kept on L1 from then on.
+4. Each tier evicts the least recently used block. A lookup touches all blocks found of a prompt,
+   last block first, so that leaves are evicted before their parents (vLLM
+   `v1/kv_offload/lru_manager.py`, `touch`).
 
-Pure: keys stand for blocks; seconds and moves are results.
+Pure: keys stand for blocks, and the loading time and the moves are returned.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,23 +24,23 @@ Medium = Literal["CPU", "STORAGE"]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tokens a second that a worker loads from each tier."""
+    """Tokens per second that a worker loads from each tier."""
 
     l1: float = 200_000.0
     l2: float = 50_000.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no speed."""
+        """Refuse rates that are not above zero."""
         if not (self.l1 > 0 and self.l2 > 0):
             raise ValueError("tiers load some tokens a second")
 
 
-#: Where nothing else is said: 26 and 6.5 GB/s for an 8B model (`profiles`: 131,072 bytes a token).
+#: The default rates: 26 and 6.5 GB/s for an 8B model (131,072 bytes a token, see `profiles`).
 USUAL = Rates()
 
 
 class Loaded(NamedTuple):
-    """What a lookup found behind the GPU, in blocks, and how long loading them takes."""
+    """Blocks that a lookup found on each tier, and how long loading them takes."""
 
     l1: int = 0
     l2: int = 0
@@ -47,7 +48,7 @@ class Loaded(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A block came to a tier, or left it."""
+    """A block that was stored on a tier or evicted from it."""
 
     key: Hashable
     medium: Medium
@@ -55,7 +56,7 @@ class Move(NamedTuple):
 
 
 class Tiers(Generic[K]):
-    """What one worker has besides its GPU."""
+    """The tiers of one worker besides its GPU."""
 
     def __init__(
         self,
@@ -64,16 +65,17 @@ class Tiers(Generic[K]):
         store: Store[K] | None = None,
         rates: Rates = USUAL,
     ) -> None:
-        """`l1_blocks` may be 0 for none; `store` is shared by whoever is given it."""
+        """Create them; `l1_blocks` 0 means no L1, and workers given the same `store` share it."""
         self._l1_s = block_size / rates.l1
         self._l2_s = block_size / rates.l2
         self.l1: Lru[K] = Lru(l1_blocks)
         self.store = store
 
     def find(self, keys: Sequence[K], start: int, moves: list[Move] | None = None) -> Loaded:
-        """Load what can be of a prompt's blocks from block `start` on; the GPU has those before.
+        """Load a prompt's blocks from `start` on, as far as the tiers have them.
 
-        What came to L1 and what left it for that is added to `moves`, in order.
+        The GPU has the blocks before `start`. Blocks stored on L1 meanwhile, and those evicted
+        for them, are appended to `moves` in order.
         """
         l1, at, number = self.l1, start, len(keys)
         from_l1 = from_l2 = 0
@@ -98,7 +100,7 @@ class Tiers(Generic[K]):
         return Loaded(from_l1, from_l2, from_l1 * self._l1_s + from_l2 * self._l2_s)
 
     def write(self, keys: Sequence[K], moves: list[Move] | None = None) -> None:
-        """Copy newly computed blocks to both tiers; `moves` as in `find`."""
+        """Copy newly computed blocks to both tiers and append what changed to `moves`."""
         self._keep(keys, moves)
         if self.store is not None:
             for key, new in zip(keys, self.store.write(keys), strict=True):
@@ -106,7 +108,7 @@ class Tiers(Generic[K]):
                     moves.append(Move(key, "STORAGE", stored=True))
 
     def clear(self) -> None:
-        """The host's memory is lost, as when the process ends."""
+        """Clear L1, as when the process ends; the store keeps its blocks."""
         self.l1.clear()
 
     def _keep(self, keys: Sequence[K], moves: list[Move] | None) -> None:

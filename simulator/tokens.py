@@ -1,12 +1,12 @@
 """The simulated tokenizer: reversible, without a vocabulary, and fast.
 
-Text is cut into segments, and each segment into pieces of four UTF-8 bytes; a piece's id is those
-bytes as a little-endian 32-bit number. A shorter last piece is filled up with 0xff, which UTF-8
-never contains. Segments begin at every special token and after the header that follows one, up to
-its first line break, so that a message's content is cut the same way wherever it stands in a
+Text is split into segments, and each segment into pieces of four UTF-8 bytes; a piece's id is those
+bytes as a little-endian 32-bit number. A shorter last piece is padded with 0xff, which UTF-8 never
+contains. Segments begin after every special token, and after the header line (the role) that
+follows `<|im_start|>`. So a message's content is tokenized the same way wherever it stands in a
 conversation, and an answer sent back in the next turn has the ids it was generated with.
 
-Ids need 32 bits, unsigned. 50 kB take about 0.05 ms.
+Ids need 32 bits, unsigned. Tokenizing 50 kB takes about 0.05 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 IM_START = b"<|im_start|>"
 IM_END = b"<|im_end|>"
 
-# 0xfe does not occur in UTF-8 either: no piece of text has these ids.
+# 0xfe does not occur in UTF-8 either, so no piece of text has these ids.
 IM_START_ID = 0xFFFF_FE01
 IM_END_ID = 0xFFFF_FE02
 _SPECIAL_IDS = {IM_START_ID: IM_START, IM_END_ID: IM_END}
@@ -55,7 +55,7 @@ def tokenize(text: str | bytes) -> array[int]:
 
 
 def detokenize(tokens: Iterable[int]) -> str:
-    """The text of token ids; ids that stand for no text show as replacement characters."""
+    """The text of token ids; ids that are not valid text become replacement characters."""
     parts: list[bytes] = []
     for token in tokens:
         special = _SPECIAL_IDS.get(token)

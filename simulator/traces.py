@@ -1,7 +1,7 @@
-"""Traces in Mooncake's form, and text that stands for what their hashes stood for.
+"""Traces in Mooncake's format, and synthetic prompt text to match their block hashes.
 
-A line is a request: when it came, how long its prompt and its answer were, and one id for every
-block of 512 tokens of the prompt. Equal ids mean equal text from the start of the prompt on.
+Each line is a request: its arrival time, the lengths of its prompt and answer, and one id for
+every block of 512 tokens of the prompt. Equal ids mean equal text from the start of the prompt on.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _LONGEST_LINE = 16 * 1024 * 1024
 _EXPECTED = '{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [id, ...]}'
 
 # Common words of three letters on average: with the space after it, a word is four characters
-# and, to most tokenizers, one token. 256 of them: one for each value of a byte.
+# and, for most tokenizers, one token. There are 256 of them, one for each value of a byte.
 _VOCABULARY = """
     a i an as at be by do go he if in is it me my no of on or so to up us we the and for are but
     not you all any can had her was one our out day get has him his how man new now old see two
@@ -47,19 +47,19 @@ def _words(drawn: bytes) -> str:
     return " ".join(map(_WORDS.__getitem__, drawn))
 
 
-# Eight words at a time make text eight times as fast: prompts of 100,000 tokens are built between
-# two events of other requests, whose times that must not disturb.
+# Drawing eight words at a time makes text eight times as fast. Prompts of 100,000 tokens are built
+# between two events of other requests, whose timing this must not disturb.
 _PHRASES = tuple(_words(hashlib.shake_128(b"phrase %d" % n).digest(8)) for n in range(256))
 _SHORTEST = min(map(len, _PHRASES)) + 1
-_OPENING = 16  # words drawn one by one, so that texts part within their first few tokens
+_OPENING = 16  # first words drawn one by one, so that texts differ within their first few tokens
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read; says where, and what was expected there."""
+    """A trace that cannot be read; the message says where, and what was expected."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, gc=False):
-    """One request of a trace: its prompt is known only by the ids of its blocks."""
+    """One request of a trace; its prompt is known only by the ids of its blocks."""
 
     at_s: float
     input_tokens: int
@@ -93,17 +93,17 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 def spread(requests: Iterable[TraceRequest], seed: int) -> list[TraceRequest]:
-    """Spread requests of one time stamp over the gap to the next.
+    """Spread requests with equal timestamps over the gap to the next timestamp.
 
-    Recorded time stamps are often quantised (Mooncake's to about 3 s). Replayed as they are, they
-    make bursts that never were. Each of n takes its own n-th of the gap, at a place in it that the
-    seed draws; a request alone at its time stamp stays where it is.
+    Recorded timestamps are often quantised (Mooncake's to about 3 s). Replayed as they are, they
+    make bursts that did not exist. The gap is divided evenly among the n requests, and each is
+    placed at random (by `seed`) in its part. A request alone at its timestamp keeps it.
     """
     chance = random.Random(seed)
     ordered = sorted(requests, key=lambda request: request.at_s)
     groups = [(at, list(group)) for at, group in groupby(ordered, key=lambda r: r.at_s)]
     gaps = [later[0] - earlier[0] for earlier, later in pairwise(groups)]
-    gaps.append(median(gaps or [0.0]))  # nothing follows the last: take a usual gap
+    gaps.append(median(gaps or [0.0]))  # nothing follows the last group: use the median gap
     return [
         msgspec.structs.replace(request, at_s=at + gap * (place + chance.random()) / len(group))
         if len(group) > 1
@@ -114,7 +114,7 @@ def spread(requests: Iterable[TraceRequest], seed: int) -> list[TraceRequest]:
 
 
 def prompt_text(request: TraceRequest, chars_per_token: int = CHARS_PER_TOKEN) -> str:
-    """Return text as long as the request's prompt, equal to others' where their ids are equal."""
+    """Return text of the prompt's length; prompts with equal ids have equal text."""
     blocks = [block_text(hash_id, BLOCK_TOKENS, chars_per_token) for hash_id in request.hash_ids]
     return "".join(blocks)[: request.input_tokens * chars_per_token]
 
@@ -123,20 +123,20 @@ def prompt_text(request: TraceRequest, chars_per_token: int = CHARS_PER_TOKEN) -
 def block_text(
     hash_id: int, tokens: int = BLOCK_TOKENS, chars_per_token: int = CHARS_PER_TOKEN
 ) -> str:
-    """Return the text of a block: the same for the same id, on any machine."""
+    """Return the text of a block, which depends only on its id and size."""
     return filler(f"block {hash_id}", tokens * chars_per_token)
 
 
 def filler(key: str, chars: int) -> str:
-    """Return exactly so many characters of short English words, drawn by the key."""
+    """Return exactly `chars` characters of short English words chosen by `key`."""
     drawn = hashlib.shake_128(key.encode()).digest(_OPENING + chars // _SHORTEST + 1)
     phrases = map(_PHRASES.__getitem__, drawn[_OPENING:])
     text = " ".join((_words(drawn[:_OPENING]), *phrases))
-    return text[: chars - 1] + " " if chars else ""  # the next text starts with a word of its own
+    return text[: chars - 1] + " " if chars else ""  # the space separates it from text that follows
 
 
 def ideal_hit_rate(requests: Iterable[TraceRequest]) -> float:
-    """Return the share of prompt tokens that one cache that never forgets would have held."""
+    """Return the share of prompt tokens that one cache without eviction would have held."""
     seen: set[int] = set()
     held = total = 0
     for request in requests:

@@ -1,7 +1,7 @@
-"""A model folder's tokenizer, in whatever format: one of Hugging Face's library is made of it.
+"""The tokenizer in a model folder, loaded as one of Hugging Face's `tokenizers` library.
 
-`tokenizer.json` is read as it is. Of SentencePiece's files, tiktoken's and older ones, Transformers
-makes one, as it does in engines (vLLM tokenizers/hf.py); it is an extra, `warmroute[transformers]`.
+`tokenizer.json` is read directly. SentencePiece, tiktoken and older files are converted by
+Transformers, as in engines (vLLM `tokenizers/hf.py`); it is an extra, `warmroute[transformers]`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 FILE = "tokenizer.json"
-#: Read as Transformers is imported: it fetches nothing, and says nothing of PyTorch.
+#: Set while Transformers is imported, so that it downloads nothing and does not warn of PyTorch.
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
-#: What Transformers makes one of.
+#: Files that Transformers can convert.
 _OTHERS = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("tiktoken.model", "*.tiktoken", "vocab.json", "vocab.txt"),
@@ -28,7 +28,10 @@ _OTHERS = (
 
 
 def vocabulary(path: Path) -> tuple[Tokenizer, Mapping[str, str]]:
-    """Read it; with the special tokens that only its class knows. Raises ValueError."""
+    """Load the tokenizer, with special tokens known only to its Transformers class, if any.
+
+    Raises ValueError if it cannot be read.
+    """
     if not (path / FILE).is_file() and any(any(path.glob(name)) for name in _OTHERS):
         return _made(path)
     try:
@@ -56,7 +59,7 @@ def _made(path: Path) -> tuple[Tokenizer, Mapping[str, str]]:
 
 
 def _transformers() -> ModuleType:
-    """Import it: slow, and seldom needed."""
+    """Import Transformers, only when needed, because it is slow."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:

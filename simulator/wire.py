@@ -1,8 +1,8 @@
-"""KV events as bytes, in both encodings vLLM has used (`vllm/distributed/kv_events.py`).
+"""KV events as bytes, in both encodings that vLLM has used (`vllm/distributed/kv_events.py`).
 
 A batch is the msgpack array `[timestamp, events, data_parallel_rank]`. Since vLLM 0.24 an event
-is a map with a `type`, optional fields left out where they have their default; up to 0.23 it was
-an array that begins with the type and has every field in its place.
+is a map with a `type`, without optional fields that have their default value. Up to 0.23 it was
+an array that begins with the type, with every field at a fixed position.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_batch(changes: Sequence[Change], timestamp: float, encoding: Encoding) -> bytes:
-    """One batch; `timestamp` in seconds since the epoch, rank always 0."""
+    """Encode one batch; `timestamp` is in seconds since the epoch, the rank is always 0."""
     event = _as_map if encoding == "map" else _as_array
     return _encode([timestamp, [event(change) for change in changes], 0])
 

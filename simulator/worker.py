@@ -1,4 +1,4 @@
-"""One simulated worker: an engine, its clock, its event stream and its HTTP front."""
+"""One simulated worker: an engine, its clock, its KV event stream and its HTTP server."""
 
 import asyncio
 import contextlib
@@ -25,13 +25,13 @@ from simulator.store import Store
 from simulator.tiers import USUAL, Rates, Tiers
 from simulator.wire import Encoding
 
-#: Seconds for an answer to leave before the worker goes down.
+#: Seconds to let the answer to the fault request leave before the worker goes down.
 _FLUSH_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What one worker is."""
+    """The settings of one worker."""
 
     name: str = "sim-1"
     #: A name in `simulator.profiles.PROFILES`.
@@ -40,37 +40,37 @@ class WorkerSettings:
     models: Sequence[str] = ("llama-3.1-8b",)
     #: LoRA adapters served beside it.
     adapters: Sequence[str] = ()
-    #: Simulated seconds in a real one.
+    #: Simulated seconds per real second.
     speed: float = 1.0
     host: str = "127.0.0.1"
     #: 0: any free port.
     port: int = 0
     #: Tokens a KV block holds.
     block_size: int = 16
-    #: Room of the KV cache in tokens; None: the profile's.
+    #: Capacity of the KV cache in tokens; None: the profile's.
     kv_tokens: int | None = None
-    #: Requests that may wait before more are refused with 503; None: no bound.
+    #: Requests that may wait before more are refused with 503; None: no limit.
     max_queued: int | None = None
-    #: Tokens that its host's memory keeps beyond the GPU; 0: none.
+    #: Capacity of the host memory tier (L1) in tokens; 0: no such tier.
     host_tokens: int = 0
-    #: How fast its tiers load.
+    #: How fast blocks load from the tiers.
     rates: Rates = USUAL
-    #: Whether what goes to the host is announced by names alone, without tokens.
+    #: Whether events about blocks in host memory carry hashes only, without tokens.
     bare_events: bool = False
-    #: What its hashes of blocks begin with (`PYTHONHASHSEED`): only equal ones share a store.
+    #: Seed of the block hashes (`PYTHONHASHSEED`): workers share a store only if theirs are equal.
     hash_seed: str = ""
     #: Whether to publish KV events.
     kv_events: bool = False
-    #: Port of the events, the one of their replay follows; 0: any free ports.
+    #: Port of the events, replay uses the next one; 0: any free ports.
     kv_port: int = 0
-    #: How events are encoded: "map" as vLLM since 0.24, "array" as before.
+    #: How events are encoded: "map" as in vLLM since 0.24, "array" as before.
     kv_encoding: Encoding = "map"
-    #: Folder of the model whose tokenizer and chat template it has; None: the simulator's own.
+    #: Model folder with tokenizer and chat template; None: the simulator's own.
     tokenizer: Path | None = None
 
 
 class Worker:
-    """A worker between `start` and `stop`."""
+    """A simulated worker that runs between `start` and `stop`."""
 
     engine: Engine
     pump: Pump
@@ -83,7 +83,7 @@ class Worker:
         context: zmq.asyncio.Context | None,
         store: Store[bytes] | None = None,
     ) -> None:
-        """`store` is shared by all workers that get it."""
+        """Create a worker; `store` is shared by all workers that are given it."""
         self.settings = settings
         self._store = store
         self.name = settings.name
@@ -92,30 +92,30 @@ class Worker:
         self._listener = Listener(App(self), settings.host, settings.port)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turning = asyncio.Lock()  # one going down or coming up at a time
+        self._turning = asyncio.Lock()  # one shutdown-and-restart cycle at a time
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} {self.url} {self.engine}>"
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self._listener.port
 
     @property
     def url(self) -> str:
-        """Its base URL, without a slash at the end."""
+        """Its base URL, without a trailing slash."""
         host = self.settings.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def kv_events(self) -> str | None:
-        """Where to subscribe to its KV events."""
+        """The endpoint to subscribe to for its KV events."""
         return None if self.publisher is None else self.publisher.endpoint
 
     @property
     def kv_replay(self) -> str | None:
-        """Where to ask for past KV events."""
+        """The endpoint that replays past KV events."""
         return None if self.publisher is None else self.publisher.replay_endpoint
 
     async def start(self) -> None:
@@ -140,7 +140,7 @@ class Worker:
         await self._shut_down()
 
     def set_fault(self, order: FaultOrder, asked_by: Connection | None = None) -> None:
-        """Put a fault in force in place of any other; `asked_by` is spared by a restart."""
+        """Start a fault in place of any other; a restart does not reset connection `asked_by`."""
         self.clear_fault()
         fault = self.fault = Fault(order)
         if order.kind == "slow":
@@ -154,7 +154,7 @@ class Worker:
             self._expiry = loop.call_later(order.seconds, self.clear_fault)
 
     def clear_fault(self) -> None:
-        """End the fault in force, if any."""
+        """End the active fault, if any."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -182,7 +182,7 @@ class Worker:
             await self._listener.open()
 
     async def _last(self, fault: Fault, seconds: float | None) -> None:
-        """Wait until the fault is over: cleared, or `seconds` later."""
+        """Wait until the fault is cleared or `seconds` have passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await fault.over.wait()
@@ -190,7 +190,7 @@ class Worker:
             self.clear_fault()
 
     async def _boot(self) -> None:
-        """A new engine process: nothing cached, nothing counted, events from 0."""
+        """Start a new engine: nothing cached, all counts at zero, events numbered from 0."""
         settings = self.settings
         self.engine = Engine(
             profile_named(settings.profile),

@@ -1,6 +1,7 @@
-"""Workloads to order: conversations and questions on documents, as plain data, the same by seed.
+"""Synthetic workloads: conversations and questions about documents, determined by a seed.
 
-They are closed loops: a turn follows the answer to the one before, which only the driver knows.
+They are closed loops: a turn is sent after the answer to the previous one, so only the driver knows
+when. The workloads themselves are plain data.
 """
 
 import random
@@ -11,7 +12,7 @@ from simulator.traces import CHARS_PER_TOKEN, filler
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """One thing a user says, after thinking about the answer before it."""
+    """One user message, sent `think_s` seconds after the previous answer."""
 
     user: str
     answer_tokens: int
@@ -19,7 +20,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """A user's turns after one system prompt, which others may share."""
+    """A user's turns after a system prompt that other conversations may share."""
 
     name: str
     start_s: float
@@ -40,11 +41,11 @@ def chats(
     over_s: float = 30.0,
     chars_per_token: int = CHARS_PER_TOKEN,
 ) -> list[Conversation]:
-    """Return conversations of about so many turns each, starting at random over `over_s`.
+    """Return conversations of about `turns` turns each that start at random within `over_s`.
 
-    That share of them has one system prompt in common, the others each their own. Lengths, turns
-    and thinking vary around what is given: users in step, in one order, would flatter round robin,
-    which then sends each back to where it was.
+    The share `shared_systems` of them has one system prompt in common, each of the others its own.
+    Lengths, turns and think times vary around the given means: users in lockstep would flatter
+    round robin, which would then send each of them back to the same worker.
     """
     chance = random.Random(f"chats {seed}")
     made = []
@@ -73,7 +74,7 @@ def document_questions(
     over_s: float = 30.0,
     chars_per_token: int = CHARS_PER_TOKEN,
 ) -> list[Conversation]:
-    """Return one-turn conversations: so many users ask about each document, all interleaved."""
+    """Return one-turn conversations: `questions` users ask about each document, interleaved."""
     chance = random.Random(f"documents {seed}")
     made = []
     for number in range(documents):
@@ -92,10 +93,10 @@ def _by_start(conversations: list[Conversation]) -> list[Conversation]:
 
 
 def _around(mean: int, chance: random.Random) -> int:
-    """Draw a whole number of at least one within a third of the mean."""
+    """Draw an integer of at least one within a third of the mean."""
     return max(1, chance.randint(mean - mean // 3, mean + mean // 3))
 
 
 def _pause(mean_s: float, chance: random.Random) -> float:
-    """Draw a time to think: mostly short, sometimes long, never beyond four times the mean."""
+    """Draw a think time: mostly short, sometimes long, at most four times the mean."""
     return min(4 * mean_s, chance.expovariate(1 / mean_s)) if mean_s > 0 else 0.0
