@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.openai import ENDPOINTS, Endpoint
+from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.pool import Pool
 from strategies.prefixaware import PrefixAware
 from tests.cancel.leaving import (
@@ -29,6 +29,19 @@ from tests.cancel.leaving import (
 )
 from tests.support import OK, Router, Stub, post, read_all, until
 
+#: OpenAI's and vLLM's own paths, and SageMaker's, whose answers are told anew.
+PATHS = [
+    *ENDPOINTS.values(),
+    *(
+        Endpoint(path, Prompted.CHAT, answers=True)
+        for path in (
+            "/invocations",
+            "/endpoints/e/invocations",
+            "/endpoints/e/invocations-response-stream",
+            "/endpoints/e/openai/v1/chat/completions",
+        )
+    ),
+]
 #: A prompt that takes a while to read and to make keys of.
 LARGE = "All happy families are alike. " * 70_000
 
@@ -45,7 +58,8 @@ class Stage:
             {"name": "near", "models": ["near"], "workers": [self.worker.url]},
             {"name": "far", "models": ["far"], "workers": [far.url]},
         ]
-        self.router = Router({"pools": pools, "limits": {"in_flight": 1}, **PATIENT})
+        settings = {"limits": {"in_flight": 1}, "sagemaker": {"body": "16MiB"}, **PATIENT}
+        self.router = Router({"pools": pools, **settings})
         stack.callback(self.router.stop)
         stack.enter_context(unreachable(far))
         self._probing = len(self.worker._tasks)
@@ -174,7 +188,7 @@ def in_the_middle(stage: Stage, kind: Kind) -> socket:
 ASKED = [while_connecting, before_the_header, before_the_body, in_the_middle]
 
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-everywhere = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda each: each.path)
+everywhere = pytest.mark.parametrize("endpoint", PATHS, ids=lambda each: each.path)
 
 
 @streamed
