@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.openai import ENDPOINTS, Endpoint, Prompted
+from router.openai import Endpoint
 from router.pool import Pool
 from strategies.prefixaware import PrefixAware
 from tests.cancel.leaving import (
@@ -23,25 +23,13 @@ from tests.cancel.leaving import (
     chat,
     connecting,
     counted,
+    everywhere,
     heads_seen,
     request_to,
     unreachable,
 )
 from tests.support import OK, Router, Stub, post, read_all, until
 
-#: OpenAI's and vLLM's own paths, and SageMaker's, whose answers are told anew.
-PATHS = [
-    *ENDPOINTS.values(),
-    *(
-        Endpoint(path, Prompted.CHAT, answers=True)
-        for path in (
-            "/invocations",
-            "/endpoints/e/invocations",
-            "/endpoints/e/invocations-response-stream",
-            "/endpoints/e/openai/v1/chat/completions",
-        )
-    ),
-]
 #: A prompt that takes a while to read and to make keys of.
 LARGE = "All happy families are alike. " * 70_000
 
@@ -188,7 +176,6 @@ def in_the_middle(stage: Stage, kind: Kind) -> socket:
 ASKED = [while_connecting, before_the_header, before_the_body, in_the_middle]
 
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-everywhere = pytest.mark.parametrize("endpoint", PATHS, ids=lambda each: each.path)
 
 
 @streamed
