@@ -15,6 +15,8 @@ from router.tls import explain
 
 #: Out of descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+#: Noted on a cancellation that came before there was a connection: nothing was sent.
+UNSENT = "nothing was sent"
 #: Seconds between two looks at who is late. One timer a worker is cheaper than one a request.
 TICK_S = 0.1
 
@@ -69,7 +71,8 @@ class Upstream:
         """Send a request; return the connection once the first byte of the answer is there.
 
         A kept connection that the worker was just closing as idle is replaced, once. If it does
-        not listen any more it is on its way out: Stale. Raises WorkerError.
+        not listen any more it is on its way out: Stale. Raises WorkerError; a cancellation has the
+        note UNSENT where that is so.
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
@@ -124,6 +127,9 @@ class Upstream:
                 return await self._connect(await self._addresses.current())
         except TimeoutError:
             raise Refused("could not be reached in time") from None
+        except asyncio.CancelledError as cancelled:
+            cancelled.add_note(UNSENT)
+            raise
         except OSError as error:  # refused, no route, unknown host, bad certificate
             reason = explain(error) or str(error) or "it closed the connection"
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error

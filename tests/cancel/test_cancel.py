@@ -216,3 +216,16 @@ def test_what_the_strategy_is_told(
     worker.script = OK
     again = router.http.post(CHAT, json=body)
     assert again.headers["x-warmroute-decision"].startswith("prefix;")
+
+
+def test_what_was_never_sent_is_not_remembered(stub: MakeStub, route: MakeRouter) -> None:
+    """Who leaves while its worker is being connected to has left no prompt there."""
+    worker = stub()
+    router = route(worker.url, **PATIENT)
+    body = {"model": "m", "messages": [{"role": "user", "content": "word " * 5000}]}
+    assert router.http.post("/explain", json=body).json()["reason"] == "cold"
+    with unreachable(worker):
+        with post(router.port, CHAT, json.dumps(body).encode()):
+            until(lambda: router.worker().load.in_flight == 1)
+        assert_gone(router)
+        assert router.http.post("/explain", json=body).json()["reason"] == "cold"
