@@ -1,6 +1,7 @@
 """One attempt at a request on one worker."""
 
 import logging
+from asyncio import CancelledError
 from time import monotonic
 from typing import Final
 
@@ -8,6 +9,7 @@ from router.errors import Gone, Refused, Stale, WorkerError
 from router.headers import Incoming, header
 from router.job import Job
 from router.sessions.visit import Visit
+from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
 from strategies.base import FREE, Candidate, Outcome
@@ -145,6 +147,13 @@ class Attempt:
         identity = self.job.exchange.identity.decode()
         # As text: a record with the error itself would keep the frames of its traceback.
         log.warning("worker %s %s; id=%s", self.worker.name, str(error), identity)
+
+    def cancelled(self, how: CancelledError) -> None:
+        """Its client has left, or the router stops; where nothing was sent, nothing has begun."""
+        if self.job.exchange.left:
+            self.status = CLIENT_LEFT
+        if UNSENT in getattr(how, "__notes__", ()):
+            self._began = False
 
     def settle(self, usage: Usage) -> None:
         """End the attempt: report its outcome to everything that learns from it."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from router.added import with_field
 from router.admission import Admission
-from router.attempt import CLIENT_LEFT, FULL, Attempt
+from router.attempt import FULL, Attempt
 from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
 from router.headers import Incoming, upstream_head
 from router.holding import Holding
@@ -161,11 +161,11 @@ class Failover:
         except CutShort as cut:
             attempt.failed(cut.error)
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
-            elif exchange.left:
-                attempt.status = CLIENT_LEFT
+            else:
+                attempt.cancelled(cancelled)
             raise
         finally:
             attempt.settle(usage)

@@ -15,6 +15,8 @@ from router.tls import explain
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+#: Noted on a cancellation that came before there was a connection: nothing was sent.
+UNSENT = "nothing was sent"
 #: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
 TICK_S = 0.1
 
@@ -70,7 +72,8 @@ class Upstream:
         """Send a request; return the connection once the answer's head and first byte are there.
 
         A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
-        if the worker then refuses a new connection (it is shutting down), else WorkerError.
+        if the worker then refuses a new connection (it is shutting down), else WorkerError. A
+        cancellation has the note UNSENT if it came before anything was sent.
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
@@ -125,6 +128,9 @@ class Upstream:
                 return await self._connect(await self._addresses.current())
         except TimeoutError:
             raise Refused("could not be reached in time") from None
+        except asyncio.CancelledError as cancelled:
+            cancelled.add_note(UNSENT)
+            raise
         except OSError as error:  # refused, no route, unknown host, bad certificate
             reason = explain(error) or str(error) or "it closed the connection"
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error

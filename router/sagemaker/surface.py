@@ -3,13 +3,14 @@
 import asyncio
 import logging
 
+from router.attempt import CLIENT_LEFT
 from router.errors import BadRequest, DoorError, NoWorker, UnknownModel, UnknownPath
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.headers import header
 from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.pool import Pool
-from router.proxy import Proxy
+from router.proxy import STOPPING, Proxy
 from router.sagemaker.answer import Answer
 from router.sagemaker.container import Refusal
 from router.sagemaker.errors import model_error
@@ -62,9 +63,11 @@ class SageMaker:
             exchange.answer(error.status, error.fields() + identity + date_line(), error.body)
         except DoorError as error:
             self._refuse(exchange, error)
-        except asyncio.CancelledError:
-            if not exchange.left and not exchange.started:
-                self._refuse(exchange, NoWorker("The router is being stopped."))
+        except asyncio.CancelledError:  # while a session was looked for, or opened
+            if exchange.left and not exchange.started:
+                self._proxy.refused(exchange, CLIENT_LEFT, "the client left")
+            elif not exchange.started:
+                self._refuse(exchange, NoWorker(STOPPING))
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
             self._refuse(exchange, DoorError("Internal error in the router."))

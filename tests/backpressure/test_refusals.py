@@ -38,13 +38,18 @@ class Narrow(asyncio.Transport):
         self._client = client
         self.answers: list[bytes] = []
         self.reading = True
+        self.unsent = 1
+        self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.answers.append(bytes(data))
         self._client.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        return 1
+        return self.unsent
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """They are fixed."""
@@ -157,3 +162,20 @@ def test_tiny_chunks_take_turns() -> None:
         client.data_received(b"0\r\n\r\n")
         runner.run(asyncio.sleep(0))
         assert [answer.split()[1] for answer in transport.answers] == [b"200"]
+
+
+def test_who_takes_something_is_not_cut_off() -> None:
+    """However slowly: `clients.write` is for those who have taken nothing in all that time."""
+    with asyncio.Runner() as runner:
+        client = Client(Answering(), runner.get_loop())
+        transport = Wide(client)
+        client.connection_made(transport)
+        transport.unsent = 100
+        client.pause_writing()
+        for left in (99, 98):
+            transport.unsent = left
+            late = client.deadline + 1
+            client.expire(late)
+            assert (transport.aborted, client.deadline) == (False, late + Nobody.bounds.write_s)
+        client.expire(client.deadline + 1)
+        assert transport.aborted

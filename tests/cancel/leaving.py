@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from router.openai import Endpoint
+import pytest
+
+from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.worker import Worker
 from tests.support import Router, Stub, until
 
@@ -18,6 +20,20 @@ EVENT = b'data: {"id":"1","object":"chat.completion.chunk","choices":[]}\n\n'
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
 FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+#: OpenAI's and vLLM's own paths, and SageMaker's, whose answers are told anew.
+PATHS = [
+    *ENDPOINTS.values(),
+    *(
+        Endpoint(path, Prompted.CHAT, answers=True)
+        for path in (
+            "/invocations",
+            "/endpoints/e/invocations",
+            "/endpoints/e/invocations-response-stream",
+            "/endpoints/e/openai/v1/chat/completions",
+        )
+    ),
+]
+everywhere = pytest.mark.parametrize("endpoint", PATHS, ids=lambda each: each.path)
 #: No timeout and no probe of ours ends anything within a test.
 PATIENT = {
     "timeouts": {"connect": "1m", "first_byte": "10m", "idle": "10m", "queue": "10m"},

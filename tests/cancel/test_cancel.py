@@ -1,7 +1,11 @@
 """A client that leaves, at every point of a request: the worker stops, and nobody is blamed."""
 
+import json
+
 import pytest
 
+from strategies.base import Candidate, Outcome, Prompt
+from strategies.prefixaware import PrefixAware
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,
@@ -20,7 +24,7 @@ from tests.cancel.leaving import (
     reset,
     unreachable,
 )
-from tests.support import Action, MakeRouter, MakeStub, head, post, send, until
+from tests.support import OK, Action, MakeRouter, MakeStub, head, post, send, until
 
 #: Any other way to leave than `close`, which the matrix has at every point on every path.
 oddly = pytest.mark.parametrize("leave", [reset, half_close])
@@ -184,3 +188,44 @@ def test_leaving_after_the_end_is_not_leaving(stub: MakeStub, route: MakeRouter)
     until(router.idle)
     assert router.worker().upstream.idle == 1
     assert counted(router, "refused_requests") == {}
+
+
+def test_what_the_strategy_is_told(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was begun and did not go well; its worker computed the prompt, and that is remembered."""
+    told: list[Outcome] = []
+    settled = PrefixAware.settled
+
+    def watched(
+        self: PrefixAware, prompt: Prompt, choice: Candidate, outcome: Outcome, now: float
+    ) -> None:
+        told.append(outcome)
+        settled(self, prompt, choice, outcome, now)
+
+    monkeypatch.setattr(PrefixAware, "settled", watched)
+    worker = stub([SSE + CHUNK, "stall"])
+    router = route(worker.url, **PATIENT)
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "word " * 5000}]}
+    with post(router.port, CHAT, json.dumps(body).encode()) as client:
+        got = b""
+        while EVENT not in got:
+            got += client.recv(65536)
+    assert_gone(router, worker)
+    assert [(outcome.ok, outcome.began) for outcome in told] == [(False, True)]
+    worker.script = OK
+    again = router.http.post(CHAT, json=body)
+    assert again.headers["x-warmroute-decision"].startswith("prefix;")
+
+
+def test_what_was_never_sent_is_not_remembered(stub: MakeStub, route: MakeRouter) -> None:
+    """Who leaves while its worker is being connected to has left no prompt there."""
+    worker = stub()
+    router = route(worker.url, **PATIENT)
+    body = {"model": "m", "messages": [{"role": "user", "content": "word " * 5000}]}
+    assert router.http.post("/explain", json=body).json()["reason"] == "cold"
+    with unreachable(worker):
+        with post(router.port, CHAT, json.dumps(body).encode()):
+            until(lambda: router.worker().load.in_flight == 1)
+        assert_gone(router)
+        assert router.http.post("/explain", json=body).json()["reason"] == "cold"

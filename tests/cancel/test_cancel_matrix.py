@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.openai import ENDPOINTS, Endpoint
+from router.openai import Endpoint
 from router.pool import Pool
 from strategies.prefixaware import PrefixAware
 from tests.cancel.leaving import (
@@ -23,6 +23,7 @@ from tests.cancel.leaving import (
     chat,
     connecting,
     counted,
+    everywhere,
     heads_seen,
     request_to,
     unreachable,
@@ -45,7 +46,8 @@ class Stage:
             {"name": "near", "models": ["near"], "workers": [self.worker.url]},
             {"name": "far", "models": ["far"], "workers": [far.url]},
         ]
-        self.router = Router({"pools": pools, "limits": {"in_flight": 1}, **PATIENT})
+        settings = {"limits": {"in_flight": 1}, "sagemaker": {"body": "16MiB"}, **PATIENT}
+        self.router = Router({"pools": pools, **settings})
         stack.callback(self.router.stop)
         stack.enter_context(unreachable(far))
         self._probing = len(self.worker._tasks)
@@ -174,7 +176,6 @@ def in_the_middle(stage: Stage, kind: Kind) -> socket:
 ASKED = [while_connecting, before_the_header, before_the_body, in_the_middle]
 
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-everywhere = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda each: each.path)
 
 
 @streamed

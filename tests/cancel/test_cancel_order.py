@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from router.protocol import PIPELINED
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,
@@ -91,6 +92,22 @@ def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
         sender.join(10)
     turns = re.findall(rb"x-request-id: turn-(\d\d)", got)
     assert [int(turn) for turn in turns] == list(range(len(requests)))
+    until(router.idle)
+
+
+def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
+    """They are small and came in one read; so many are answered, and what follows is refused."""
+    gate: list[bool] = []
+    router = route(stub([lambda: bool(gate), *OK]).url, **PATIENT)
+    with send(router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * PIPELINED)) as client:
+        until(lambda: any(c._refusal for c in tuple(router.door.clients)))
+        (line,) = router.door.clients
+        assert len(line._waiting) == PIPELINED
+        gate.append(True)
+        got = read_all(client)
+    statuses = re.findall(rb"HTTP/1.1 (\d{3}) ", got)
+    assert statuses == [b"200", *[b"404"] * PIPELINED, b"400"]
+    assert b"Too many requests were sent" in got
     until(router.idle)
 
 

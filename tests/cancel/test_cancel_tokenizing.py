@@ -11,7 +11,17 @@ import pytest
 from router.identity.exact import Exact
 from router.openai import Endpoint
 from router.prompts import Known
-from tests.cancel.leaving import CHAT, PATIENT, Leave, close, counted, half_close, reset
+from tests.cancel.leaving import (
+    CHAT,
+    PATIENT,
+    Leave,
+    close,
+    counted,
+    everywhere,
+    half_close,
+    request_to,
+    reset,
+)
 from tests.support import OK, MakeRouter, MakeStub, Router, post, until
 
 SHORT = 1000
@@ -67,6 +77,27 @@ def test_while_tokenizing(
         assert router.http.get("/health/live").status_code == 200
         leave(client)
         until(lambda: counted(router, "refused_requests") == {"499": 1})
+    gate.opened.set()
+    assert router.http.post(CHAT, content=long_chat(stream=False)).status_code == 200
+    assert len(worker.requests) == 1
+    assert counted(router, "requests") == {"2xx": 1}
+    assert router.idle()
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [True, False])
+def test_while_any_prompt_is_tokenized(
+    stub: MakeStub, route: MakeRouter, gate: Gate, endpoint: Endpoint, stream: bool
+) -> None:
+    """The same on every path."""
+    worker = stub(OK)
+    router = route(worker.url, **PATIENT)
+    know(router, gate)
+    router.door._proxy._tokenizing._patience = 20.0
+    body, fields = request_to(endpoint, stream=stream, text="x" * SHORT)
+    with post(router.port, endpoint.path, body, *fields):
+        until(gate.begun.is_set)
+    until(lambda: counted(router, "refused_requests") == {"499": 1})
     gate.opened.set()
     assert router.http.post(CHAT, content=long_chat(stream=False)).status_code == 200
     assert len(worker.requests) == 1

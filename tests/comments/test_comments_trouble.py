@@ -21,7 +21,9 @@ from tests.support import Action, MakeRouter, MakeStub, post, read_all, until
 
 
 @pytest.mark.parametrize("end", ["close", "reset", b"nonsense\r\n"])
-@pytest.mark.parametrize("path", [PATH, "/v1/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    "path", [PATH, "/v1/completions", "/v1/responses", "/v1/messages", "/endpoints/e/invocations"]
+)
 def test_a_worker_that_fails(stub: MakeStub, route: MakeRouter, path: str, end: Action) -> None:
     """An event in the stream's own shape says so; there is no other answer any more."""
     gate = Gate(stub, [end])

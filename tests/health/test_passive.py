@@ -1,10 +1,14 @@
 """A worker whose requests fail one after the other gets none for a while; others go on."""
 
+import errno
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
+from router.connection import Connection
+from router.upstream import Upstream
 from tests.health.failing import (
     CHAT,
     CHUNK,
@@ -178,3 +182,32 @@ def test_what_ends_a_row(
             ask(router)
     assert len(bad.requests) == 5
     assert ejected(router) == [int(row), 0]
+
+
+@pytest.mark.parametrize("fault", ["close", "reset", "halfway"])
+def test_one_that_hangs_up_is_looked_at_at_once(
+    stub: MakeStub, route: MakeRouter, fault: str
+) -> None:
+    """It may be dead: one failed probe is enough then, and nobody waits for its turn."""
+    worker = stub(FAULTS[fault][0])
+    router = route(worker.url, health=health())
+    worker.well = False
+    ask(router)
+    until(lambda: not router.worker().ready)
+
+
+def test_what_the_router_lacks_is_no_failure_of_a_worker(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without descriptors nobody can be reached, however well they are."""
+    router = route(stub().url, health=health(failures=1))
+
+    async def lacking(self: Upstream, addresses: Sequence[str]) -> Connection:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Upstream, "_connect", lacking)
+        assert ask(router, 3) == [503] * 3
+    assert router.worker().ready
+    assert router.worker().breaker._failures == 0
+    assert ask(router) == [200]

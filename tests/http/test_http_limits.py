@@ -284,23 +284,29 @@ def test_it_is_refused_exactly_when_it_is_too_much(
         limits.check(endpoint, request)
 
 
-def status(door: Router, target: bytes, *fields: bytes) -> int:
-    """What a bare request is answered."""
+def told(door: Router, target: bytes, *fields: bytes) -> tuple[int, str]:
+    """What a bare request is answered: the status, and the sentence of an error."""
     lines = [b"GET %b HTTP/1.1" % target, b"host: x", b"connection: close", *fields, b"", b""]
     with send(door.port, b"\r\n".join(lines)) as client:
-        return int(read_all(client).split(b" ", 2)[1])
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+    said = json.loads(body).get("error", {})
+    return int(head.split(b" ", 2)[1]), said.get("message", "")
 
 
 def test_heads(tight: Router) -> None:
-    """`limits.url`, `limits.headers` and `limits.header_count`, to the byte and the field."""
+    """`limits.url`, `limits.headers` and `limits.header_count`, to the byte and the field; each
+    says which it is."""
     path = b"/health/live?"
-    assert status(tight, path + b"x" * (200 - len(path))) == 200
-    assert status(tight, path + b"x" * (201 - len(path))) == 414
-    assert status(tight, path, *[b"a: b"] * 18) == 200
-    assert status(tight, path, *[b"a: b"] * 19) == 431
+    assert told(tight, path + b"x" * (200 - len(path))) == (200, "")
+    url = "The request's URL is over this server's limit of 200 bytes."
+    assert told(tight, path + b"x" * (201 - len(path))) == (414, url)
+    assert told(tight, path, *[b"a: b"] * 18) == (200, "")
+    count = "The request has more header fields than the 20 allowed."
+    assert told(tight, path, *[b"a: b"] * 19) == (431, count)
     used = len(b"hostxconnectionclose" + b"a")
-    assert status(tight, path, b"a: " + b"b" * (1024 - used)) == 200
-    assert status(tight, path, b"a: " + b"b" * (1025 - used)) == 431
+    assert told(tight, path, b"a: " + b"b" * (1024 - used)) == (200, "")
+    size = "The request's header is over this server's limit of 1024 bytes."
+    assert told(tight, path, b"a: " + b"b" * (1025 - used)) == (431, size)
 
 
 def test_bodies(worker: Stub, tight: Router) -> None:

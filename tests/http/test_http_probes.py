@@ -107,6 +107,17 @@ def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> 
     assert not router.worker().ready
 
 
+def test_as_many_failed_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
+    """One that was missed costs no worker its requests when `fall` is more."""
+    worker = stub()
+    router = route(worker.url, health={"fall": 1000, "interval": "10ms"})
+    worker.well = False
+    failed = len(worker.probes)
+    until(lambda: len(worker.probes) > failed + 5)
+    assert router.worker().ready
+    worker.well = True
+
+
 def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
     """A worker that is down for another reason than at first says the new one."""
     worker = stub()

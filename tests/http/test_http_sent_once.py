@@ -1,13 +1,16 @@
 """Nothing is sent twice that may have begun, nothing is given up that surely did not."""
 
+import asyncio
 import sys
 import threading
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
 from router.connection import Connection
+from tests.chaos.looped import Looped
 from tests.health.failing import start, status
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
 
@@ -247,6 +250,39 @@ def test_a_large_refusal_does_not_leave_its_connection_asleep(
     full.script = OK
     for _ in range(3):
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+class Hasty(Looped):
+    """Answers its first request by the head alone, and reads nothing of it or after it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        super().__init__()
+
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            start = (await reader.readuntil(b"\r\n\r\n")).lower()
+            body = b'{"data":[{"id":"m"}]}'
+            if start.startswith(b"post"):
+                self.asked += 1
+                body = b"hasty %d" % self.asked
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            if self.asked == 1 and start.startswith(b"post"):
+                await asyncio.Event().wait()
+            length = start.partition(b"content-length:")[2].partition(b"\r\n")[0]
+            await reader.readexactly(int(length or 0))
+
+
+def test_an_answer_before_the_request_was_taken(route: MakeRouter, stack: ExitStack) -> None:
+    """The rest of that request is still to come on its connection: no other one follows there."""
+    worker = Hasty()
+    stack.callback(worker.stop)
+    router = route(worker.url, health=QUIET)
+    large = {**CHAT, "messages": [{"role": "user", "content": "x" * (15 << 20)}]}
+    for number, chat in enumerate((large, CHAT), start=1):
+        reply = router.http.post("/v1/chat/completions", json=chat)
+        assert reply.content == b"hasty %d" % number
+    until(router.idle)
 
 
 @pytest.mark.parametrize("status", [204, 304])

@@ -6,6 +6,7 @@ read, and ranges by the thousand. And connections that are merely there.
 
 import pytest
 
+from router.protocol import RESERVE
 from tests.http.raw.crowd import Crowd, Readers, meanwhile
 from tests.http.raw.judge import is_error, says_close
 from tests.http.raw.play import serves
@@ -230,3 +231,20 @@ def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
         assert {answer.status for _, answer in early.last()} == {200}
     until(lambda: serves(router.port))
     until(router.idle)
+
+
+def test_far_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
+    """A few more are read, for the sake of who probes; all beyond are sent away unheard."""
+    most, beyond = 8, 20
+    bounds = {"connections": most, "header": "1h", "keepalive": "1h"}
+    router = route(stub().url, clients=bounds, health=QUIET)
+    silent = {"silent": (b"", b"")}
+    with Crowd(router.port, silent, most + RESERVE):
+        until(lambda: len(router.door.clients) == most + RESERVE)
+        with Crowd(router.port, silent, beyond) as late:
+            until(late.over)
+            for name, answer in late.last():
+                assert answer.status == 503, name
+                assert says_close(answer)
+        until(lambda: len(router.door.clients) == most + RESERVE)
+    until(lambda: serves(router.port))

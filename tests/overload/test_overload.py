@@ -238,6 +238,22 @@ def test_others_are_refused_while_all_are_gone(
     assert time.monotonic() - began < 25  # not as late as `timeouts.queue`
 
 
+def test_those_in_line_hear_that_no_worker_is_left(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """At once, though what it is at goes on and frees no place."""
+    gate = Gate()
+    worker = stub(gate.script())
+    soon = {"interval": "50ms", "fall": 1}
+    router = route(worker.url, limits={"in_flight": 1}, health=soon, timeouts={"queue": "10m"})
+    replies = ask(router, crowd, 3)
+    until(lambda: waiting(router) == 2)
+    worker.well = False
+    until(lambda: sum(reply.done() for reply in replies) == 2)
+    gate.opened.set()
+    assert sorted(reply.result().status_code for reply in replies) == [200, 503, 503]
+
+
 def test_a_full_worker_does_not_draw_the_requests(stub: MakeStub, route: MakeRouter) -> None:
     """It refuses at once, so it always has the least to do; it is left alone for a while."""
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])

@@ -1,6 +1,7 @@
 """Everything but workers, changed while a router runs."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.reload.changing import (
     change,
     chat,
 )
-from tests.support import MakeRouter, MakeStub, error_of, post, until
+from tests.support import MakeRouter, MakeStub, error_of, head, post, read_all, send, until
 
 KEYS = [{"name": name, "key": f"${{{name.upper()}}}"} for name in ("one", "two")]
 
@@ -169,6 +170,23 @@ def test_bounds_of_a_connection_that_stands(stub: MakeStub, route: MakeRouter) -
     assert router.http.get("/health/live").status_code == 200
     assert kept in router.door.clients
     until(lambda: not router.door.clients)
+
+
+def test_bounds_of_a_head_that_comes_again(stub: MakeStub, route: MakeRouter) -> None:
+    """It was read before, by other bounds, on this very connection."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    body = json.dumps(chat()).encode()
+    asked = head(CHAT, len(body), b"x-long: " + b"x" * 2000) + body
+    with send(router.port, b"") as client:
+        for times in (1, 2):
+            client.sendall(asked)
+            until(lambda times=times: len(worker.requests) == times)  # type: ignore[misc]
+            until(router.idle)
+        change(router, worker.url, limits={"headers": "1kB"})
+        client.sendall(asked)
+        assert b"HTTP/1.1 431 " in read_all(client)
+    assert len(worker.requests) == 2
 
 
 def test_probes(stub: MakeStub, route: MakeRouter) -> None:

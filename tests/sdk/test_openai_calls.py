@@ -149,6 +149,16 @@ UNSERVED: list[tuple[str, dict[str, Any], type[openai.APIStatusError]]] = [
     ("moderations.create", {"input": "x"}, openai.NotFoundError),
     ("chat.completions.delete", {"completion_id": "x"}, openai.NotFoundError),
     ("chat.completions.list", {}, openai.APIStatusError),
+    ("chat.completions.retrieve", {"completion_id": "x"}, openai.NotFoundError),
+    ("chat.completions.update", {"completion_id": "x", "metadata": {}}, openai.NotFoundError),
+    ("chat.completions.messages.list", {"completion_id": "x"}, openai.NotFoundError),
+    ("responses.retrieve", {"response_id": "x"}, openai.NotFoundError),
+    ("responses.cancel", {"response_id": "x"}, openai.NotFoundError),
+    ("responses.delete", {"response_id": "x"}, openai.NotFoundError),
+    ("responses.input_items.list", {"response_id": "x"}, openai.NotFoundError),
+    ("responses.input_tokens.count", {"input": "x"}, openai.NotFoundError),
+    ("responses.compact", {"model": MODEL, "input": "x"}, openai.NotFoundError),
+    ("models.delete", {"model": "x"}, openai.APIStatusError),
 ]
 
 

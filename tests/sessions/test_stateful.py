@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from router.sessions.expiry import written
+from tests.cancel.leaving import counted
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
 
@@ -124,7 +125,8 @@ class TestOpening:
     def test_a_client_that_leaves_meanwhile(
         self, stub: MakeStub, route: MakeRouter, prompt: dict[str, Any]
     ) -> None:
-        """The worker opens it all the same: it is closed there, and nothing is open here."""
+        """The worker opens it all the same: it is closed there, nothing is open here, and whoever
+        left is counted."""
         done: list[int] = []
         worker = stub([lambda: bool(done), *said(f"{NEW}: w-1")])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
@@ -139,6 +141,7 @@ class TestOpening:
         assert b": w-1\r\n" in worker.requests[-1]
         until(router.idle)
         assert router.http.get("/sessions").json() == []
+        assert counted(router, "refused_requests") == {"499": 1}
 
     @pytest.mark.parametrize(("bound", "value"), [("LATE_S", 0.2), ("LATE", 0)])
     def test_one_that_takes_too_long_then_is_given_up(

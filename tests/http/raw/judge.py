@@ -129,6 +129,8 @@ def _answer_complaints(row: Row, answer: Answer) -> list[str]:
     found += [f"an answer says {word!r}" for word in row.never if word in told]
     if not _is_date(answer.values(b"date")):
         found.append(f"Date is {answer.values(b'date')} (RFC 9110 section 6.6.1)")
+    if answer.values(b"server"):
+        found.append(f"the router tells what it is: {answer.values(b'server')}")
     if answer.body and not answer.values(b"content-type"):
         found.append("content without a type (RFC 9110 section 8.3)")
     if answer.status == 405 and not answer.values(b"allow"):
