@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol, cast
 
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
-from router.guard import Head
 from router.lifeline import reset
 from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
@@ -27,8 +26,6 @@ NEVER: Final = float("inf")
 LINGER_S = 2.0
 #: Bytes for a slow client that are kept here; its worker waits while there are more.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
-#: Stands for a head that could not be read.
-UNREAD = Head()
 #: Connections beyond `clients.connections` whose heads are read: a full house is not a dead one,
 #: and whoever probes must not take it for one.
 RESERVE = 64
@@ -302,7 +299,7 @@ class Client(asyncio.Protocol):
         self._refusal = parted(error)
         if self._answering is not None or self._waiting or self._closing:
             return
-        exchange = self._reader.current or Exchange(self, UNREAD, keep=False)
+        exchange = self._reader.current or Exchange(self, self._reader.unread(), keep=False)
         self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)
