@@ -55,7 +55,9 @@ class RedisStore:
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """As the seam has it."""
-        found = await self._do("list", "", most)
+        left, *found = await self._do("list", "", most, SWEPT)
+        while left != "0":  # first those that have expired are cleared away, step by step
+            left, *found = await self._do("list", "", most, SWEPT)
         return [(key, _session(told)) for key, *told in (one.split(APART) for one in found)]
 
     async def look(self) -> Kept:
