@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
-from router.lifeline import reset
+from router.lifeline import has_ended, reset
 from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
 from router.untaken import untaken
@@ -94,7 +94,7 @@ class Client(asyncio.Protocol):
         self._unsent = 0
         """Bytes that it had not taken when it last took some."""
         self._late = NEVER
-        """When a client that takes nothing of what is left for it has left."""
+        """When a client that takes nothing of what is there for it has left."""
 
     def follow(self, bounds: Bounds) -> None:
         """Other bounds from now on; a deadline that is set stays."""
@@ -176,7 +176,9 @@ class Client(asyncio.Protocol):
         """The client is slower than the worker."""
         self._full = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        self.deadline = self._loop.time() + self._bounds.write_s
+        now = self._loop.time()
+        self._late = now + self._bounds.write_s
+        self.deadline = min(now + LINGER_S, self._late)
         if self._source is not None:
             self._source.pause()
 
@@ -370,10 +372,12 @@ class Client(asyncio.Protocol):
         elif self._full:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # it takes something, if slowly
-                self._unsent = unsent
-                self.deadline = now + self._bounds.write_s
-            else:
+                self._unsent, self._late = unsent, now + self._bounds.write_s
+            # (Of an end without a farewell TLS tells nobody, and waits until all is taken.)
+            if now >= self._late or has_ended(transport.get_extra_info("socket")):
                 transport.abort()
+            else:
+                self.deadline = min(now + LINGER_S, self._late)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
