@@ -13,7 +13,7 @@ from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
 from strategies.base import FREE, Candidate, Outcome
-from strategies.explain import terms, words
+from strategies.explain import instead, terms, words
 from strategies.loads import HARDLY, Held, Loads
 
 log = logging.getLogger("warmroute.requests")
@@ -24,6 +24,8 @@ CLIENT_LEFT: Final = 499
 FULL: Final = 503
 #: With this header, whatever its value, a client asks for the whole decision.
 DECISION: Final = b"x-warmroute-decision"
+#: The first word of the decision where a worker answers that was not the first choice.
+FAILOVER: Final = b"failover"
 #: How many of the best workers have their cost in a header then.
 MOST_TOLD = 16
 
@@ -265,13 +267,17 @@ class Attempt:
         return lines + self._whole() if header(exchange.headers, DECISION) else lines
 
     def _explanation(self) -> bytes:
-        choice, reason = self.choice, self.job.reason.encode()
+        job, choice = self.job, self.choice
+        # (Of a session, it is told why it is where it is by now.)
+        other = job.visit is None and choice is not job.decision.candidates[0]
+        reason = FAILOVER if other else job.reason.encode()
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:
         """Return the reason in words and the cost on each of the best workers, as header lines."""
         decision = self.job.decision
-        lines = [b"x-warmroute-reason: %b\r\n" % words(self.job.prompt, decision).encode()]
+        why = words(self.job.prompt, decision) + instead(decision, self.choice)
+        lines = [b"x-warmroute-reason: %b\r\n" % why.encode()]
         for choice in decision.candidates[:MOST_TOLD]:
             told = "; ".join(filter(None, (choice.worker.name, terms(choice))))
             lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())

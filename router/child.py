@@ -60,6 +60,7 @@ class Child:
             self._serving.at_rest = self._sharing.close
         door.fleet.share(self._sharing)
         self._ending = False
+        self._changing = asyncio.Lock()
         self._view = self._serving.door.view
         # Bound, but listening only once ready: no client should wait for a process that starts.
         self._listeners = [bind(order.listen, shared=True, listen=False)]
@@ -119,15 +120,16 @@ class Child:
         return b""
 
     async def _change(self, sealed: bytes) -> None:
-        await self._server.started.wait()
-        if self._server.told:
-            return
-        try:
-            await self._serving.change(opened(sealed))
-            if self._sharing is not None:
-                self._sharing.anew()
-        except (CannotBuild, ValidationError) as error:
-            raise Refusal(str(error)) from None
+        async with self._changing:  # one that hung may hear of several changes at once
+            await self._server.started.wait()
+            if self._server.told:
+                return
+            try:
+                await self._serving.change(opened(sealed))
+                if self._sharing is not None:
+                    self._sharing.anew()
+            except (CannotBuild, ValidationError) as error:
+                raise Refusal(str(error)) from None
 
 
 def main(descriptor: int) -> None:

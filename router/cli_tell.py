@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from time import time
 from typing import Annotated
 
 import typer
@@ -11,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from router import explain_told, logs, settings_file
+from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Workers, fail, load
+from router.cli_terminal import Workers, fail, load, tell
 from router.explain import CannotExplain, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
@@ -48,6 +50,8 @@ def check(
 ) -> None:
     """Show every mistake in a file, or every setting that would be used."""
     settings, notes = load(file, workers)
+    if settings.tls and (words := complaint(settings.tls.certificate, time())):
+        tell(f"{file}: {words}")
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
     if explain_mapping and not notes:

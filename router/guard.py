@@ -231,6 +231,12 @@ def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
     return _ESCAPED.sub(_plain, path.decode("ascii")), question + query
 
 
+def glimpse(target: bytes) -> str:
+    """Return the path of a target that nobody has judged, as far as it can be one; or nothing."""
+    found = _ORIGIN.search(target)
+    return found[0].partition(b"?")[0].decode("ascii") if found else ""
+
+
 def _plain(escaped: re.Match[str]) -> str:
     """Decode an escaped unreserved character, which means the same (RFC 3986 section 6.2.2.2)."""
     character = chr(int(escaped[1], 16))

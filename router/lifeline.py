@@ -6,6 +6,7 @@ would wait for as long as the slowest prompt may take.
 
 import socket
 import struct
+import sys
 from typing import Protocol
 
 #: Seconds of silence until the first probe, seconds between probes, and unanswered probes allowed.
@@ -25,8 +26,15 @@ _OPTIONS = tuple(
 )
 
 
+#: How Linux tells that the other end has closed its side (RFC 9293 section 3.3.2).
+_CLOSE_WAIT = 8
+
+
 class Options(Protocol):
     """A socket, or what an event loop exposes of one."""
+
+    def getsockopt(self, level: int, name: int, length: int, /) -> bytes:
+        """As that of a socket."""
 
     def setsockopt(self, level: int, name: int, value: int | bytes, /) -> None:
         """Set an option, as `socket.setsockopt` does."""
@@ -39,6 +47,16 @@ def watch(connection: Options | None) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:
         connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def has_ended(connection: Options | None) -> bool:
+    """Whether the other end has closed its side; False where the system does not tell."""
+    if connection is None or sys.platform != "linux":
+        return False
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT
+    except OSError:  # not a socket any more
+        return False
 
 
 def reset(connection: Options | None) -> None:

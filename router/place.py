@@ -64,6 +64,7 @@ class Place:
         self._is_silent = silent
         self._patience = patience
         self._watching: asyncio.Task[None] | None = None
+        self._hangs = asyncio.Event()
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -117,6 +118,7 @@ class Place:
             return await process.wait()
         finally:
             self._unwatch()
+            self._hangs.clear()
             self._channel = None
             self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
@@ -148,6 +150,7 @@ class Place:
         pid, patience = self._process.pid if self._process else 0, self._patience
         match sign:
             case Sign.SILENT:
+                self._hangs.set()
                 self._is_silent()
                 log.error(
                     "process %d has not answered for %gs: no connections are passed to it until it"
@@ -155,6 +158,7 @@ class Place:
                     *(pid, patience.silent_s, patience.dead_s),
                 )
             case Sign.BACK:
+                self._hangs.clear()
                 self.tell("again", b"")
                 log.warning("process %d answers again", pid)
             case Sign.DEAD:
@@ -179,11 +183,28 @@ class Place:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def change(self, settings: bytes) -> None:
-        """Send other settings. Raises Refusal; an absent process gets them when it starts."""
-        if self._channel is not None:
-            with suppress(Lost):
-                await self._channel.ask("settings", settings)
+    async def change(self, settings: bytes) -> bool:
+        """Send other settings; return whether the process has taken them. Raises Refusal.
+
+        A process that hangs takes them once it answers again, an absent one when it starts.
+        """
+        if self._channel is None:
+            return False
+        pid = self._process.pid if self._process else 0
+        asking = asyncio.create_task(self._channel.ask("settings", settings))
+        hanging = asyncio.create_task(self._hangs.wait())
+        try:
+            await asyncio.wait((asking, hanging), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+                return True
+        except Lost:
+            return False
+        finally:
+            hanging.cancel()
+            asking.cancel()  # the settings were sent; only the answer is not awaited
+        log.error("process %d does not answer: it takes the new settings when it does", pid)
+        return False
 
     async def metrics(self) -> list[Family]:
         """Return the metrics of the running process plus the counters of its predecessors."""

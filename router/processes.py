@@ -102,15 +102,19 @@ class Processes:
         refuse_what_needs_one(settings)
         before, self._settings = self._settings, settings
         sealed = seal(settings)
-        first, *others = self._places
+        silent, others = list[Place](), list(self._places)
         try:
-            await first.change(sealed)
+            while others and not await others[0].change(sealed):  # who answers judges for all
+                silent.append(others.pop(0))
         except Refusal as refusal:
             self._settings = before
+            for place in silent:
+                place.tell("settings", seal(before))
             raise CannotBuild(str(refusal)) from None
-        said = await asyncio.gather(*(p.change(sealed) for p in others), return_exceptions=True)
-        for problem in filter(None, said):
-            log.error("one process has not changed its settings: %s", problem)
+        said = await asyncio.gather(*(p.change(sealed) for p in others[1:]), return_exceptions=True)
+        for problem in said:
+            if isinstance(problem, BaseException):
+                log.error("one process has not changed its settings: %s", problem)
         if settings.logs != before.logs:
             logs.set_up(settings.logs)
 

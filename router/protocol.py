@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol, cast
 
 from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
 from router.exchange import Exchange, Source
-from router.guard import Head
-from router.lifeline import reset
+from router.lifeline import has_ended, reset
 from router.reading import Bounds, Reader
 from router.sagemaker.paths import PING
 from router.untaken import untaken
@@ -27,8 +26,6 @@ NEVER: Final = float("inf")
 LINGER_S = 2.0
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
-#: Placeholder for a head that could not be read.
-UNREAD = Head()
 #: Connections beyond `clients.connections` that are still read, so that health probes get an
 #: answer: a full server must not look like a dead one.
 RESERVE = 64
@@ -97,7 +94,7 @@ class Client(asyncio.Protocol):
         self._unsent = 0
         """Bytes not yet taken by the client when it last made progress."""
         self._late = NEVER
-        """While closing: when a client that takes none of the remaining bytes counts as gone."""
+        """When a client that takes none of the bytes waiting for it counts as gone."""
 
     def follow(self, bounds: Bounds) -> None:
         """Use other bounds from now on; a deadline that is already set stays."""
@@ -179,7 +176,9 @@ class Client(asyncio.Protocol):
         """Stop reading from the worker: the client is slower."""
         self._full = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        self.deadline = self._loop.time() + self._bounds.write_s
+        now = self._loop.time()
+        self._late = now + self._bounds.write_s
+        self.deadline = min(now + LINGER_S, self._late)
         if self._source is not None:
             self._source.pause()
 
@@ -302,7 +301,7 @@ class Client(asyncio.Protocol):
         self._refusal = parted(error)
         if self._answering is not None or self._waiting or self._closing:
             return
-        exchange = self._reader.current or Exchange(self, UNREAD, keep=False)
+        exchange = self._reader.current or Exchange(self, self._reader.unread(), keep=False)
         self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)
@@ -373,10 +372,12 @@ class Client(asyncio.Protocol):
         elif self._full:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # slow, but it makes progress
-                self._unsent = unsent
-                self.deadline = now + self._bounds.write_s
-            else:
+                self._unsent, self._late = unsent, now + self._bounds.write_s
+            # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
+            if now >= self._late or has_ended(transport.get_extra_info("socket")):
                 transport.abort()
+            else:
+                self.deadline = min(now + LINGER_S, self._late)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:

@@ -19,7 +19,7 @@ from router.errors import (
     parted,
 )
 from router.exchange import Exchange, Line
-from router.guard import Head, check
+from router.guard import Head, check, glimpse
 from router.recall import Recall
 
 #: Bytes allowed for the framing of a chunk: its size in hexadecimal and two line ends.
@@ -206,6 +206,10 @@ class Reader:
         self._parser = _DEAF
         self.current = None
         del self._owner
+
+    def unread(self) -> Head:
+        """Stand for a head that could not be read: where it was to go may be known all the same."""
+        return Head(path=glimpse(self._url[: self.bounds.url]))
 
     def follow(self, bounds: Bounds) -> None:
         """Use other bounds from the next request on."""

@@ -17,6 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from router import settings_file
+from router.certificate import Validity, complaint, validity
 from router.hyperpod.notes import Fate, Note
 from router.rebuild import CannotBuild
 from router.settings import Settings
@@ -80,6 +81,7 @@ class Reload:
         self._source = source
         self._watch = watch
         self._notes = tuple(notes)
+        self._certificate: Validity | None = None
         self._asked = asyncio.Event()
         watch.follow(source.files(settings))
 
@@ -100,6 +102,19 @@ class Reload:
             "When the settings in effect were read, since 1970.",
             self._since,
         )
+        if self._certificate is not None:
+            yield GaugeMetricFamily(
+                "warmroute_tls_certificate_expires_timestamp_seconds",
+                "When the certificate that clients are shown expires, since 1970.",
+                self._certificate.ends,
+            )
+
+    def look_at_certificate(self) -> None:
+        """Note until when the door's certificate is valid, and warn if it is not now."""
+        door = self.settings.tls
+        self._certificate = validity(door.certificate) if door is not None else None
+        if door is not None and (words := complaint(door.certificate, time())):
+            log.warning("%s", words)
 
     def say_what_is_lost(self) -> None:
         """Log which fields of a manifest have no effect, and which are not for the router."""
@@ -145,6 +160,7 @@ class Reload:
         if notes != self._notes:
             self._notes = notes
             self.say_what_is_lost()
+        self.look_at_certificate()
         self._watch.follow(self._source.files(possible))
         for sentence in tell(before, possible, read):
             level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO

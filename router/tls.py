@@ -4,7 +4,9 @@ import ssl
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
+from router.handshakes import Handshakes, Met
 from router.settings import TlsSettings, WorkerSettings, WorkerTlsSettings
 from router.settings_files import load_chain, load_roots
 
@@ -19,6 +21,8 @@ class DoorContext(ssl.SSLContext):
     """
 
     _shown: ssl.SSLContext
+    handshakes: Handshakes
+    """Those that have failed."""
 
     def show(self, settings: TlsSettings) -> None:
         """Use the current content of the files for new connections.
@@ -36,12 +40,15 @@ class DoorContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Wrap a new connection; event loops call this."""
-        return self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        met = self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        cast("Met", met).handshakes = self.handshakes
+        return met
 
 
 def door_context(settings: TlsSettings) -> DoorContext:
     """Make the context for clients. Raises ValueError with a sentence."""
     context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
+    context.handshakes = Handshakes()
     context.show(settings)
     return context
 
@@ -49,6 +56,7 @@ def door_context(settings: TlsSettings) -> DoorContext:
 def _door_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslobject_class = Met
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(_PROTOCOLS)
     load_chain(context, settings.certificate, settings.key)

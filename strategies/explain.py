@@ -98,6 +98,14 @@ def words(prompt: Prompt, decision: Decision) -> str:
     return _chosen(prompt, decision, reason)
 
 
+def instead(decision: Decision, answers: Candidate) -> str:
+    """Say that another one answers than the first, if so: what follows the `words`."""
+    first = decision.candidates[0]
+    if answers is first:
+        return ""
+    return f" But {first.worker.name} did not take the request: {answers.worker.name} answered."
+
+
 def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
     first = decision.candidates[0]
     name = first.worker.name

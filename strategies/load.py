@@ -263,9 +263,10 @@ class Load:
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self._head_since
-            if spent < head.prefill_s or head.stream:
-                left = self._booked_s - (spent if spent < head.prefill_s else head.prefill_s)
-                return left if left > 0.0 else 0.0
+            if spent < head.prefill_s:
+                return max(0.0, self._booked_s - spent)
+            if head.stream:
+                return max(0.0, self._booked_s - head.prefill_s)
             self._computed(head, self._head_since + head.prefill_s)
         return 0.0
 

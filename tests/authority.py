@@ -1,6 +1,7 @@
 """An authority that issues certificates for a test, as real ones do."""
 
 import ssl
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -16,9 +17,14 @@ class Authority:
         self.roots = str(folder / "roots.pem")
         self._ca.cert_pem.write_to_path(self.roots)
 
-    def issue(self, name: str = "127.0.0.1") -> dict[str, str]:
-        """A certificate and its key, for one name."""
-        issued = self._ca.issue_cert(name)
+    def issue(
+        self,
+        name: str = "127.0.0.1",
+        begins: datetime | None = None,
+        ends: datetime | None = None,
+    ) -> dict[str, str]:
+        """A certificate and its key, for one name; valid now, if nothing else is said."""
+        issued = self._ca.issue_cert(name, not_before=begins, not_after=ends)
         paths = {end: str(self._folder / f"{name}.{end}") for end in ("certificate", "key")}
         Path(paths["certificate"]).unlink(missing_ok=True)
         for blob in issued.cert_chain_pems:

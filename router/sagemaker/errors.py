@@ -46,6 +46,7 @@ _TYPES = {
     404: (400, "ValidationError"),
     429: (429, "ThrottlingException"),
     500: (500, "InternalFailure"),
+    501: (400, "ValidationError"),
     503: (503, "ServiceUnavailable"),
 }
 _SESSION = (UnknownSession, SessionExists, SessionLost)

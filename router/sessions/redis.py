@@ -56,7 +56,9 @@ class RedisStore:
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """See `Store`."""
-        found = await self._do("list", "", most)
+        left, *found = await self._do("list", "", most, SWEPT)
+        while left != "0":  # clear away expired sessions in steps, so that no script runs long
+            left, *found = await self._do("list", "", most, SWEPT)
         return [(key, _session(told)) for key, *told in (one.split(APART) for one in found)]
 
     async def look(self) -> Kept:

@@ -159,8 +159,10 @@ return say({era, open, counted('expired') + left, counted('evicted')})
 _LIST = (
     _BEGIN
     + """
-sweep(-1)
-local found = {era}
+sweep(tonumber(ARGV[8]))
+local left = redis.call('ZCOUNT', ends, '-inf', now)
+if left > 0 then return {era, tostring(left)} end
+local found = {era, '0'}
 for _, one in ipairs(redis.call('ZRANGE', used, 0, tonumber(ARGV[7]) - 1)) do
   local said = read(key .. one)
   if said[1] then

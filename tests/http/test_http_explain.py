@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.support import MakeRouter, MakeStub, until
+from tests.support import Action, MakeRouter, MakeStub, until
 
 PATH = "/v1/chat/completions"
 OPS = "operators-key-" + "o" * 32
@@ -39,6 +39,23 @@ def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter
     asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
     assert asked.headers["x-warmroute-reason"] == "It is a's turn."
     assert asked.headers["x-warmroute-cost"] == "a"
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "prefixaware"])
+def test_an_answer_after_a_failover_names_both(
+    stub: MakeStub, route: MakeRouter, strategy: str
+) -> None:
+    """Who was chosen and did not take it, and who answered; the terms are the latter's."""
+    full: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 0\r\n\r\n"]
+    workers = [{"url": stub(full).url, "name": "a"}, {"url": stub().url, "name": "b"}]
+    router = route(*workers, strategy=strategy)
+    asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
+    assert asked.headers["x-warmroute-worker"] == "b"
+    assert asked.headers["x-warmroute-decision"].partition(";")[0] == "failover"
+    assert asked.headers["x-warmroute-reason"].endswith(
+        " But a did not take the request: b answered."
+    )
+    assert asked.headers.get_list("x-warmroute-cost")[0].partition(";")[0] == "a"
 
 
 def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRouter) -> None:

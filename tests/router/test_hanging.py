@@ -8,12 +8,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 
 import httpx
+import msgspec
 import pytest
 
 from router import processes
+from router.channel import Refusal
 from router.heartbeat import Patience
 from router.place import Place
 from router.processes import Processes
+from router.rebuild import CannotBuild
+from router.sealed import seal
 from router.server import bind
 from router.settings import Settings
 from router.shares import SHUT
@@ -155,6 +159,57 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
         assert log.text.count("a process ended unexpectedly (signal SIGKILL)") == 1
 
     assert serving(Patience(BEAT_S, silent=3, dead=8), script) == 0
+
+
+OTHER = Settings.model_validate({"workers": ["http://127.0.0.1:2"]})
+
+
+async def has(place: Place) -> str:
+    """Which worker the process there asks."""
+    said = await place.workers()
+    return "" if said is None else httpx.URL(msgspec.json.decode(said)[0]["url"]).netloc.decode()
+
+
+def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixture) -> None:
+    """They have them while it hangs, and it has them when it does not hang any more."""
+
+    async def script(running: Processes, _: int) -> None:
+        first, second = running._places
+        hung = pid(first)
+        os.kill(hung, signal.SIGSTOP)
+        await running.change(OTHER)
+        assert await has(second) == "127.0.0.1:2"
+        said = f"process {hung} does not answer: it takes the new settings when it does"
+        assert said_of(hung, log).count(said) == 1
+        os.kill(hung, signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while await has(first) != "127.0.0.1:2":  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+        assert pid(first) == hung
+
+    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+
+
+def test_settings_that_others_refuse_while_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told the old ones again."""
+    told = list[tuple[str, bytes]]()
+
+    async def refuses(_: bytes) -> bool:
+        raise Refusal("no")
+
+    async def script(running: Processes, _: int) -> None:
+        first, second = running._places
+        before = running._settings
+        os.kill(pid(first), signal.SIGSTOP)
+        monkeypatch.setattr(second, "change", refuses)
+        monkeypatch.setattr(first, "tell", lambda *said: told.append(said))
+        with pytest.raises(CannotBuild, match="no"):
+            await running.change(OTHER)
+        assert ("settings", seal(before)) in told
+        assert running._settings is before
+        os.kill(pid(first), signal.SIGCONT)
+
+    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_at_the_end(

@@ -272,6 +272,44 @@ class TestBodies:
         assert worker.requests == []
 
 
+#: Heads that are refused before they are understood, and how.
+HEADS = {
+    "a large field": (b"", b"host: x\r\nx: " + b"y" * 2000, 431),
+    "many fields": (b"", b"host: x" + b"\r\ny: z" * 30, 431),
+    "a long URL": (b"?" + b"y" * 600, b"host: x", 414),
+    "no host": (b"", b"x: y", 400),
+    "a coding": (b"", b"host: x\r\ntransfer-encoding: gzip", 400),
+    "an expectation": (b"", b"host: x\r\nexpect: wonders", 417),
+}
+
+
+@pytest.mark.parametrize("path", ["/endpoints/llama/invocations", "/invocations", "/v1/models"])
+@pytest.mark.parametrize("what", HEADS)
+def test_a_head_that_is_refused(stub: MakeStub, route: MakeRouter, what: str, path: str) -> None:
+    """In the path's own shape, also where the path is all that was read of it."""
+    query, fields, status = HEADS[what]
+    bounds = {"url": "512B", "headers": "1KiB", "header_count": 20}
+    router = route(stub().url, limits=bounds)
+    target = path.encode() + query
+    with send(router.port, b"POST %b HTTP/1.1\r\n%b\r\n\r\n" % (target, fields)) as client:
+        reply = read_all(client)
+    if path.startswith("/v1/"):
+        assert b'\r\n\r\n{"error":{"message":' in reply
+    else:
+        assert reply.startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\nx-amzn-errortype: ValidationError\r\n" in reply
+        assert b'\r\n\r\n{"__type":"ValidationError"' in reply
+
+
+def test_a_head_that_does_not_come(stub: MakeStub, route: MakeRouter) -> None:
+    """The same, of a request that is slow."""
+    router = route(stub().url, clients={"header": "300ms"})
+    with send(router.port, b"POST /endpoints/llama/invocations HTTP/1.1\r\nx: ") as client:
+        reply = read_all(client)
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nx-amzn-errortype: ValidationError\r\n" in reply
+
+
 def test_openai_s_own_paths(stub: MakeStub, route: MakeRouter) -> None:
     """Streams pass untouched, `model` may be empty, a session holds (S24)."""
     said = b'data: {"a":1}\n\ndata: [DONE]\n\n'

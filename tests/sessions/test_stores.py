@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from router.sessions import redis as redis_store
 from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
 from router.sessions.scripts import CLEARED
@@ -211,6 +212,34 @@ def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
             left.append((await store.look()).open)
         assert left == [CLEARED + 51, 52, 10, 10]
         assert await store.use("d") is not None
+        await store.stop()
+
+    asyncio.run(test())
+
+
+def test_many_that_have_expired_are_cleared_away_by_and_by(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is not kept from answering others before what is open is listed, all of it."""
+    monkeypatch.setattr(redis_store, "SWEPT", 20)
+
+    async def test() -> None:
+        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        end = time.time() + 3
+        for number in range(50):
+            await store.bind(str(number), Binding("w", expires=end), None)
+        await store.bind("open", Binding("w"), None)
+        await asyncio.sleep(end - time.time() + 0.05)
+        steps, run = list[str](), store._redis.run
+
+        async def counted(script: str, *more: Any) -> Any:
+            steps.append(script)
+            return await run(script, *more)
+
+        monkeypatch.setattr(store._redis, "run", counted)
+        assert [key for key, _ in await store.listed(10)] == ["open"]
+        assert len(steps) == 3
+        assert (await store.look()).expired == 50
         await store.stop()
 
     asyncio.run(test())

@@ -1,0 +1,77 @@
+"""A door's certificate that is not valid: it is used, as nothing better is there, and told."""
+
+import json
+import shutil
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.authority import Authority
+from tests.commands import Serve, run
+from tests.support import MakeStub, until
+
+PAST, SOON = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=n) for n in (-2, 2))
+EXPIRED = f"expired on {PAST:%Y-%m-%d %H:%M:%S} UTC: clients will refuse it"
+EXPIRES = "warmroute_tls_certificate_expires_timestamp_seconds"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    """Who issues them."""
+    return Authority(tmp_path / "ours")
+
+
+def told(port: int) -> float:
+    """When the certificate ends, as operators are told."""
+    url = f"https://127.0.0.1:{port}/metrics"
+    text = httpx.get(url, verify=False).raise_for_status().text  # noqa: S501 - it has expired
+    (line,) = [line for line in text.splitlines() if line.startswith(EXPIRES + " ")]
+    return float(line.split()[1])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_that_has_expired(
+    ours: Authority, stub: MakeStub, serve: Serve, tmp_path: Path, processes: int
+) -> None:
+    """Is told at the start, once, and again where a reload finds one; metrics say until when."""
+    door = {end: str(tmp_path / f"door.{end}") for end in ("certificate", "key")}
+
+    def put(issued: dict[str, str]) -> None:
+        for end, path in issued.items():
+            shutil.copy(path, door[end])
+
+    put(ours.issue(begins=PAST - timedelta(days=1), ends=PAST))
+    running = serve(stub().url, args=("--processes", processes), tls=door)
+    port = running.port()
+    assert running.err.read_text().count(f'door.certificate" {EXPIRED}') == 1
+    assert told(port) == PAST.timestamp()
+    put(ours.issue(ends=SOON))
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: told(port) == SOON.timestamp(), 20)
+    put(ours.issue(begins=PAST - timedelta(days=1), ends=PAST))
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: running.err.read_text().count(EXPIRED) >= 2, 20)
+    assert told(port) == PAST.timestamp()
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_checking_one(ours: Authority, tmp_path: Path) -> None:
+    """What is not valid yet, or any more, is said where no results are."""
+    file = tmp_path / "c.yaml"
+    for begins, ends, word in (
+        (SOON, SOON + timedelta(days=1), "is not valid before"),
+        (PAST - timedelta(days=1), PAST, EXPIRED),
+        (PAST, SOON, ""),
+    ):
+        workers = ["http://127.0.0.1:9"]
+        file.write_text(
+            json.dumps({"workers": workers, "tls": ours.issue(begins=begins, ends=ends)})
+        )
+        done = run("check", file)
+        assert done.returncode == 0
+        assert word in done.stderr
+        assert bool(done.stderr) is bool(word)
+        assert "tls.certificate" in done.stdout
