@@ -126,7 +126,7 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
 
 
 def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
-    """Role and content of each message, in order; anything unexpected as it was written."""
+    """Role and content of each message, in order; of anything unexpected a hash."""
     pieces = [head]
     others = 0
     plain = True
