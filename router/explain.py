@@ -11,6 +11,7 @@ from typing import Protocol
 
 from router.errors import BadRequest, DoorError, UnknownModel
 from router.fleet import Fleet
+from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
 from router.rebuild import build
@@ -72,6 +73,7 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
     try:
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
+        Limits(settings.limits).check(endpoint, request)
         fleet = build(settings, Contexts())
         pool = fleet.pools[0]
         if request.model:

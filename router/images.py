@@ -29,7 +29,7 @@ _WORDS = frozenset(
     )
 )
 
-_TOO_MANY = "A message has too many parts, or one that is not an object."
+_TOO_MANY = "Messages have too many parts, or one that is not an object."
 
 
 class _Part(msgspec.Struct):
@@ -43,33 +43,40 @@ class _Part(msgspec.Struct):
 _part = msgspec.json.Decoder(_Part).decode
 
 
-def others(parts: Sequence[msgspec.Raw], *, outermost: bool = True) -> int:
-    """Count the parts of a message that are not text.
+def images(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> int:
+    """Count the parts of messages that are not text; contents that are not lists have none.
 
     Raises BadRequest if there are too many parts to look at, as all might be images.
     """
-    if len(parts) > MOST_ENTRIES:
-        raise BadRequest(_TOO_MANY)
-    count = 0
-    for entry in parts:
-        part = _decoded(_part, entry)
-        if part is None:
-            count += listed(entry, outermost=False) if outermost else 0
-        elif not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None:
+    count, inner = 0, []
+    for part in _parts(contents):
+        if _is_other(part):
             count += 1
-        elif outermost:
-            count += listed(part.content, outermost=False)
-    return count
+        elif part.content:
+            inner.append(part.content)
+    return count + sum([_is_other(part) for part in _parts(inner)])
 
 
-def listed(raw: msgspec.Raw, *, outermost: bool = True) -> int:
-    """Count likewise in a value that may be a list of parts; anything else counts 0."""
-    if not is_list(raw):
-        return 0
-    found = entries(raw)
-    if found is None:
-        raise BadRequest(_TOO_MANY)
-    return others(found, outermost=outermost)
+def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
+    """Return the parts of all contents. The bound is on all together, so many messages take no
+    longer to look at than one."""
+    found: list[msgspec.Raw] = []
+    for content in contents:
+        if isinstance(content, list):
+            found += content
+        elif is_list(content):
+            listed = entries(content)
+            if listed is None:
+                raise BadRequest(_TOO_MANY)
+            found += listed
+        if len(found) > MOST_ENTRIES:
+            raise BadRequest(_TOO_MANY)
+    parts = [_decoded(_part, one) for one in found]
+    return [part for part in parts if part is not None]  # a string is text
+
+
+def _is_other(part: _Part) -> bool:
+    return not isinstance(part.type, str) or part.type not in _WORDS or part.uuid is not None
 
 
 def _decoded(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from router.errors import BadRequest
-from router.images import listed, others
+from router.images import images
 from router.messages import Message, Unread, is_list, messages
 from router.openai import Endpoint, Prompted, Request
 from router.settings import LimitSettings
@@ -41,21 +41,20 @@ class Limits:
 
     def _check_list(self, field: str, found: Sequence[Message | Unread]) -> None:
         _check_count(field, "messages", len(found), self._messages)
-        size, parts, unread = 0, [], []
+        size, lists = 0, list[list[msgspec.Raw] | msgspec.Raw]()
         for one in found:
             content = one.content
             if isinstance(content, list):
                 size += sum(map(len, content))
-                parts.append(content)
-            elif isinstance(content, msgspec.Raw) and content and is_list(content):
+                lists.append(content)
+            elif isinstance(content, msgspec.Raw) and is_list(content):
                 size += len(content)
-                unread.append(content)
+                lists.append(content)
             if one.output and is_list(one.output):
                 size += len(one.output)
-                unread.append(one.output)
+                lists.append(one.output)
         if size > 2 * self._images:  # the shortest part is `{}`
-            count = sum(map(others, parts)) + sum(map(listed, unread))
-            _check_count(field, "images", count, self._images)
+            _check_count(field, "images", images(lists), self._images)
 
 
 def _check_number(field: str, value: object, limit: int) -> None:

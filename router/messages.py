@@ -1,6 +1,6 @@
 """The messages of a request and their parts: which fields are read, and how many at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Any
@@ -48,8 +48,9 @@ MOST_ENTRIES = 16_384
 #: The errors that decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
-_message: Callable[[msgspec.Raw], Message | Unread] = msgspec.json.Decoder(Message).decode
-_unread: Callable[[msgspec.Raw], Message | Unread] = msgspec.json.Decoder(Unread).decode
+_Way = Callable[[msgspec.Raw], Message | Unread]
+_message: _Way = msgspec.json.Decoder(Message).decode
+_unread: _Way = msgspec.json.Decoder(Unread).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _shapes = msgspec.json.Decoder(list[str | Object]).decode
@@ -66,7 +67,8 @@ def messages(raw: msgspec.Raw) -> list[Message | Unread]:
                 "The request has more messages than can be read, or something else among them."
             )
         return []
-    return [_read(entry) for entry in found]
+    ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)
+    return [_read(entry, ways) for entry in found]
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
@@ -102,8 +104,8 @@ def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
     return text
 
 
-def _read(raw: msgspec.Raw) -> Message | Unread:
-    for decode in (_message, _unread) if len(raw) <= SAFE else (_unread,):
+def _read(raw: msgspec.Raw, ways: Sequence[_Way]) -> Message | Unread:
+    for way in ways:
         with suppress(*UNEXPECTED):
-            return decode(raw)
+            return way(raw)
     return Message()

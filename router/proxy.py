@@ -269,7 +269,11 @@ class Proxy:
         return decision, "held" if self._holding.takes(decision) else ""
 
     def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
-        """Give `request` the salt it would have with the named API key. Raises BadRequest."""
+        """Check `request`, and give it the salt it would have with the named API key.
+
+        Raises BadRequest.
+        """
+        self._limits.check(endpoint, request)
         self._salts.give(endpoint, request, self._salts.meant(key, asker))
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:

@@ -127,7 +127,7 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
 
 
 def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
-    """Return role and content of each message, in order; anything unexpected as it was written."""
+    """Return role and content of each message, in order. A part that cannot be read is hashed."""
     pieces = [head]
     others = 0
     plain = True

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from router.errors import BadRequest
-from router.images import listed as others
+from router.images import images
 from router.messages import MOST_ENTRIES, entries, messages
 from router.openai import ENDPOINTS, MOST_FIELDS, parse
 
@@ -34,7 +34,7 @@ def test_one_long_text_is_one_element() -> None:
     """Whatever is in it."""
     text = "1,[{},2]," * 100_000
     assert entries(raw(f'[{{"type":"text","text":"{text}"}}]')) is not None
-    assert others(raw(f'[{{"type":"text","text":"{text}"}}]')) == 0
+    assert images([raw(f'[{{"type":"text","text":"{text}"}}]')]) == 0
 
 
 @pytest.mark.parametrize("junk", ["1", "null", "[]", "true"])
@@ -43,10 +43,10 @@ def test_something_else_in_a_long_list(junk: str) -> None:
     long, short = listed(junk, 100_000), listed(junk, 3)
     assert entries(long) is None
     with pytest.raises(BadRequest, match="too many parts"):
-        others(long)
+        images([long])
     with pytest.raises(BadRequest, match="more messages than can be read"):
         messages(long)
-    assert (len(entries(short) or ()), len(messages(short)), others(short)) == (3, 3, 0)
+    assert (len(entries(short) or ()), len(messages(short)), images([short])) == (3, 3, 0)
 
 
 def form(field: bytes, kind: bytes = b"multipart/form-data; boundary=x") -> dict[str, object]:

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from router.errors import BadRequest
 from router.identity.text import Text, canonical, measured
 from router.limits import Limits
-from router.messages import MOST_ENTRIES, SAFE
+from router.messages import MOST_ENTRIES, SAFE, messages
 from router.openai import ENDPOINTS, parse
 from router.settings import LimitSettings
 
@@ -50,14 +51,14 @@ def length(message: dict[str, object]) -> int:
 
 
 @given(st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": CONTENT}), max_size=4))
-def test_both_ways_find_the_same(messages: list[dict[str, object]]) -> None:
+def test_both_ways_find_the_same(said: list[dict[str, object]]) -> None:
     """Whatever stands there, a text of any kind or none."""
-    body = json.dumps({"model": "m", "n": 2, "messages": messages}).encode()
+    body = json.dumps({"model": "m", "n": 2, "messages": said}).encode()
     quick, careful = text(body), text(body, texts=False)
     assert (quick.data, quick.parts, quick.plain) == (careful.data, careful.parts, careful.plain)
     request = parse(CHAT, body, b"")
     assert (request.model, request.n) == ("m", 2)
-    assert measured(CHAT, request) == sum(length(message) for message in messages)
+    assert measured(CHAT, request) == sum(length(message) for message in said)
 
 
 def test_without_texts_none_is_decoded() -> None:
@@ -95,3 +96,31 @@ def test_too_many_parts(element: str, more: int) -> None:
     finally:
         tracemalloc.stop()
     assert most < max(10 * len(body), 16 * SAFE)
+
+
+@pytest.mark.parametrize("element", ["1", '""', '{"type":"text","text":""}'])
+@pytest.mark.parametrize("texts", [True, False])
+@pytest.mark.parametrize("inner", [False, True])
+def test_too_many_parts_in_all(element: str, *, texts: bool, inner: bool) -> None:
+    """Spread over messages, or over what tools returned, they take as long as in one list."""
+    few = f"[{','.join([element] * 1000)}]"
+    if inner:
+        few = f'[{{"type":"tool_result","content":{few}}}]'
+
+    def check(count: int) -> None:
+        contents = ",".join([f'{{"content":{few}}}'] * count)
+        body = f'{{"messages":[{contents}]}}'.encode()
+        Limits(LimitSettings()).check(CHAT, parse(CHAT, body, b"", texts=texts))
+
+    check(MOST_ENTRIES // 1000)
+    with pytest.raises(BadRequest, match="too many parts"):
+        check(MOST_ENTRIES // 1000 + 1)
+
+
+def test_of_a_long_list_of_items_no_parts_are_made() -> None:
+    """Though each of them alone is short enough."""
+    content = f"[{','.join(['1'] * (SAFE // 4))}]"
+    item = f'{{"content":{content}}}'
+    for count, kind in ((1, list), (3, msgspec.Raw)):
+        raw = msgspec.Raw(f"[{','.join([item] * count)}]".encode())
+        assert all(isinstance(message.content, kind) for message in messages(raw))
