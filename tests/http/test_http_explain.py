@@ -85,6 +85,8 @@ def test_what_cannot_be_explained(stub: MakeStub, route: MakeRouter) -> None:
     assert refused.status_code == 400
     assert "/v1/completions" in refused.text
     assert router.http.get("/explain").status_code == 405
+    too_much = router.http.post("/explain", json={**chat("x"), "n": 1000})
+    assert (too_much.status_code, "`n` is over" in too_much.text) == (400, True)
 
 
 def test_explaining_is_for_operators(
@@ -127,6 +129,9 @@ def test_the_command_with_wrong_input(tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
     assert "body.json: " in wrong.stderr.replace("\n", "")
+    body.write_text(json.dumps({**chat("x"), "n": 1000}))
+    too_much = run("explain", file, "--request", body)
+    assert (too_much.returncode, "`n` is over" in too_much.stderr) == (2, True)
     body.write_text(json.dumps(chat("x")))
     nowhere = run("explain", file, "--request", body, "--path", "/nope")
     assert (nowhere.returncode, "--path: '/nope'" in nowhere.stderr) == (2, True)
