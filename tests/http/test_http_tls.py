@@ -142,7 +142,9 @@ def test_what_is_spoken(
         assert client.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
     certificate = ours.issue()
     settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
-    assert door_context(settings)._shown.minimum_version is ssl.TLSVersion.TLSv1_2
+    shown = door_context(settings)._shown
+    assert shown.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert shown.options & ssl.OP_NO_RENEGOTIATION  # Python's own client cannot even ask for one
 
 
 def test_tls_1_1_is_refused(

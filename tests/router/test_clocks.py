@@ -1,0 +1,43 @@
+"""The time of day may jump, as it does when a machine wakes up or is corrected by NTP."""
+
+import ast
+from pathlib import Path
+
+import router
+
+SOURCES = Path(router.__file__).parent
+#: Modules that may know the time of day: what they do with it is told, signed or written into
+#: files, and no deadline hangs on it.
+KNOWING = {
+    "cli_tell.py",
+    "exchange.py",  # the field Date
+    "identity/environment.py",  # templates that name today's date
+    "memory_status.py",
+    "reload.py",
+    "sagemaker/sigv4.py",
+    "sessions/sessions.py",  # sessions that several routers share end at a time of day
+    "snapshots.py",
+    "state.py",
+}
+_OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
+
+
+def _knows(source: Path) -> bool:
+    return any(_names_it(node) for node in ast.walk(ast.parse(source.read_text())))
+
+
+def _names_it(node: ast.AST) -> bool:
+    match node:
+        case ast.ImportFrom(module="time", names=names):
+            return bool({"time", "time_ns"} & {name.name for name in names})
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return (module, name) in _OF_DAY
+    return False
+
+
+def test_deadlines_hang_on_no_time_of_day() -> None:
+    """Everything that waits looks at the monotonic clock, of which the loop's is one."""
+    found = {
+        source.relative_to(SOURCES).as_posix() for source in SOURCES.rglob("*.py") if _knows(source)
+    }
+    assert found == KNOWING
