@@ -1,4 +1,4 @@
-"""Handshakes of TLS that fail at the door: counted by why. Event loops tell nobody of them."""
+"""TLS handshakes of clients that fail, counted by reason. Event loops do not report them."""
 
 import logging
 import ssl
@@ -14,22 +14,22 @@ log = logging.getLogger("warmroute.tls")
 
 
 class Why(Enum):
-    """All there are: no client can make a series."""
+    """The reasons. The set is fixed, so clients cannot add metric series."""
 
     NOT_TLS = "not_tls"
-    """What came is something else, plain HTTP say."""
+    """The client does not speak TLS; it may speak plain HTTP."""
     NOTHING_IN_COMMON = "nothing_in_common"
-    """No version or cipher that both know."""
+    """There is no TLS version or cipher that both sides support."""
     CLIENT_CERTIFICATE = "client_certificate"
-    """It showed none (`tls.client_ca`), or none that is valid."""
+    """The client showed no valid certificate, which `tls.client_ca` asks for."""
     REFUSED = "refused"
-    """The client did not accept what it was shown."""
+    """The client sent an alert: most often it does not trust our certificate."""
     UNFINISHED = "unfinished"
-    """It closed the connection before the end, or took longer than `clients.header`."""
+    """The client closed the connection early, or took longer than `clients.header`."""
     OTHER = "other"
 
 
-#: By OpenSSL's names for what is wrong.
+#: Reasons by OpenSSL's names of errors.
 _KNOWN: Final = {
     "HTTP_REQUEST": Why.NOT_TLS,
     "HTTPS_PROXY_REQUEST": Why.NOT_TLS,
@@ -44,7 +44,7 @@ _KNOWN: Final = {
 
 
 class Handshakes:
-    """Those that failed at one door."""
+    """Counts the failed handshakes of one listener."""
 
     def __init__(self) -> None:
         self._failed = Counter(
@@ -54,13 +54,13 @@ class Handshakes:
             self._failed.begin(why.value)
 
     def failed(self, error: ssl.SSLError) -> None:
-        """One has failed by this."""
+        """Count a handshake that ended with `error`."""
         reason = error.reason or ""
         why = Why.REFUSED if "_ALERT_" in reason else _KNOWN.get(reason, Why.OTHER)
         self._count(why, str(error))
 
     def unfinished(self) -> None:
-        """A client is gone, or was sent away, before the end."""
+        """Count a handshake that did not come to an end."""
         self._count(Why.UNFINISHED, "the client closed the connection, or took too long")
 
     def _count(self, why: Why, words: str) -> None:
@@ -68,19 +68,19 @@ class Handshakes:
         log.debug("the TLS handshake of a client failed: %s", words)
 
     def metrics(self) -> Iterator[Metric]:
-        """Return the one series."""
+        """Return the counter."""
         yield self._failed.family()
 
 
 class Met(ssl.SSLObject):
-    """TLS with one client."""
+    """One client's TLS state. Reports a failed handshake."""
 
     handshakes: Handshakes
-    """Where it is counted if it fails."""
+    """Where a failed handshake is counted."""
     _over = False
 
     def do_handshake(self) -> None:
-        """Go on with it, as event loops do with all that comes in."""
+        """Continue the handshake; event loops call this with every piece that arrives."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -92,6 +92,6 @@ class Met(ssl.SSLObject):
         self._over = True
 
     def __del__(self) -> None:
-        """It is let go of with its connection: nothing else tells that this has ended."""
+        """Count an unfinished handshake: nothing else tells when the connection has ended."""
         if not self._over:
             self.handshakes.unfinished()
