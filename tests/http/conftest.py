@@ -1,10 +1,12 @@
-"""A worker and a door in front of it that many small requests share."""
+"""What tests of the wire share: a worker and a door for many small requests, and authorities."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.authority import Authority
 from tests.support import Router, Stub
 
 
@@ -24,3 +26,15 @@ def door(worker: Stub) -> Iterator[Router]:
         made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
         stack.callback(made.stop)
         yield made
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    """The authority that everyone trusts."""
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Authority:
+    """Another one."""
+    return Authority(tmp_path / "theirs")

@@ -35,18 +35,6 @@ SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding:
 SLOW = {"interval": "1h"}
 
 
-@pytest.fixture
-def ours(tmp_path: Path) -> Authority:
-    """The authority that everyone trusts."""
-    return Authority(tmp_path / "ours")
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Authority:
-    """Another one."""
-    return Authority(tmp_path / "theirs")
-
-
 MakeTlsStub = Callable[..., Stub]
 
 

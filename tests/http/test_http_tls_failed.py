@@ -6,7 +6,6 @@ import socket
 import ssl
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -44,18 +43,6 @@ def foreign(context: ssl.SSLContext) -> None:
     """Only ciphers for keys of a kind that the door has not."""
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("aRSA")
-
-
-@pytest.fixture
-def ours(tmp_path: Path) -> Authority:
-    """The authority that everyone trusts."""
-    return Authority(tmp_path / "ours")
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Authority:
-    """Another one."""
-    return Authority(tmp_path / "theirs")
 
 
 @pytest.mark.parametrize(
