@@ -1,4 +1,4 @@
-"""A pool without workers: breakers, and what is told of them."""
+"""Circuit breakers of a pool that has no real workers, and the log lines they produce."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ SETTINGS = Ejection(failures=3, first=10, longest=60)
 
 @dataclass
 class Member:
-    """A worker, as far as its pool's breakers look."""
+    """What a pool's breakers need to know of a worker."""
 
     name: str
     ready: bool = True
@@ -21,7 +21,7 @@ class Member:
 
 
 class Pool:
-    """Workers, their breakers and what was told of them."""
+    """Members with their breakers, and every line the breakers logged."""
 
     def __init__(self, size: int, settings: Ejection = SETTINGS) -> None:
         self.members = [Member(f"w{place}") for place in range(size)]
@@ -32,24 +32,24 @@ class Pool:
         return self.members[place].breaker
 
     def out(self) -> list[int]:
-        """The places of those that are left out or on trial."""
+        """Return the indexes of the members that are ejected or on trial."""
         out = [place for place, member in enumerate(self.members) if not member.breaker.closed]
         assert self.breakers.any_open is bool(out)
         return out
 
     def admitted(self, now: float) -> list[int]:
-        """The places of those that may be asked, of those that are ready."""
+        """Return the indexes of the ready members that requests may go to."""
         ready = [member for member in self.members if member.ready]
         chosen = self.breakers.admitted(now, ready)
         return [place for place, member in enumerate(self.members) if member in chosen]
 
 
 def fail(breaker: Breaker, now: float, times: int = 1, kind: str = "closed") -> None:
-    """Send requests that fail."""
+    """Record `times` failed requests."""
     for _ in range(times):
         breaker.failed(now, breaker.began(now), kind)
 
 
 def work(breaker: Breaker, now: float) -> None:
-    """Send a request that works."""
+    """Record a successful request."""
     breaker.worked(now, breaker.began(now))

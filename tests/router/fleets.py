@@ -1,4 +1,4 @@
-"""A fleet as a process of the router has it, without sockets or settings."""
+"""A fleet as one router process has it, without sockets or settings."""
 
 from router.connection import NEVER, Patience
 from router.fleet import Fleet
@@ -20,7 +20,7 @@ def fleet(strategy: str = "prefixaware", workers: int = 2) -> Fleet:
 
 
 def prompt(text: str, *, tokens: int | None = None, stream: bool = True) -> Prompt:
-    """What a router knows of a text that it has not tokenized."""
+    """Build the prompt that a router makes of a text it has not tokenized."""
     data = text.encode()
     return Prompt(
         "m",
@@ -34,5 +34,5 @@ def prompt(text: str, *, tokens: int | None = None, stream: bool = True) -> Prom
 
 
 def choice(of: Fleet, worker: int, prefill_s: float = 1.0, held: int = 0) -> Candidate:
-    """A worker of its only pool, chosen."""
+    """Build the choice of one worker of the fleet's only pool."""
     return Candidate(of.pools[0].workers[worker], Cost(prefill=prefill_s), held)

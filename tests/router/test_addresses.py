@@ -1,4 +1,4 @@
-"""Names are looked up beside the requests: none keeps its own waiting for long, nor others'."""
+"""DNS lookups run beside the requests and delay neither their own worker for long nor others."""
 
 import asyncio
 import functools
@@ -27,7 +27,7 @@ NO_NAME = socket.gaierror(socket.EAI_NONAME, "no such name")
 
 
 def looped(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
-    """Run it in a loop of its own."""
+    """Run an async test in an event loop of its own."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -37,7 +37,7 @@ def looped(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
 
 
 class Resolver:
-    """Says what it is told to, when it is let."""
+    """A resolver that returns or raises `says`, as soon as `lets` is set."""
 
     def __init__(self, *found: str) -> None:
         self.says: tuple[str, ...] | OSError = found
@@ -57,7 +57,7 @@ class Resolver:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is too fresh to be asked for again."""
+    """Make every answer old enough to be looked up again at once."""
     monkeypatch.setattr(addresses, "FRESH_S", 0.0)
     monkeypatch.setattr(addresses, "REFRESH_S", 0.0)
 
@@ -65,7 +65,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
 @looped
 async def test_an_address_is_its_own(host: str) -> None:
-    """Nobody is asked for it."""
+    """A literal IP address is never looked up."""
     resolver = Resolver()
     known = Addresses(host, resolver)
     known.look()
@@ -76,7 +76,7 @@ async def test_an_address_is_its_own(host: str) -> None:
 
 @looped
 async def test_a_real_name() -> None:
-    """As the system has it, each address once."""
+    """`localhost` is resolved by the system, each address listed once."""
     found = await Addresses("localhost").current()
     assert set(found) <= {"127.0.0.1", "::1"}
     assert len(found) == len(set(found)) > 0
@@ -84,14 +84,14 @@ async def test_a_real_name() -> None:
 
 @looped
 async def test_a_resolver_that_hangs_is_waited_for_a_moment_and_once() -> None:
-    """The last good answer serves on; there is one thread however many ask."""
+    """While the resolver hangs, the last good answer is used, and only one thread waits for it."""
     resolver = Resolver("10.0.0.1")
     known = Addresses("worker", resolver)
     assert await known.current() == ("10.0.0.1",)
     resolver.lets.clear()
     resolver.says = ("10.0.0.2",)
     async with asyncio.timeout(10):
-        for _ in range(100):  # only the first of them waits
+        for _ in range(100):  # only the first of these calls waits
             assert await known.current() == ("10.0.0.1",)
     assert resolver.asked == 2
     resolver.lets.set()
@@ -101,7 +101,7 @@ async def test_a_resolver_that_hangs_is_waited_for_a_moment_and_once() -> None:
 
 @looped
 async def test_a_first_answer_is_waited_for() -> None:
-    """By all who want it, and each gives up by itself."""
+    """Every caller waits for the first lookup, and each has its own timeout."""
     resolver = Resolver("10.0.0.1")
     resolver.lets.clear()
     known = Addresses("worker", resolver)
@@ -117,7 +117,7 @@ async def test_a_first_answer_is_waited_for() -> None:
 
 @looped
 async def test_what_may_pass_changes_nothing() -> None:
-    """A resolver out of order does not take away what is known."""
+    """A temporary resolver failure does not discard the known addresses."""
     resolver = Resolver("10.0.0.1")
     known = Addresses("worker", resolver)
     await known.current()
@@ -128,7 +128,7 @@ async def test_what_may_pass_changes_nothing() -> None:
 @pytest.mark.parametrize("failure", [AGAIN, NO_NAME])
 @looped
 async def test_who_knows_nothing_says_why(failure: OSError) -> None:
-    """And asks again the next time."""
+    """With no known address the resolver's error is raised, and the next call looks up again."""
     resolver = Resolver()
     resolver.says = failure
     known = Addresses("worker", resolver)
@@ -142,7 +142,7 @@ async def test_who_knows_nothing_says_why(failure: OSError) -> None:
 
 @looped
 async def test_a_name_that_is_no_more() -> None:
-    """It leads nowhere; connections that are open may serve on."""
+    """A name that ceased to exist cannot be connected to; open connections may still be used."""
     resolver = Resolver("10.0.0.1")
     known = Addresses("worker", resolver)
     await known.current()
@@ -154,14 +154,14 @@ async def test_a_name_that_is_no_more() -> None:
 
 @looped
 async def test_a_name_that_cannot_be_one() -> None:
-    """A label of 64 letters: said as if nobody knew it."""
+    """A label of 64 letters, one too many, fails like an unknown name."""
     with pytest.raises(socket.gaierror, match="name"):
         await Addresses("x" * 64 + ".test").current()
 
 
 @looped
 async def test_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ours, and says nothing of the name."""
+    """A thread that cannot be started is our own fault and does not discard the known addresses."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -177,7 +177,7 @@ async def test_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @looped
 async def test_the_second_address_answers_where_the_first_refuses() -> None:
-    """Each has its part of the time to connect in."""
+    """If the first address refuses the connection, the second one is used."""
     async with worker("127.0.0.1") as (port, seen):
         upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port)
         await ask(upstream)
@@ -187,13 +187,13 @@ async def test_the_second_address_answers_where_the_first_refuses() -> None:
 
 @looped
 async def test_a_name_that_moves_takes_its_requests_along() -> None:
-    """Though the connections to where it was are open, and would serve on."""
+    """Requests follow a name to its new address, although connections to the old one are open."""
     async with worker("127.0.0.1") as (port, seen), worker("127.0.0.2", port):
         resolver = Resolver("127.0.0.1")
         upstream = named(resolver, port)
         for _ in range(2):
             await ask(upstream)
-        assert seen == ["127.0.0.1"]  # by one connection
+        assert seen == ["127.0.0.1"]  # over one connection
         resolver.says = ("127.0.0.2",)
         upstream.expire()  # as after every probe
         await until(lambda: resolver.asked == 2 and not upstream._addresses.leads_to("127.0.0.1"))
@@ -205,7 +205,7 @@ async def test_a_name_that_moves_takes_its_requests_along() -> None:
 
 @looped
 async def test_a_name_that_hangs_keeps_no_other_waiting() -> None:
-    """However many requests wait for it."""
+    """A hundred requests that wait for a lookup delay no request to another worker."""
     hangs = Resolver("127.0.0.1")
     hangs.lets.clear()
     async with worker("127.0.0.1") as (port, seen):
@@ -216,7 +216,7 @@ async def test_a_name_that_hangs_keeps_no_other_waiting() -> None:
         async with asyncio.timeout(10):
             for _ in range(20):
                 await ask(well)
-                well.part()  # so the next one connects anew
+                well.part()  # so that the next request opens a new connection
         assert len(seen) == 20
         for one in waiting:
             with pytest.raises(Refused, match="could not be reached in time"):
@@ -226,8 +226,8 @@ async def test_a_name_that_hangs_keeps_no_other_waiting() -> None:
     hangs.lets.set()
 
 
-class worker:  # noqa: N801 - a context
-    """A worker at an address, and whom it was asked by which."""
+class worker:  # noqa: N801 - used as a context manager
+    """A worker at an address, which records the local address of every connection it gets."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         self._host, self._port = host, port
@@ -255,21 +255,21 @@ class worker:  # noqa: N801 - a context
 
 
 def named(resolver: Resolver, port: int, connect: float = 5) -> Upstream:
-    """Return connections to whatever the name leads to."""
+    """Return an upstream for the addresses that the name resolves to."""
     patience = Patience(connect=connect, first_byte=5, idle=5, keepalive=5)
     found = Addresses("worker", resolver)
     return Upstream("worker", port, tls=None, patience=patience, addresses=found)
 
 
 async def ask(upstream: Upstream) -> None:
-    """Ask once, and give the connection back."""
+    """Send one request, then release the connection."""
     connection = await upstream.ask(*ASK)
     assert await connection.chunk() == b"ok"
     upstream.release(connection)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait until the condition holds; fail after 10 seconds."""
     late = time.monotonic() + 10
     while not true():
         assert time.monotonic() < late

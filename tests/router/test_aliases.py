@@ -1,4 +1,4 @@
-"""HyperPod's names for some series."""
+"""HyperPod's names for some metrics."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ ON = {"aliases": "hyperpod"}
 
 
 def alias(router: Router, name: str, worker: str = "gpu-1") -> float:
-    """The value of one of them."""
+    """Return the value of one aliased metric."""
     return router.metric(name, resource_name="default", pod_name=worker)
 
 
 def test_requests_and_errors(stub: MakeStub, route: MakeRouter) -> None:
-    """By worker; what failed is counted in both."""
+    """Requests are counted by worker; a failed one is counted both as a request and as an error."""
     worker = stub()
     router = route({"url": worker.url, "name": "gpu-1"}, metrics=ON)
     router.http.post("/v1/chat/completions", json=CHAT)
@@ -28,7 +28,7 @@ def test_requests_and_errors(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_milliseconds(stub: MakeStub, route: MakeRouter) -> None:
-    """The same as ours, a thousand times as many."""
+    """The aliases in milliseconds are our seconds times 1000."""
     router = route({"url": stub([0.02, *stub().script]).url, "name": "gpu-1"}, metrics=ON)
     router.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
     for theirs, ours in (("latency", "request"), ("ttfb", "first_byte")):
@@ -38,7 +38,7 @@ def test_milliseconds(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_off_until_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """And without a restart."""
+    """Aliases are off by default and can be switched on by a reload, without a restart."""
     worker = {"url": stub().url, "name": "gpu-1"}
     router = route(worker)
     router.http.post("/v1/chat/completions", json=CHAT)

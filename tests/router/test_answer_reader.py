@@ -1,4 +1,4 @@
-"""What a worker's bytes mean, piece by piece, without a socket."""
+"""Parsing a worker's answer piece by piece, without a socket."""
 
 import pytest
 
@@ -8,7 +8,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
 def read(*pieces: bytes) -> AnswerReader:
-    """Return a reader that has read all of these."""
+    """Return a reader that was fed all of these pieces."""
     reader = AnswerReader()
     for piece in pieces:
         assert reader.feed(piece) is None
@@ -17,7 +17,7 @@ def read(*pieces: bytes) -> AnswerReader:
 
 @pytest.mark.parametrize("at", range(1, len(HEAD) + 20, 7))
 def test_an_answer_is_the_same_wherever_it_is_cut(at: int) -> None:
-    """A read ends anywhere."""
+    """A read may end at any byte."""
     whole = HEAD + b"Content-Length: 5\r\n\r\nhello"
     reader = read(whole[:at], whole[at:])
     assert reader.head is not None
@@ -29,7 +29,7 @@ def test_an_answer_is_the_same_wherever_it_is_cut(at: int) -> None:
 
 
 def test_what_is_not_framed_ends_once_with_the_connection() -> None:
-    """RFC 9112 section 6.3: read until close."""
+    """Without a length the body ends when the connection closes, per RFC 9112 section 6.3."""
     reader = read(HEAD + b"\r\n", b"hel", b"lo")
     assert not reader.complete
     assert [reader.end(), reader.end()] == [True, False]
@@ -38,14 +38,14 @@ def test_what_is_not_framed_ends_once_with_the_connection() -> None:
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_what_is_framed_does_not_end_before_its_time(framing: bytes) -> None:
-    """A connection that is lost then has cut it off."""
+    """If the connection is lost before the body is complete, the answer was cut off."""
     reader = read(HEAD + framing + b"\r\n")
     assert not reader.end()
     assert not reader.complete
 
 
 def test_a_second_answer_spoils_the_connection_and_not_the_first() -> None:
-    """Nobody asked for it."""
+    """Bytes after the answer are unsolicited, so the connection cannot be kept."""
     reader = read(HEAD + b"Content-Length: 2\r\n\r\nok" + HEAD + b"Content-Length: 2\r\n\r\nno")
     assert reader.spoilt
     assert not reader.plain
@@ -53,7 +53,7 @@ def test_a_second_answer_spoils_the_connection_and_not_the_first() -> None:
 
 
 def test_interim_answers_are_passed_over() -> None:
-    """And what they tell of themselves is not told of the answer; it is not remembered either."""
+    """A 1xx answer is skipped, none of its headers is mixed in, and `plain` is false."""
     hints = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 99\r\nLink: </x>\r\n\r\n"
     reader = read(hints + HEAD + b"\r\n")
     assert reader.head is not None
@@ -72,7 +72,7 @@ def test_interim_answers_are_passed_over() -> None:
     ],
 )
 def test_what_is_no_answer_is_told(data: bytes, said: str) -> None:
-    """Each says what was wrong."""
+    """The error says what was wrong."""
     wrong = AnswerReader().feed(data)
     assert wrong is not None
     assert said in str(wrong)
@@ -80,7 +80,7 @@ def test_what_is_no_answer_is_told(data: bytes, said: str) -> None:
 
 
 def test_a_worker_that_will_close_says_so() -> None:
-    """Its connection is not kept, and what it said not remembered."""
+    """After `Connection: close` the connection is not kept, and `plain` is false."""
     reader = read(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
     assert reader.last
     assert not reader.plain

@@ -1,4 +1,4 @@
-"""When a worker is left out, for how long, and how it comes back."""
+"""When a worker is ejected, for how long, and how it comes back."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.router.breakers import Pool, fail, work
 
 
 def test_only_failures_in_a_row_count() -> None:
-    """One success in between and the row begins anew."""
+    """One success in between resets the count."""
     pool = Pool(2)
     fail(pool[0], 0, 2)
     work(pool[0], 0)
@@ -36,7 +36,7 @@ def test_only_failures_in_a_row_count() -> None:
     ],
 )
 def test_what_a_status_says(status: int, resets: bool, counts: bool) -> None:
-    """Success ends a row, the worker's own errors count, all else is neutral."""
+    """A success resets the count, the worker's own errors add to it, anything else is neutral."""
     pool = Pool(2)
     fail(pool[0], 0, 2)
     pool[0].answered(0, pool[0].began(0), status)
@@ -47,7 +47,7 @@ def test_what_a_status_says(status: int, resets: bool, counts: bool) -> None:
 
 
 def test_clients_that_leave_neither_count_nor_end_a_row() -> None:
-    """They say nothing of the worker."""
+    """A client that leaves says nothing about the worker."""
     pool = Pool(2)
     fail(pool[0], 0, 2)
     for _ in range(10):
@@ -71,7 +71,7 @@ def test_each_time_is_twice_as_long_up_to_the_longest() -> None:
 
 @pytest.mark.parametrize(("closed_for", "span"), [(59, 20), (60, 10), (1e6, 10)])
 def test_the_time_starts_anew_after_a_long_good_time(closed_for: float, span: float) -> None:
-    """A worker that was in for as long as the longest time out is trusted again."""
+    """After `longest` seconds without an ejection the duration starts again at `first`."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     work(pool[0], 10)
@@ -81,7 +81,7 @@ def test_the_time_starts_anew_after_a_long_good_time(closed_for: float, span: fl
 
 
 def test_after_its_time_there_is_one_trial() -> None:
-    """Being listed does not use it up; being sent a request does, until it reports."""
+    """Listing the worker leaves the trial open; sending it a request uses it until it reports."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     assert pool.admitted(9.9) == [1]
@@ -96,7 +96,7 @@ def test_after_its_time_there_is_one_trial() -> None:
 
 
 def test_a_trial_without_judgment_is_followed_by_another() -> None:
-    """A client that left, a 503 or a 400 leave the question open."""
+    """A 400, a 429 or a 503 decides nothing, so another trial may follow."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     for status in (400, 429, 503):
@@ -108,7 +108,7 @@ def test_a_trial_without_judgment_is_followed_by_another() -> None:
 
 
 def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
-    """One that never reports does not keep the worker out for ever."""
+    """A trial that has not reported within 60 s is given up; a later report of it is ignored."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     lost = pool[0].began(10)
@@ -122,7 +122,7 @@ def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
 
 
 def test_what_was_sent_before_says_nothing_after() -> None:
-    """A crowd that fails together opens once; its stragglers neither prolong nor close."""
+    """Requests sent before the ejection change nothing when they end, well or badly."""
     pool = Pool(2)
     marks = [pool[0].began(0) for _ in range(20)]
     for mark in marks[:10]:
@@ -143,7 +143,7 @@ def test_what_was_sent_before_says_nothing_after() -> None:
 
 
 def test_an_answer_that_begins_lets_others_in_on_probation() -> None:
-    """A long stream is not waited for; if it breaks the worker is out again, for longer."""
+    """Others need not wait for a long stream to end; if it breaks, the next ejection is longer."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     trial = pool[0].began(10)
@@ -159,7 +159,7 @@ def test_an_answer_that_begins_lets_others_in_on_probation() -> None:
 
 
 def test_an_answer_that_begins_is_no_news_of_a_closed_one() -> None:
-    """Streams that always break are failures in a row, although all of them began."""
+    """Streams that always break are failures in a row, although each of them began."""
     pool = Pool(2)
     for _ in range(3):
         mark = pool[0].began(0)
@@ -169,7 +169,7 @@ def test_an_answer_that_begins_is_no_news_of_a_closed_one() -> None:
 
 
 def test_words_for_people() -> None:
-    """Why, and until when."""
+    """The reason and the log lines say why, and until when."""
     pool = Pool(2)
     assert pool[0].reason(0) == ""
     fail(pool[0], 0, 2, "timeout")
@@ -185,14 +185,14 @@ def test_words_for_people() -> None:
 
 
 def test_one_failure_is_no_row() -> None:
-    """With a threshold of one."""
+    """With a threshold of one, the text says "1 failure", not "failures in a row"."""
     pool = Pool(2, Ejection(failures=1))
     fail(pool[0], 0)
     assert pool[0].reason(1) == "1 failure, the last: closed; back in 4 s"
 
 
 def test_ejections_are_counted_by_their_last_failure() -> None:
-    """And only by worker: what is in a metric comes from here."""
+    """The counts per kind of failure are kept by worker, for the metrics."""
     pool = Pool(4)
     fail(pool[0], 0, 3, "closed")
     fail(pool[0], 10, 1, "timeout")
@@ -205,14 +205,14 @@ def test_ejections_are_counted_by_their_last_failure() -> None:
 
 
 def test_a_breaker_without_a_pool_never_opens() -> None:
-    """Nobody has said that it may."""
+    """Without a pool it has no settings that would let it open."""
     alone = Breaker()
     fail(alone, 0, 100)
     assert alone.admits(0)
 
 
 def test_a_trial_before_its_time() -> None:
-    """Not at once; then as any trial, but if it fails nothing more is held against the worker."""
+    """An early trial is allowed 10 s after the ejection; if it fails, the ejection is unchanged."""
     pool = Pool(2)
     fail(pool[0], 0, 6)
     pool[0].until = 100
@@ -230,7 +230,7 @@ def test_a_trial_before_its_time() -> None:
 
 
 def test_a_trial_before_its_time_without_judgment() -> None:
-    """Nobody else follows it there but who has nowhere else to go."""
+    """A neutral early trial leaves the worker ejected, and another early trial may be made."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     pool[0].until = 100

@@ -14,14 +14,14 @@ BEGINS = datetime(2020, 2, 29, 1, 2, 3, tzinfo=UTC)
 
 @pytest.mark.parametrize("year", [2021, 2049, 2050, 2068, 2150, 9999])
 def test_both_ends(tmp_path: Path, year: int) -> None:
-    """To the second; years are written with two digits before 2050, and with four after that."""
+    """Exact to the second; years before 2050 are encoded with two digits, later ones with four."""
     ends = datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC)
     path = Path(Authority(tmp_path / "ours").issue(begins=BEGINS, ends=ends)["certificate"])
     assert validity(path) == (BEGINS.timestamp(), ends.timestamp())
 
 
 def test_the_first_certificate_counts(tmp_path: Path) -> None:
-    """Whatever stands before it: its key, say, or what it says in words."""
+    """The file's first certificate is read, whatever precedes it: a private key or plain text."""
     write_pems(tmp_path)
     alone = validity(tmp_path / "one.pem")
     assert alone is not None
@@ -32,7 +32,7 @@ def test_the_first_certificate_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 130])
 def test_what_is_no_certificate(tmp_path: Path, cut: int) -> None:
-    """Nothing is known then, and nothing raised."""
+    """A file that holds no readable certificate yields None and raises nothing."""
     write_pems(tmp_path)
     lines = (tmp_path / "one.pem").read_text().splitlines()
     text = "".join(lines[1:-1])[:cut]
@@ -44,7 +44,7 @@ def test_what_is_no_certificate(tmp_path: Path, cut: int) -> None:
 
 
 def test_in_words() -> None:
-    """From its first second to its last one there is nothing to say."""
+    """From its first second to its last there is no complaint."""
     found = Validity(86400.0, 172800.0)
     assert [found.complaint(now) for now in (86400.0, 172800.0)] == ["", ""]
     assert found.complaint(86399.0) == "is not valid before 1970-01-02 00:00:00 UTC"

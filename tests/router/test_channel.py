@@ -1,4 +1,4 @@
-"""Messages between two processes, here between two ends in one loop."""
+"""Messages between two processes, here between both ends of a socket pair in one event loop."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ Script = Callable[[Channel, Channel], Awaitable[None]]
 
 
 async def obedient(what: str, body: bytes) -> bytes:
-    """Does most of what it is asked."""
+    """Answer what is asked, unless it is `refuse`, `fail` or `wait`."""
     if what == "refuse":
         raise Refusal("it is not my day")
     if what == "fail":
@@ -23,7 +23,7 @@ async def obedient(what: str, body: bytes) -> bytes:
 
 
 def between(script: Script) -> None:
-    """Run a script with both ends, each of which does what it is asked."""
+    """Run a script with both ends of a channel, each of which answers with `obedient`."""
 
     async def run() -> None:
         one, other = [await Channel.open(end, obedient) for end in socket.socketpair()]
@@ -38,7 +38,7 @@ def between(script: Script) -> None:
 
 
 def test_questions_and_answers() -> None:
-    """Both ways, many at once, of any length; a slow answer keeps nobody waiting."""
+    """Both ends ask at once, at any length; a slow answer delays no other."""
 
     async def script(one: Channel, other: Channel) -> None:
         waiting = asyncio.create_task(one.ask("wait"))
@@ -53,7 +53,7 @@ def test_questions_and_answers() -> None:
 
 
 def test_what_is_not_done() -> None:
-    """Whoever asked hears why; a fault is a refusal too, and the next question is answered."""
+    """The caller gets the reason, an exception becomes a refusal, and the channel stays usable."""
 
     async def script(one: Channel, _: Channel) -> None:
         with pytest.raises(Refusal, match="it is not my day"):
@@ -67,7 +67,7 @@ def test_what_is_not_done() -> None:
 
 
 def test_the_other_end_is_gone() -> None:
-    """Those who wait hear it, those who ask later too, and telling something does no harm."""
+    """Pending and later questions raise Lost, and `tell` does nothing."""
 
     async def run() -> None:
         ours, theirs = socket.socketpair()
@@ -87,7 +87,7 @@ def test_the_other_end_is_gone() -> None:
 
 
 def test_the_first_word() -> None:
-    """Is read where no loop runs yet, and nothing of the next one with it."""
+    """`first` blocks until one message without an event loop, and reads nothing of the next."""
 
     async def say() -> None:
         channel = await Channel.open(ours, obedient)

@@ -1,4 +1,4 @@
-"""The time of day may jump, as it does when a machine wakes up or is corrected by NTP."""
+"""The wall clock may jump, as it does when a machine wakes up or NTP corrects it."""
 
 import ast
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import router
 
 SOURCES = Path(router.__file__).parent
-#: Modules that may know the time of day: what they do with it is told, signed or written into
-#: files, and no deadline hangs on it.
+#: Modules that may read the wall clock: they print, sign or write down the time, and derive no
+#: deadline of a request or a connection from it.
 KNOWING = {
     "cli_tell.py",
     "exchange.py",  # the field Date
@@ -36,7 +36,7 @@ def _names_it(node: ast.AST) -> bool:
 
 
 def test_deadlines_hang_on_no_time_of_day() -> None:
-    """Everything that waits looks at the monotonic clock, of which the loop's is one."""
+    """Only the modules above read the wall clock; all else must use a monotonic one."""
     found = {
         source.relative_to(SOURCES).as_posix() for source in SOURCES.rglob("*.py") if _knows(source)
     }

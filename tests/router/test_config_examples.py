@@ -1,4 +1,4 @@
-"""config/: the schema is the settings', and every example loads and fits it."""
+"""The files in config/: schema.json is up to date, and every example loads and fits it."""
 
 import json
 from pathlib import Path
@@ -16,24 +16,24 @@ EXAMPLES = sorted(CONFIG.glob("*.yaml"))
 
 
 def fits(text: str) -> bool:
-    """Whether an editor with the schema would find nothing wrong."""
+    """Return whether an editor with the schema would accept the text."""
     data: Any = YAML(typ="safe", pure=True).load(text)
     return bool(jsonschema.Draft202012Validator(schema()).is_valid(data))
 
 
 def test_the_schema_file_is_up_to_date() -> None:
-    """`warmroute schema` prints what config/schema.json holds."""
+    """`warmroute schema` prints exactly what config/schema.json holds."""
     assert (CONFIG / "schema.json").read_text(encoding="utf-8") == schema_text()
     assert json.loads(schema_text()) == schema()
 
 
 def test_the_schema_is_a_schema() -> None:
-    """Of the dialect it says."""
+    """The schema is valid JSON Schema, draft 2020-12."""
     jsonschema.Draft202012Validator.check_schema(schema())
 
 
 def test_every_key_is_described() -> None:
-    """An editor shows what it is for."""
+    """Every key has a description, which editors show."""
     for definition in [schema(), *schema()["$defs"].values()]:
         shape = definition["anyOf"][1] if "anyOf" in definition else definition
         for name, field in shape["properties"].items():
@@ -41,14 +41,14 @@ def test_every_key_is_described() -> None:
 
 
 def test_there_is_an_example_for_each_strategy() -> None:
-    """And one with pools."""
+    """There is one example for each strategy, and one with pools."""
     ours = ["chbl", "kvaware", "leastload", "poweroftwo", "prefixaware", "roundrobin", "session"]
     assert [path.stem for path in EXAMPLES] == sorted([*ours, "pools"])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_loads_and_fits_the_schema(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the strategy it is named for, on a port and with workers of this machine."""
+    """It uses the strategy it is named after, and listens and has its workers on localhost."""
     monkeypatch.setenv("VLLM_API_KEY", "sk-test")
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
@@ -64,14 +64,14 @@ def test_an_example_loads_and_fits_the_schema(path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_pools_example_needs_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is named where it is used."""
+    """The error names the environment variable that is not set."""
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(SettingsError, match="environment variable VLLM_API_KEY is not set"):
         load(CONFIG / "pools.yaml")
 
 
 def test_one_example_tells_the_defaults() -> None:
-    """All there are below its workers, as it says."""
+    """Below its workers, the `prefixaware` example states every default but three optional keys."""
     sections = {"clients", "timeouts", "limits", "health", "shutdown", "metrics", "logs"}
     settings = load(CONFIG / "prefixaware.yaml")
     for section in sections:
@@ -112,7 +112,7 @@ def test_one_example_tells_the_defaults() -> None:
     ],
 )
 def test_the_schema_allows_what_is_right(line: str) -> None:
-    """Both shapes of a strategy, also of another package; all shapes of the others."""
+    """Both forms of a strategy, also one of another package; every form of the other settings."""
     assert fits(f"workers: [http://a:1, {{url: http://b, models: [x]}}]\n{line}")
 
 
@@ -160,7 +160,7 @@ def test_the_schema_allows_what_is_right(line: str) -> None:
     ],
 )
 def test_the_schema_refuses_what_loading_refuses(text: str) -> None:
-    """An editor says it first."""
+    """An editor reports everything that loading would refuse."""
     assert not fits(text)
     with pytest.raises(SettingsError):
         loads(text)

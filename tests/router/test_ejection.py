@@ -1,4 +1,4 @@
-"""How many of a pool are left out at once, and when nobody is."""
+"""How many workers of a pool are ejected at once, and when ejections are ignored."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.router.breakers import SETTINGS, Pool, fail, work
     ],
 )
 def test_no_more_than_a_share_is_left_out(size: int, share: float, most: int) -> None:
-    """Rounded down, and never all of them."""
+    """The number is rounded down, and never covers the whole pool."""
     pool = Pool(size, Ejection(failures=1, share=share, panic=0))
     for place in range(size):
         fail(pool[place], 0)
@@ -32,7 +32,7 @@ def test_no_more_than_a_share_is_left_out(size: int, share: float, most: int) ->
 
 
 def test_one_that_was_denied_is_left_out_once_there_is_room() -> None:
-    """Its row goes on; the failure after another came back is enough."""
+    """Its failures still count, so the first one after another worker came back ejects it."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     fail(pool[1], 0, 3)
@@ -43,7 +43,7 @@ def test_one_that_was_denied_is_left_out_once_there_is_room() -> None:
 
 
 def test_one_that_nobody_tried_makes_room() -> None:
-    """Its time is over, so another may go; it is in on probation."""
+    """A worker whose time is over and who had no trial is let in, so another can be ejected."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     fail(pool[1], 10, 3)
@@ -55,7 +55,7 @@ def test_one_that_nobody_tried_makes_room() -> None:
 
 
 def test_one_on_trial_makes_no_room() -> None:
-    """It is about to tell."""
+    """A worker whose trial is under way stays ejected until the trial has ended."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     pool[0].began(10)
@@ -64,7 +64,7 @@ def test_one_on_trial_makes_no_room() -> None:
 
 
 def test_too_few_healthy_workers_and_nobody_is_left_out() -> None:
-    """It is said once when that begins and once when it ends."""
+    """Ejections are ignored; one log line says when that begins and one when it ends."""
     pool = Pool(4)
     fail(pool[0], 0, 3)
     assert pool.admitted(0) == [1, 2, 3]
@@ -84,7 +84,7 @@ def test_too_few_healthy_workers_and_nobody_is_left_out() -> None:
 
 
 def test_the_share_of_the_healthy_is_exact() -> None:
-    """7 of 100 are not fewer than 0.07, whatever a float makes of it."""
+    """7 of 100 is not less than a share of 0.07, despite floating point."""
     pool = Pool(100, Ejection(failures=1, panic=0.07))
     for member in pool.members[8:]:
         member.ready = False
@@ -95,7 +95,7 @@ def test_the_share_of_the_healthy_is_exact() -> None:
 
 
 def test_it_ends_with_the_last_ejection() -> None:
-    """With nothing to ignore there is nothing to say."""
+    """Panic ends when no worker is ejected any more."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     pool.members[1].ready = False
@@ -107,7 +107,7 @@ def test_it_ends_with_the_last_ejection() -> None:
 
 
 def test_requests_that_panic_sends_there_say_nothing() -> None:
-    """Its time goes on as it was; the trial comes after it."""
+    """Their outcome is ignored, the ejection is no longer for it, and the trial comes after it."""
     pool = Pool(4)
     fail(pool[0], 0, 3)
     for member in pool.members[1:]:
@@ -123,7 +123,7 @@ def test_requests_that_panic_sends_there_say_nothing() -> None:
 
 
 def test_a_request_that_only_they_could_answer_is_sent() -> None:
-    """Where all candidates are left out, asking one is better than refusing."""
+    """If all candidates are ejected, asking one is better than a refusal."""
     pool = Pool(4)
     fail(pool[0], 0, 3)
     only = [pool.members[0]]
@@ -133,14 +133,14 @@ def test_a_request_that_only_they_could_answer_is_sent() -> None:
 
 
 def test_nobody_is_still_nobody() -> None:
-    """No candidates, none admitted."""
+    """Without candidates none is admitted."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     assert pool.breakers.admitted(1, []) == []
 
 
 def test_a_reload_keeps_who_is_left_out() -> None:
-    """As far as the changed pool allows it; the next to be back are let in."""
+    """If the changed pool allows fewer ejections, the workers due back first are let in."""
     pool = Pool(4)
     fail(pool[0], 0, 3)
     fail(pool[1], 5, 3)
@@ -155,7 +155,7 @@ def test_a_reload_keeps_who_is_left_out() -> None:
 
 
 def test_other_settings_hold_at_once() -> None:
-    """For the failures to come."""
+    """New settings apply to the failures that follow."""
     pool = Pool(2)
     pool.breakers.change(Ejection(failures=1, first=7), pool.members)
     fail(pool[0], 0)
@@ -163,7 +163,7 @@ def test_other_settings_hold_at_once() -> None:
 
 
 def test_who_leaves_the_pool_takes_its_state_along() -> None:
-    """It counts there no more, and where it comes to it is as it was."""
+    """It does not count in the old pool any more, and is still ejected in the new one."""
     pool, other = Pool(3), Pool(3)
     fail(pool[0], 0, 3)
     moved = pool.members[0]
@@ -176,7 +176,7 @@ def test_who_leaves_the_pool_takes_its_state_along() -> None:
 
 
 def test_who_has_come_before_it_left_stays() -> None:
-    """In whichever order two pools are changed."""
+    """A worker that joins another pool before it leaves its own belongs to the new one."""
     pool, other = Pool(3), Pool(3)
     moved = pool.members[0]
     other.breakers.change(SETTINGS, [moved, *other.members])
@@ -186,7 +186,7 @@ def test_who_has_come_before_it_left_stays() -> None:
 
 
 def test_who_has_left_is_not_left_out_any_more() -> None:
-    """The last failures of a worker that was removed are nobody's news."""
+    """Late failures of a worker that was removed change and log nothing."""
     pool = Pool(3)
     gone = pool.members[0].breaker
     pool.breakers.change(SETTINGS, pool.members[1:])
@@ -196,7 +196,7 @@ def test_who_has_left_is_not_left_out_any_more() -> None:
 
 
 def test_panic_ends_when_those_left_out_leave() -> None:
-    """There is nothing to ignore any more."""
+    """Without ejections there is nothing left to ignore."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     pool.members[1].ready = False
@@ -207,7 +207,7 @@ def test_panic_ends_when_those_left_out_leave() -> None:
 
 
 def test_a_large_pool_keeps_its_few() -> None:
-    """Nobody is let in where there is room for more to be left out."""
+    """A reload lets nobody in if the pool may have that many ejections."""
     pool = Pool(6)
     fail(pool[0], 0, 3)
     fail(pool[1], 0, 3)

@@ -1,4 +1,4 @@
-"""Passive health of a pool, whatever happens to its requests."""
+"""Passive health of a pool under random sequences of outcomes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ steps = st.lists(
 def test_whatever_happens(
     size: int, share: float, panic: float, actions: list[tuple[str, int, float]]
 ) -> None:
-    """Share, single trials and panic hold after every step; then all that works comes back."""
+    """Share, single trials and panic are right after every step; then every worker comes back."""
     play = Play(size, share, panic)
     for what, which, seconds in actions:
         if what == "wait":
@@ -37,7 +37,7 @@ def test_whatever_happens(
 
 
 class Play:
-    """A pool, requests under way, and which of them are trials."""
+    """A pool, the requests under way, and which of them are trials."""
 
     def __init__(self, size: int, share: float, panic: float) -> None:
         settings = Ejection(failures=2, first=10, longest=60, share=share, panic=panic)
@@ -45,10 +45,10 @@ class Play:
         self.now = 0.0
         self.sent: list[tuple[int, int]] = []
         self.trials: dict[tuple[int, int], float] = {}
-        """When each expires."""
+        """When each trial expires."""
 
     def send(self, which: int) -> None:
-        """Send a request to one of those admitted, if it may go there."""
+        """Send a request to one of the admitted workers, and check that it may go there."""
         pool, now = self.pool, self.now
         admitted = pool.admitted(now)
         ready = [place for place, member in enumerate(pool.members) if member.ready]
@@ -69,7 +69,7 @@ class Play:
             self.trials[place, mark] = now + 60
 
     def report(self, what: str, which: int) -> None:
-        """Tell what became of one of the requests."""
+        """Report the outcome of one of the requests."""
         place, mark = self.sent[which]
         breaker = self.pool[place]
         self.trials.pop((place, mark), None)
@@ -85,7 +85,7 @@ class Play:
             breaker.neutral(mark)
 
     def check(self, share: float) -> None:
-        """What is always true."""
+        """Check what must hold after every step."""
         pool, now = self.pool, self.now
         out = [each.breaker for each in pool.members if each.breaker.state(now) is not State.CLOSED]
         assert pool.breakers.any_open is bool(out)
@@ -99,7 +99,7 @@ class Play:
         assert all(("ignored" in line) is (at % 2 == 0) for at, line in enumerate(panics))
 
     def recover(self) -> None:
-        """Two longest times later everything that is asked and works is in again."""
+        """After two longest ejections, let all requests succeed: every worker is in again."""
         for member in self.pool.members:
             member.ready = True
         now = self.now + 120

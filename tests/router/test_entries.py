@@ -1,4 +1,4 @@
-"""Lists in bodies: what is looked at, and what would take too long."""
+"""Lists in request bodies: how many elements are looked at, and which lists are refused unread."""
 
 import msgspec
 import pytest
@@ -13,25 +13,25 @@ AUDIO = ENDPOINTS["/v1/audio/transcriptions"]
 
 
 def raw(text: str) -> msgspec.Raw:
-    """As it is found in a body."""
+    """Return JSON text as it is found in a body."""
     return msgspec.Raw(text.encode())
 
 
 def listed(element: str, count: int) -> msgspec.Raw:
-    """So many of it."""
+    """Return a list that repeats one element."""
     return raw("[" + ",".join([element] * count) + "]")
 
 
 @pytest.mark.parametrize("element", ["{}", '"a"', '{"type":"text","text":"1,2,3"}'])
 @pytest.mark.parametrize("more", [0, 1])
 def test_as_many_as_are_looked_at(element: str, more: int) -> None:
-    """And no more."""
+    """A list of `MOST_ENTRIES` elements is read, one with more is not."""
     found = entries(listed(element, MOST_ENTRIES + more))
     assert (found is None) is bool(more)
 
 
 def test_one_long_text_is_one_element() -> None:
-    """Whatever is in it."""
+    """Commas and brackets inside a text are not counted as elements."""
     text = "1,[{},2]," * 100_000
     assert entries(raw(f'[{{"type":"text","text":"{text}"}}]')) is not None
     assert images([raw(f'[{{"type":"text","text":"{text}"}}]')]) == 0
@@ -39,7 +39,7 @@ def test_one_long_text_is_one_element() -> None:
 
 @pytest.mark.parametrize("junk", ["1", "null", "[]", "true"])
 def test_something_else_in_a_long_list(junk: str) -> None:
-    """No worker takes it, and it would be taken apart for nothing; a short one is the worker's."""
+    """A long list of anything else is refused unread: no worker takes it. A short one is passed."""
     long, short = listed(junk, 100_000), listed(junk, 3)
     assert entries(long) is None
     with pytest.raises(BadRequest, match="too many parts"):
@@ -50,18 +50,18 @@ def test_something_else_in_a_long_list(junk: str) -> None:
 
 
 def form(field: bytes, kind: bytes = b"multipart/form-data; boundary=x") -> dict[str, object]:
-    """What is read of a form with one field, or many."""
+    """Return the fields that are read of a form."""
     found = parse(AUDIO, field + b"--x--\r\n", kind)
     return {"model": found.model, "n": found.n}
 
 
 def field(name: bytes, value: bytes, more: bytes = b"") -> bytes:
-    """One of a form."""
+    """Return one field of a form."""
     return b'--x\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n' % (name, more, value)
 
 
 def test_a_form() -> None:
-    """Its fields, in the one way to write it."""
+    """Fields are read in the one encoding that all parsers agree on."""
     assert form(field(b"model", b"m") + field(b"n", b"3")) == {"model": "m", "n": "3"}
     plain = b"\r\nContent-Transfer-Encoding: 8bit"
     assert form(field(b"model", b"m", plain))["model"] == "m"
@@ -86,6 +86,6 @@ def test_a_form() -> None:
     ],
 )
 def test_forms_that_others_might_read_otherwise(body: bytes, kind: bytes, said: str) -> None:
-    """Or that take too long."""
+    """A form that a worker might read differently, or that takes too long to read, is refused."""
     with pytest.raises(BadRequest, match=said):
         form(body, kind)

@@ -25,7 +25,7 @@ _ports = itertools.count(1)
 
 
 def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) -> Worker:
-    """A worker that serves these models."""
+    """Build a worker that serves these models."""
     name = f"w{next(_ports)}"
     upstream = Upstream("127.0.0.1", 1, tls=None, patience=PATIENCE)
     made = Worker(name, "http://127.0.0.1:1", upstream, models=fixed)
@@ -36,12 +36,12 @@ def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) 
 
 
 def pool(name: str, *patterns: str, workers: Sequence[Worker] = ()) -> Pool:
-    """A pool for these patterns."""
+    """Build a pool for these model patterns."""
     return Pool(name, patterns, workers or [worker("m")], make("roundrobin", {}))
 
 
 def serving(model: str, *pools: Pool) -> str:
-    """The pool whose pattern takes a model, or `none`."""
+    """Return the name of the pool that gets requests for a model, or `none`."""
     fleet = Fleet(pools)
     for each in pools:
         for one in each.workers:
@@ -68,7 +68,7 @@ def serving(model: str, *pools: Pool) -> str:
     ],
 )
 def test_patterns(model: str, expected: str) -> None:
-    """An exact name beats every prefix, the longest prefix the others, `*` takes the rest."""
+    """An exact name beats a prefix, a longer prefix a shorter one, and `*` takes the rest."""
     pools = [
         pool("rest", "*"),
         pool("shorter", "meta/*"),
@@ -79,7 +79,7 @@ def test_patterns(model: str, expected: str) -> None:
 
 
 def test_without_a_rest() -> None:
-    """A model that no pattern takes is unknown, even if a worker serves it."""
+    """A model that no pattern matches is unknown, even if a worker serves it."""
     assert serving("other", pool("a", "meta/*"), pool("b", "exact")) == "none"
     assert serving("exact", pool("a", "meta/*"), pool("b", "exact")) == "b"
     assert serving("exactly", pool("a", "meta/*"), pool("b", "exact")) == "none"
@@ -90,7 +90,7 @@ NAMES = st.text("ab/", min_size=1, max_size=5)
 
 @given(st.sets(NAMES, max_size=6), st.sets(st.text("ab/", max_size=4), max_size=6), NAMES)
 def test_patterns_like_a_plain_search(exact: set[str], prefixes: set[str], model: str) -> None:
-    """The trie finds what trying every pattern finds."""
+    """The trie finds the same pool as trying every pattern."""
     pools = [pool(f"={name}", name) for name in exact]
     pools += [pool(f"{name}*", f"{name}*") for name in prefixes]
     fits = [name for name in prefixes if model.startswith(name)]
@@ -99,7 +99,7 @@ def test_patterns_like_a_plain_search(exact: set[str], prefixes: set[str], model
 
 
 def test_eligible() -> None:
-    """Ready workers that serve the model, and nobody else."""
+    """Only ready workers that serve the model are eligible."""
     first, second = worker("m"), worker("m", "n")
     down = worker("m", state=State.DOWN)
     unknown = worker("m", state=State.UNKNOWN)
@@ -110,7 +110,7 @@ def test_eligible() -> None:
 
 
 def test_nobody_is_ready() -> None:
-    """A model that a worker served when it was there is not unknown: 503, not 404."""
+    """A model served only by a worker that is down is known: the answer is 503, not 404."""
     found = pool("p", "*", workers=[worker("m", state=State.DOWN), worker("n")])
     with pytest.raises(NoWorker):
         found.eligible("m")
@@ -119,14 +119,14 @@ def test_nobody_is_ready() -> None:
 
 
 def test_nobody_has_told_its_models() -> None:
-    """While no worker was heard of, any model could be theirs."""
+    """Until a worker has listed its models, any of them may serve the model."""
     with pytest.raises(NoWorker):
         pool("p", "*", workers=[worker(state=State.UNKNOWN)] * 2).eligible("x")
 
 
 @pytest.mark.parametrize("model", [None, ""])
 def test_the_only_model(model: str | None) -> None:
-    """Without a name it is the only one there is, over all pools."""
+    """A request without a model gets the only model there is; if pools serve several, it fails."""
     one = Fleet([pool("a", "*", workers=[worker("m"), worker("m")])])
     assert one.route(model)[1] == "m"
     two = Fleet([pool("a", "m", workers=[worker("m")]), pool("b", "n", workers=[worker("n")])])
@@ -138,7 +138,7 @@ def test_the_only_model(model: str | None) -> None:
 
 
 def test_unknown_names_leave_nothing_behind() -> None:
-    """A fleet does not grow by what clients ask for."""
+    """Names of unknown models are not cached, so clients cannot make the fleet's memory grow."""
     fleet = Fleet([pool("a", "*")])
     for number in range(100):
         with pytest.raises(UnknownModel):
@@ -149,7 +149,7 @@ def test_unknown_names_leave_nothing_behind() -> None:
 
 
 def test_models_that_are_gone_are_not_remembered_for_ever() -> None:
-    """A worker may load another adapter every minute, for years."""
+    """The route cache is bounded: a worker may load another adapter every minute for years."""
     one = worker("m")
     fleet = Fleet([pool("a", "*", workers=[one])])
     for number in range(3 * 4096):
@@ -160,7 +160,7 @@ def test_models_that_are_gone_are_not_remembered_for_ever() -> None:
 
 
 def test_lost() -> None:
-    """A worker that cannot be reached gets nothing, and is probed at once."""
+    """A worker that cannot be reached gets no requests and is probed at once."""
     one = worker("m")
     one.lost("connection refused")
     assert not one.ready
@@ -171,21 +171,21 @@ def test_lost() -> None:
 
 
 class Watching:
-    """Remembers what was placed, and can fail at it."""
+    """A strategy that records every placement, or raises."""
 
     def __init__(self) -> None:
         self.placements: list[str] = []
         self.broken = False
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:  # noqa: ARG002
-        """Take it down, or fail."""
+        """Record the worker, or raise."""
         if self.broken:
             raise RuntimeError("a strategy with a bug")
         self.placements.append(worker.name)
 
 
 def test_booked() -> None:
-    """Booked at once, and let go when it is released; once is enough and twice is the same."""
+    """A booking counts at once, until it is released; a second release changes nothing."""
     one, strategy = worker("m"), Watching()
     found = Pool("p", ["*"], [one], cast("Strategy", strategy))
     booking = found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
@@ -198,7 +198,7 @@ def test_booked() -> None:
 
 
 def test_booked_by_a_broken_strategy() -> None:
-    """A strategy that fails when told of a placement leaves nothing booked."""
+    """A strategy that raises when it is told of a placement leaves nothing booked."""
     one, strategy = worker("m"), Watching()
     strategy.broken = True
     found = Pool("p", ["*"], [one], cast("Strategy", strategy))
@@ -209,7 +209,7 @@ def test_booked_by_a_broken_strategy() -> None:
 
 @given(st.lists(st.integers(0, 2), max_size=40))
 def test_many_bookings_return_to_nothing(order: list[int]) -> None:
-    """However they overlap."""
+    """Once all bookings are released, whatever their order, nothing is booked on any worker."""
     workers = [worker("m") for _ in range(3)]
     found = Pool("p", ["*"], workers, make("leastload", {}))
     open_: list[tuple[Worker, Booking]] = []

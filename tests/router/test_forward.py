@@ -1,4 +1,4 @@
-"""Token ids are added to a chat, and nothing else of it changes."""
+"""Token ids are added to a chat request, and nothing else in it changes."""
 
 import json
 from array import array
@@ -31,7 +31,7 @@ VALUES = st.recursive(
     st.sampled_from(["", " ", "\n", "\r\n\t "]),
 )
 def test_the_rest_stays(body: dict[str, Any], separators: tuple[str, str], end: str) -> None:
-    """Whatever it is, and however it is written."""
+    """The rest of the body is unchanged, whatever it holds and however it is written."""
     body = {"messages": [], **body}
     data = (json.dumps(body, separators=separators) + end).encode()
     added = with_ids(data, LISTED)
@@ -53,7 +53,7 @@ def test_the_rest_stays(body: dict[str, Any], separators: tuple[str, str], end: 
     ],
 )
 def test_what_says_such_things_itself(more: str) -> None:
-    """However it spells them: no ids go along, and the prompt is known all the same."""
+    """A body that sets these fields, however spelled, is sent without ids; its tokens are known."""
     prompts = Prompts()
     prompts.known = {"m": Known("m", cast("Exact", Three()), forward=True)}
     for said, listed in ("", LISTED), (more, None):
@@ -63,30 +63,30 @@ def test_what_says_such_things_itself(more: str) -> None:
 
 
 class Three:
-    """Knows three tokens of everything."""
+    """A tokenizer that returns the same three tokens for every prompt."""
 
     dated = False
 
     def ids(self, *_: object, **__: object) -> bytes:
-        """Return them."""
+        """Return the three ids."""
         return IDS
 
 
 @pytest.mark.parametrize("body", [b"{}", b" { } ", b"[1]", b'"x"', b""])
 def test_what_is_left_alone(body: bytes) -> None:
-    """What is no object, or an empty one."""
+    """A body that is not an object, or an empty object, stays as it is."""
     assert with_ids(body, LISTED) == body
 
 
 def test_without_ids() -> None:
-    """There is nothing to add."""
+    """Without ids the body stays as it is."""
     assert written(b"") == b""
     assert with_ids(b'{"messages":[]}', b"") == b'{"messages":[]}'
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=50), st.integers(0, 1))
 def test_ids_are_written(ids: list[int], times: int) -> None:
-    """Be they few, or written in pieces."""
+    """Ids are written as a JSON list, both few and so many that they are written in pieces."""
     ids = ids * 300**times
     listed = written(array("I", ids).tobytes())
     assert json.loads(listed or b"[]") == ids

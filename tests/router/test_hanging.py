@@ -1,4 +1,4 @@
-"""A process that hangs: it is left alone, then replaced; and it may come back before that."""
+"""A process that hangs is passed nothing, then replaced; it may also come back before that."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from tests.support import read_all, send
 
 LIVE = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = LIVE.replace(b"host", b"connection: close\r\nhost")
-#: A process that is well answers three times as fast, on a busy machine too.
+#: A healthy process answers several times as fast, even on a busy machine.
 BEAT_S = 0.25
 FOR_EVER = 1_000_000
 
@@ -35,13 +35,13 @@ Script = Callable[[Processes, int], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What is said of processes."""
+    """Capture the log lines about processes."""
     with caplog.at_level(logging.WARNING, "warmroute.processes"):
         yield caplog
 
 
 def serving(patience: Patience, script: Script) -> int:
-    """Run two processes, and a script with their port once both serve; return the exit code."""
+    """Run two processes, and `script` once both serve; return the exit code."""
     given = {"workers": ["http://127.0.0.1:1"], "shutdown": {"delay": "0s", "drain": "0s"}}
 
     async def run(listen: Address) -> int:
@@ -64,43 +64,43 @@ def serving(patience: Patience, script: Script) -> int:
 
 
 def pid(place: Place) -> int:
-    """That of the process which is there now."""
+    """Return the pid of the process that is in this place now."""
     assert place._process is not None
     return place._process.pid
 
 
 def cells(running: Processes) -> tuple[int, int, int]:
-    """What each of the two has open, and how many the second has passed to the first."""
+    """Return the connections open in each process, and how many the second passed to the first."""
     assert running._commons is not None
     with memoryview(running._commons._cells) as whole, whole.cast("Q") as found:
         return found[0], found[1], found[6]
 
 
 async def becomes(condition: Callable[[], object]) -> None:
-    """Wait for something to become true; fail if it does not."""
+    """Wait for a condition to hold; fail after 20 seconds."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - another process brings it about
             await asyncio.sleep(0.01)
 
 
 def said_of(pid: int, log: pytest.LogCaptureFixture) -> list[str]:
-    """What is said of one process, oldest first."""
+    """Return the log lines about one process, oldest first."""
     return [message for message in log.messages if message.startswith(f"process {pid} ")]
 
 
 def watched() -> int:
-    """How many processes are seen to."""
+    """Return how many processes are being watched."""
     coroutines = [task.get_coro() for task in asyncio.all_tasks()]
     return sum(getattr(one, "__name__", "") == "watch" for one in coroutines)
 
 
 def shut(running: Processes) -> bool:
-    """Nothing is passed to the first."""
+    """Return whether the first process is marked as taking no connections."""
     return cells(running)[0] >= SHUT
 
 
 def test_one_that_hangs_is_passed_nothing_until_it_answers(log: pytest.LogCaptureFixture) -> None:
-    """Then it is the same process, has what the kernel gave it meanwhile, and is passed some."""
+    """Once it answers again, it serves what the kernel gave it, and is passed connections again."""
 
     async def script(running: Processes, port: int) -> None:
         hung = pid(running._places[0])
@@ -122,7 +122,7 @@ def test_one_that_hangs_is_passed_nothing_until_it_answers(log: pytest.LogCaptur
                 said = await asyncio.to_thread(read_all, client)
                 assert said.count(b"HTTP/1.1 200 OK") == 2
         await becomes(lambda: sum(cells(running)[:2]) == 0)
-        while cells(running)[2] == passed:  # the kernel must give the other one more of a few
+        while cells(running)[2] == passed:  # the kernel must first give the other process more
             with ExitStack() as stack:
                 for _ in range(4):
                     stack.enter_context(send(port, LIVE))
@@ -137,7 +137,7 @@ def test_one_that_hangs_is_passed_nothing_until_it_answers(log: pytest.LogCaptur
 
 
 def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
-    """By one that takes connections; nothing is left of what the other one was asked."""
+    """Its successor takes connections, and nothing remains of the questions to the old process."""
 
     async def script(running: Processes, port: int) -> None:
         place = running._places[0]
@@ -165,13 +165,13 @@ OTHER = Settings.model_validate({"workers": ["http://127.0.0.1:2"]})
 
 
 async def has(place: Place) -> str:
-    """Which worker the process there asks."""
+    """Return the address of the worker that the process in this place uses."""
     said = await place.workers()
     return "" if said is None else httpx.URL(msgspec.json.decode(said)[0]["url"]).netloc.decode()
 
 
 def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixture) -> None:
-    """They have them while it hangs, and it has them when it does not hang any more."""
+    """Others get new settings while it hangs; it gets them as soon as it answers again."""
 
     async def script(running: Processes, _: int) -> None:
         first, second = running._places
@@ -191,7 +191,7 @@ def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixt
 
 
 def test_settings_that_others_refuse_while_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told the old ones again."""
+    """If another process refuses the new settings, the hanging one is sent the old ones again."""
     told = list[tuple[str, bytes]]()
 
     async def refuses(_: bytes) -> bool:
@@ -215,7 +215,7 @@ def test_settings_that_others_refuse_while_one_hangs(monkeypatch: pytest.MonkeyP
 def test_one_that_hangs_at_the_end(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told to stop, it has the time that every end has, and no less."""
+    """After the order to stop it has the full grace period: it is not killed for its silence."""
     monkeypatch.setattr(processes, "GRACE_S", 2.0)
 
     async def script(running: Processes, _: int) -> None:

@@ -1,4 +1,4 @@
-"""Beats that are answered, and beats that are not."""
+"""Heartbeats between processes: those that are answered, and those that are missed."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ PATIENCE = Patience(beat_s=0.1, silent=2, dead=5)
 
 
 def signs(answered: str) -> str:
-    """What is noticed at beats that are answered (`+`) or missed (`-`), by first letters."""
+    """Return the first letter of the sign at each beat, answered (`+`) or missed (`-`)."""
     beats = Beats(PATIENCE)
     noticed = [beats.count(answered=one == "+") for one in answered]
     return "".join(sign.value[0] if sign else "." for sign in noticed)
@@ -33,12 +33,12 @@ def signs(answered: str) -> str:
     ],
 )
 def test_what_is_missed_in_a_row_counts(answered: str, noticed: str) -> None:
-    """One answer makes up for all that was missed; every change is told once."""
+    """One answer resets the count of missed beats, and every change is reported once."""
     assert signs(answered) == noticed
 
 
 def test_how_long_that_is() -> None:
-    """In seconds, for whoever reads the log."""
+    """Both limits are available in seconds, for the log."""
     assert (PATIENCE.silent_s, PATIENCE.dead_s) == (0.2, 0.5)
 
 
@@ -47,7 +47,7 @@ Script = Callable[[asyncio.Queue[Sign], Channel, Channel], Awaitable[None]]
 
 
 def watching(hear: Hear, script: Script) -> None:
-    """Play a script while one end is watched by the other, and look that nothing is left."""
+    """Run a script while one end watches the other, and check that nothing is left running."""
 
     async def run() -> None:
         found: asyncio.Queue[Sign] = asyncio.Queue()
@@ -68,7 +68,7 @@ def watching(hear: Hear, script: Script) -> None:
 
 
 def test_one_question_at_a_time() -> None:
-    """Asked again only when it is answered, however late: one that is slow is not dead."""
+    """The question is repeated only when answered, however late: a slow process is not dead."""
     asked: list[str] = []
     answers = asyncio.Event()
 
@@ -91,7 +91,7 @@ def test_one_question_at_a_time() -> None:
 
 
 def test_one_pause_is_one_beat() -> None:
-    """Who asks had no turn for longer than anybody is waited for."""
+    """A pause of the asking process counts as one missed beat, however long it lasted."""
 
     async def hear(_: str, __: bytes) -> bytes:
         return b""
@@ -99,7 +99,7 @@ def test_one_pause_is_one_beat() -> None:
     async def script(found: asyncio.Queue[Sign], _: Channel, theirs: Channel) -> None:
         for _pause in range(3):
             await asyncio.sleep(PATIENCE.beat_s)
-            time.sleep(2 * PATIENCE.dead_s)  # noqa: ASYNC251 - all stand still
+            time.sleep(2 * PATIENCE.dead_s)  # noqa: ASYNC251 - both ends stand still
         await asyncio.sleep(2 * PATIENCE.beat_s)
         assert found.empty()
         theirs._writer.close()
@@ -109,7 +109,7 @@ def test_one_pause_is_one_beat() -> None:
 
 
 def test_a_channel_that_is_gone_answers_no_more() -> None:
-    """Its process may hang all the same, on its way out."""
+    """After the channel is closed every beat is missed, as the process may hang while it ends."""
 
     async def hear(_: str, __: bytes) -> bytes:
         return b""
@@ -122,7 +122,7 @@ def test_a_channel_that_is_gone_answers_no_more() -> None:
 
 
 def test_a_question_ends_with_who_asked() -> None:
-    """Nobody waits for the answer any more."""
+    """When the watch is cancelled, no question stays open."""
 
     async def hear(_: str, __: bytes) -> bytes:
         await asyncio.Event().wait()

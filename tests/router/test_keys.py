@@ -1,4 +1,4 @@
-"""Whom a request's headers let in, and whom they do not."""
+"""Which API keys in a request's headers are accepted, and under what name."""
 
 import hmac
 from hashlib import sha256
@@ -16,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def headers(*lines: str) -> Headers:
-    """Header fields from `name: value` lines, beside those every request has."""
+    """Build headers from `name: value` lines, between two that every request has."""
     pairs = [line.split(":", 1) for line in ("host: a", *lines, "accept: */*")]
     return [(name.encode(), value.lstrip(" ").encode()) for name, value in pairs]
 
@@ -35,7 +35,7 @@ def headers(*lines: str) -> Headers:
     ],
 )
 def test_a_key_opens_the_door(lines: list[str], name: str) -> None:
-    """As OpenAI's, Anthropic's and Azure's clients send it, and the same key in several places."""
+    """As OpenAI's, Anthropic's and Azure's clients send keys, also in several headers at once."""
     assert DOOR.who(headers(*lines)) == name
 
 
@@ -64,7 +64,7 @@ def test_a_key_opens_the_door(lines: list[str], name: str) -> None:
     ],
 )
 def test_anything_else_does_not(lines: list[str]) -> None:
-    """No key, a wrong one, a part of one, another scheme, another header."""
+    """No key, a wrong one, part of one, another scheme or another header is refused."""
     assert DOOR.who(headers(*lines)) is None
 
 
@@ -82,13 +82,13 @@ def test_anything_else_does_not(lines: list[str]) -> None:
     ],
 )
 def test_two_credentials_are_none(lines: list[str]) -> None:
-    """It is not for us to choose which of them counts; a header given twice is no better."""
+    """Two different keys, or one header given twice, are refused: neither may win."""
     assert DOOR.who(headers(*lines)) is None
     assert DOOR.who(headers(*reversed(lines))) is None
 
 
 def test_a_door_without_keys_lets_nobody_in() -> None:
-    """Not even who brings nothing."""
+    """Without keys every request is refused, including one that sends none."""
     assert not Keys({})
     assert Keys({}).who(headers(f"x-api-key: {ALICE}")) is None
     assert Keys({}).who([]) is None
@@ -96,7 +96,7 @@ def test_a_door_without_keys_lets_nobody_in() -> None:
 
 @pytest.mark.parametrize("key", [ALICE, BOB, "sk-mallory-01234567"])
 def test_every_key_is_compared_whichever_fits(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of an answer does not tell the place of a key, nor how much of it was right."""
+    """Every digest is compared in full: timing reveals neither a key's place nor its start."""
     compared: list[tuple[int, int]] = []
 
     def watched(one: bytes, other: bytes) -> bool:
@@ -109,7 +109,7 @@ def test_every_key_is_compared_whichever_fits(key: str, monkeypatch: pytest.Monk
 
 
 def test_the_keys_themselves_are_not_kept() -> None:
-    """A door holds names and digests, and has no place for anything else."""
+    """Only names and digests are stored."""
     assert Keys.__slots__ == ("_digests",)
     assert DOOR._digests == [
         ("alice", sha256(ALICE.encode()).digest()),
@@ -119,5 +119,5 @@ def test_the_keys_themselves_are_not_kept() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([b"authorization", b"x-api-key"]), st.binary())))
 def test_any_headers_are_an_answer(fields: Headers) -> None:
-    """Nobody guesses a key, and nothing raises."""
+    """Arbitrary headers never match a key and never raise."""
     assert DOOR.who(fields) is None

@@ -1,4 +1,4 @@
-"""Log lines: plain or JSON, and never a word of a prompt or a key."""
+"""Log lines, plain or JSON, which never contain prompts or keys."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ SALT = "a-secret-salt"
 
 @pytest.fixture
 def _logging() -> Iterator[None]:
-    """Puts logging back as it was."""
+    """Restore the logging configuration after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     httpx_level = logging.getLogger("httpx").level
@@ -40,7 +40,7 @@ def _logging() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_logging")
 def test_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line has its time, its level and its words."""
+    """A line has a time, a level and a message."""
     logs.set_up(LogSettings())
     logging.getLogger("warmroute.test").warning("worker %s is gone", "gpu-1")
     logging.getLogger("warmroute.test").debug("not shown")
@@ -53,7 +53,7 @@ def test_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("_logging")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every record is one line and one object, whatever is in it, exceptions too."""
+    """Every record is one line with one JSON object, whatever it contains, exceptions included."""
     logs.set_up(LogSettings(format="json", level="debug"))
     log = logging.getLogger("warmroute.test")
     log.info('quotes " and\nnew lines \u2028 and \x00')
@@ -72,7 +72,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("_logging")
 def test_level(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below the level nothing is written, not even probes."""
+    """Nothing below the level is written, not even the probes that httpx logs."""
     logs.set_up(LogSettings(level="error"))
     logging.getLogger("warmroute.test").warning("no")
     logging.getLogger("httpx").info("no")
@@ -82,7 +82,7 @@ def test_level(capsys: pytest.CaptureFixture[str]) -> None:
 
 @contextmanager
 def served(tmp_path: Path, text: str) -> Iterator[tuple[str, Path]]:
-    """The real command with these settings; yields its URL and where its log is."""
+    """Run the real command with these settings; yield its URL and the path of its log."""
     config = tmp_path / "warmroute.yaml"
     config.write_text(f"listen: 127.0.0.1:0\n{text}")
     log = tmp_path / "stderr"
@@ -104,7 +104,7 @@ def served(tmp_path: Path, text: str) -> Iterator[tuple[str, Path]]:
 def test_no_word_of_a_prompt_or_a_key(
     tmp_path: Path, stub: MakeStub, dead_url: str, form: str
 ) -> None:
-    """At the chattiest, and when everything fails, the log tells what, not whose or which words."""
+    """At debug level, and while requests fail, the log has no prompt, key or cache salt."""
     fleet = FleetThread(FleetSettings(profile="toy", models=("toy",), kv_events=False))
     broken = stub([b"not http: " + PROMPT.encode() + b"\r\n\r\n"], model="broken")
     half = stub([b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nx", "close"], model="half")

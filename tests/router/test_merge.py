@@ -1,4 +1,4 @@
-"""What several processes have counted, as one would say it."""
+"""Metrics and reports of several processes, merged into what one process would report."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ from router.settings import Settings
 
 
 def counter(**values: float) -> CounterMetricFamily:
-    """Requests by worker."""
+    """Build a counter by worker."""
     family = CounterMetricFamily("requests", "How many.", labels=("worker",))
     for worker, value in values.items():
         family.add_metric((worker,), value)
@@ -34,7 +34,7 @@ def counter(**values: float) -> CounterMetricFamily:
 
 
 def gauge(name: str, **values: float) -> GaugeMetricFamily:
-    """A value by worker."""
+    """Build a gauge by worker."""
     family = GaugeMetricFamily(name, "How it is.", labels=("worker",))
     for worker, value in values.items():
         family.add_metric((worker,), value)
@@ -42,13 +42,13 @@ def gauge(name: str, **values: float) -> GaugeMetricFamily:
 
 
 def said(*metrics: Any) -> list[Family]:
-    """As it arrives from a process."""
+    """Return the metrics as they arrive from a process."""
     sent = msgspec.msgpack.encode(families(metrics))
     return msgspec.msgpack.decode(sent, type=list[Family])
 
 
 def values(found: list[Family]) -> dict[str, float]:
-    """Every series that Prometheus reads from the text, by name and worker."""
+    """Return every series that Prometheus reads from the text, by name and worker."""
     return {
         f"{sample.name} {sample.labels['worker']}": sample.value
         for family in text_string_to_metric_families(text(found).decode())
@@ -57,13 +57,13 @@ def values(found: list[Family]) -> dict[str, float]:
 
 
 def test_counters_add_up() -> None:
-    """Also where only some have a series."""
+    """Counters are summed, also if only some processes have a series."""
     found = merged([said(counter(a=1, b=2)), said(counter(b=3, c=4)), said()])
     assert values(found) == {"requests_total a": 1, "requests_total b": 5, "requests_total c": 4}
 
 
 def test_what_is_under_way_adds_up() -> None:
-    """As do sizes: a gauge is summed unless it is known to be otherwise."""
+    """Gauges are summed, unless they are among the exceptions."""
     found = merged(
         [said(gauge("warmroute_in_flight", a=1)), said(gauge("warmroute_in_flight", a=2))]
     )
@@ -71,7 +71,7 @@ def test_what_is_under_way_adds_up() -> None:
 
 
 def test_gauges_that_do_not_add_up() -> None:
-    """Up if all say so, ejected if one does, and the mean of what each has learned."""
+    """Up is the minimum, ejected the maximum, and learned estimates are averaged."""
     found = merged(
         [
             said(
@@ -93,7 +93,7 @@ def test_gauges_that_do_not_add_up() -> None:
 
 
 def test_a_shared_store_that_one_cannot_use() -> None:
-    """Is down, or wrong, for all; how fast it loads is the mean."""
+    """It is down or wrong for all if it is for one; load rates are averaged."""
     found = merged(
         [
             said(
@@ -112,7 +112,7 @@ def test_a_shared_store_that_one_cannot_use() -> None:
 
 
 def test_histograms() -> None:
-    """Bucket by bucket, and still a histogram to whoever reads it."""
+    """Histograms are summed by bucket, and still read as histograms."""
     families_of = []
     for seconds in (1.0, 5.0):
         family = HistogramMetricFamily("seconds", "How long.", labels=("worker",))
@@ -129,13 +129,13 @@ def test_histograms() -> None:
 
 
 def test_what_stays_of_a_process_that_is_gone() -> None:
-    """What it has counted, not how it was."""
+    """Of a process that ended, counters are kept and gauges are dropped."""
     assert [one.name for one in growing(said(counter(a=1), gauge("up", a=1)))] == ["requests"]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)), max_size=4))
 def test_the_order_does_not_matter(counts: list[dict[str, int]]) -> None:
-    """Nor whether they are added at once or one after the other."""
+    """Neither the order nor merging one by one changes the result."""
     each = [said(counter(**count)) for count in counts]
     at_once = values(merged(each))
     assert at_once == values(merged(each[::-1]))
@@ -146,7 +146,7 @@ def test_the_order_does_not_matter(counts: list[dict[str, int]]) -> None:
 
 
 def test_one_process_says_the_same_alone_and_merged() -> None:
-    """Every series of ours, in the same text."""
+    """The merged text of one process equals the text it renders alone."""
     settings = Settings.model_validate({"workers": ["http://127.0.0.1:1", "http://127.0.0.1:2"]})
     metrics: Metrics = create_app(settings).metrics
     pool = metrics.pool("default")
@@ -155,23 +155,23 @@ def test_one_process_says_the_same_alone_and_merged() -> None:
     metrics.refused(400)
     registry: CollectorRegistry = metrics.registry
     apart, alone = text(merged([said(*registry.collect())])), generate_latest(registry)
-    # But for those of the process, which change from one look to the next.
+    # Two series of the process itself change between two scrapes.
     for one, other in zip(apart.splitlines(), alone.splitlines(), strict=True):
         assert one == other or one.split()[0] == other.split()[0] in MOVING
 
 
-#: What a process takes meanwhile.
+#: Series whose values change from one scrape to the next.
 MOVING = {b"process_cpu_seconds_total", b"process_resident_memory_bytes"}
 
 
 def worker(name: str, state: str = "ready", **booked: float) -> dict[str, Any]:
-    """A worker as a process tells it."""
+    """Build a worker as a process reports it."""
     zero = {"in_flight": 0, "wait_seconds": 0.0, "kv_tokens_booked": 0, "pace_factor": 1.0}
     return {"pool": "p", "name": name, "state": state, "reason": state, **zero, **booked}
 
 
 def test_workers() -> None:
-    """Bookings add up, and one that is down for one process is told to be down."""
+    """Bookings are summed; a worker that is down for one process is reported as down."""
     one = [worker("a", in_flight=1, pace_factor=1.0), worker("b", in_flight=2)]
     other = [worker("b", "down", in_flight=3), worker("a", in_flight=4, pace_factor=2.0)]
     found = json.loads(merged_workers([json.dumps(one).encode(), json.dumps(other).encode()]))
@@ -182,7 +182,7 @@ def test_workers() -> None:
 
 
 def test_tokenizers() -> None:
-    """One that a process does not trust is told as that one sees it."""
+    """A tokenizer that one process does not trust is reported as that process sees it."""
 
     def told(*models: str, keyed: str = "tokens") -> dict[str, Any]:
         return {"pool": "p", "models": list(models), "keyed": keyed}
@@ -194,7 +194,7 @@ def test_tokenizers() -> None:
 
 
 def test_what_engines_tell_each_process() -> None:
-    """Each hears them for itself: one that is blind counts, and the same blocks are no more."""
+    """KV events: one process that cannot be trusted counts, and block counts are not summed."""
     found = merged(
         [
             said(gauge("warmroute_kv_trusted", a=1, b=1), gauge("warmroute_kv_blocks_held", a=5)),
