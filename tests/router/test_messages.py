@@ -1,4 +1,4 @@
-"""Contents of messages: decoded where they stand, or with care where they could be too much."""
+"""Contents of messages: decoded at once, or left as raw JSON where decoding could cost too much."""
 
 import json
 import tracemalloc
@@ -33,12 +33,12 @@ CONTENT = st.one_of(
 
 
 def text(body: bytes, *, texts: bool = True) -> Text:
-    """What makes the prompt what it is."""
+    """Return the text that the prompt's keys are computed from."""
     return canonical(CHAT, parse(CHAT, body, b"", texts=texts))
 
 
 def length(message: dict[str, object]) -> int:
-    """Bytes of a message's content."""
+    """Return the bytes of a message's content."""
     match message["content"]:
         case None:
             return 0
@@ -52,7 +52,7 @@ def length(message: dict[str, object]) -> int:
 
 @given(st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": CONTENT}), max_size=4))
 def test_both_ways_find_the_same(said: list[dict[str, object]]) -> None:
-    """Whatever stands there, a text of any kind or none."""
+    """Decoding at once or later gives the same text, for contents of every type."""
     body = json.dumps({"model": "m", "n": 2, "messages": said}).encode()
     quick, careful = text(body), text(body, texts=False)
     assert (quick.data, quick.parts, quick.plain) == (careful.data, careful.parts, careful.plain)
@@ -62,7 +62,7 @@ def test_both_ways_find_the_same(said: list[dict[str, object]]) -> None:
 
 
 def test_without_texts_none_is_decoded() -> None:
-    """Nor in a body in which they could be too much."""
+    """Texts stay raw if `texts` is false, and in a body large enough to be costly."""
     for size, texts, whether in ((9, True, True), (9, False, False), (SAFE, True, False)):
         content = f'"{"x" * size}"'
         body = f'{{"messages":[{{"role":"user","content":{content}}}]}}'.encode()
@@ -73,7 +73,7 @@ def test_without_texts_none_is_decoded() -> None:
 
 @pytest.mark.parametrize("content", [b'"\xff"', b"7", b'{"a":1}'])
 def test_a_content_that_is_none(content: bytes) -> None:
-    """It is for the worker to judge, and equal ones are equal."""
+    """An invalid content is left for the worker to refuse; equal contents give equal data."""
     body = b'{"messages":[{"role":"user","content":"Hello"},{"role":"user","content":%b}]}'
     found = text(body % content)
     assert found.data.startswith(b"\x1euser\x1fHello\x1euser\x1f")
@@ -83,7 +83,7 @@ def test_a_content_that_is_none(content: bytes) -> None:
 @pytest.mark.parametrize("element", ["{}", "1", '""', '{"type":"text","text":""}'])
 @pytest.mark.parametrize("more", [0, SAFE])
 def test_too_many_parts(element: str, more: int) -> None:
-    """They are refused, and of a million of them no objects are made but the smallest."""
+    """The request is refused, and parsing it takes little memory even with half a million parts."""
     count = max(MOST_ENTRIES + 1, more)
     body = f'{{"messages":[{{"content":[{",".join([element] * count)}]}}]}}'.encode()
     tracemalloc.start()
@@ -102,7 +102,7 @@ def test_too_many_parts(element: str, more: int) -> None:
 @pytest.mark.parametrize("texts", [True, False])
 @pytest.mark.parametrize("inner", [False, True])
 def test_too_many_parts_in_all(element: str, *, texts: bool, inner: bool) -> None:
-    """Spread over messages, or over what tools returned, they take as long as in one list."""
+    """Parts are limited over all messages and tool results together, as in a single list."""
     few = f"[{','.join([element] * 1000)}]"
     if inner:
         few = f'[{{"type":"tool_result","content":{few}}}]'
@@ -118,7 +118,7 @@ def test_too_many_parts_in_all(element: str, *, texts: bool, inner: bool) -> Non
 
 
 def test_of_a_long_list_of_items_no_parts_are_made() -> None:
-    """Though each of them alone is short enough."""
+    """In a long list of items the contents stay raw, even if each of them is short enough alone."""
     content = f"[{','.join(['1'] * (SAFE // 4))}]"
     item = f'{{"content":{content}}}'
     for count, kind in ((1, list), (3, msgspec.Raw)):

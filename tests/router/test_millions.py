@@ -1,4 +1,4 @@
-"""Bodies of a million elements where one small value should be: no objects are made of them."""
+"""A huge list where a small value is expected: its elements are never turned into objects."""
 
 import json
 import tracemalloc
@@ -12,7 +12,7 @@ from router.openai import ENDPOINTS, parse
 from router.sagemaker.payload import read, with_model
 from router.sessions.ids import in_body
 
-#: Elements; of the smallest of their objects Python's take 56 bytes.
+#: Number of elements; as a Python object the smallest of them would take at least 24 bytes.
 COUNT = 200_000
 CHAT = ENDPOINTS["/v1/chat/completions"]
 SMALL = ("model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "tool_choice")
@@ -21,17 +21,17 @@ WORDS = ("inputs", "parameters", "sampling_params", "stream", "model", "requestT
 
 
 def openai(body: bytes) -> object:
-    """What is read of a chat."""
+    """Return what is read of a chat request."""
     return parse(CHAT, body, b"")
 
 
 def user(body: bytes) -> object:
-    """The session that a body names."""
+    """Return the session that a body names."""
     return in_body(body, "user")
 
 
 def named(body: bytes) -> object:
-    """The same body with a model."""
+    """Return the length of the same body with a model added."""
     return len(with_model(body, "m"))
 
 
@@ -46,7 +46,7 @@ def named(body: bytes) -> object:
     ],
 )
 def test_none_is_made_an_object(reads: Callable[[bytes], object], field: str, element: str) -> None:
-    """Whether it is refused or left to the worker."""
+    """Memory stays below four times the body, whether it is refused or left to the worker."""
     listed = ",".join([element] * COUNT)
     text = "" if field == "inputs" else '"inputs":"Hello",'
     body = f'{{"messages":[],{text}"{field}":[{listed}]}}'.replace(
@@ -71,7 +71,7 @@ def test_none_is_made_an_object(reads: Callable[[bytes], object], field: str, el
     ],
 )
 def test_a_body_gets_a_model(body: str, wanted: object) -> None:
-    """Whatever stands there for it, and around it."""
+    """A missing or null model is filled in; the rest of the body stays."""
     made = with_model(body.encode(), "m")
     assert json.loads(made) == wanted
     assert read(made).model == openai(made).model == "m"  # type: ignore[attr-defined]
@@ -81,14 +81,14 @@ def test_a_body_gets_a_model(body: str, wanted: object) -> None:
     ("text", "found"), [('"ann"', "ann"), ("7", "7"), ("null", None), ('""', None)]
 )
 def test_a_field_that_names_a_session(text: str, found: str | None) -> None:
-    """A text, or a number as one."""
+    """A text names a session, and so does an integer, as text."""
     assert user(f'{{"a": [1.5], "user": {text}, "b": {{}}}}'.encode()) == found
     assert user(f"[{text}]".encode()) is None
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "true", "1.5"])
 def test_a_field_that_names_none(text: str) -> None:
-    """It is refused by its name."""
+    """Any other type is refused, with the field's name."""
     with pytest.raises(BadRequest, match="The field `user` must be a text"):
         user(f'{{"user": {text}}}'.encode())
 
@@ -103,7 +103,7 @@ def test_a_field_that_names_none(text: str) -> None:
     ],
 )
 def test_parameters_of_a_text(parameters: str, wanted: dict[str, object]) -> None:
-    """Those that have a meaning are passed on as they are."""
+    """Parameters with an OpenAI equivalent are translated; others are dropped."""
     made = read(f'{{"inputs": "Hello", "parameters": {parameters}}}'.encode())
     assert json.loads(made.body) == {"prompt": "Hello", **wanted}
 
@@ -112,6 +112,6 @@ def test_parameters_of_a_text(parameters: str, wanted: dict[str, object]) -> Non
     "body", [b'{"inputs":"\xff"}', b'{"inputs":"\\ud800"}', b'{"model":"\xff"}']
 )
 def test_texts_that_are_none(body: bytes) -> None:
-    """Are refused in words."""
+    """Texts that are not valid Unicode are refused."""
     with pytest.raises(BadRequest):
         read(body)

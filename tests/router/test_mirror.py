@@ -1,4 +1,4 @@
-"""What others send is booked as if it were sent from here."""
+"""Requests of other router processes are booked as if they were sent from here."""
 
 from itertools import count
 from math import exp
@@ -22,7 +22,7 @@ TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400
 
 
 class There:
-    """Another process: does what a router does, and tells it as a router tells it."""
+    """Another process, which books requests as a router does and returns the news of it."""
 
     def __init__(self, strategy: str = "prefixaware") -> None:
         self.fleet = fleet(strategy)
@@ -30,7 +30,7 @@ class There:
         self._open: dict[int, tuple[Prompt, Candidate, Booking]] = {}
 
     def book(self, text: str, worker: int, now: float, *, stream: bool = True) -> Booked:
-        """A request is sent."""
+        """Send a request."""
         asked, number = prompt(text, stream=stream), next(self._numbers)
         chosen = choice(self.fleet, worker)
         pool = self.fleet.pools[0]
@@ -39,13 +39,13 @@ class There:
         return Booked(number, now, "p", f"w{worker}", *sizes, asked.keys)
 
     def begin(self, number: int, now: float) -> Began:
-        """Its prompt is computed."""
+        """Note the first byte of the answer: the prompt is computed."""
         _, chosen, booking = self._open[number]
         chosen.worker.load.first_byte(booking, now)
         return Began(number, now)
 
     def end(self, number: int, now: float, *, began: bool = True, cached: int = 0) -> Ended:
-        """It is over."""
+        """End a request."""
         asked, chosen, booking = self._open.pop(number)
         outcome = Outcome(ok=began, began=began, cached_tokens=cached, answer_tokens=50)
         self.fleet.pools[0].strategy.settled(asked, chosen, outcome, now)
@@ -56,19 +56,19 @@ class There:
 
     @property
     def numbers(self) -> list[int]:
-        """Those under way."""
+        """Return the numbers of the requests under way."""
         return list(self._open)
 
 
 def sent(place: int, news: News) -> News:
-    """As it arrives."""
+    """Return the news as it arrives, encoded and decoded."""
     letter = decode(encode(Letter(place, 7, [news])))
     assert letter.place == place
     return letter.news[0]
 
 
 def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
-    """All that a decision could depend on."""
+    """Return everything that a decision could depend on."""
     strategy = of.pools[0].strategy
     tree = strategy._tree if isinstance(strategy, PrefixAware) else None
     held = tree.held(prompt(TEXT).keys) if tree else {}
@@ -103,7 +103,7 @@ steps = st.lists(
 
 @given(steps)
 def test_all_is_as_it_is_there(done: list[tuple[str, int, int, int, bool]]) -> None:
-    """After every step; and when all is over nothing is left of it but what was learned."""
+    """Both sides agree after every step, and at the end nothing stays booked."""
     there, here = There(), fleet()
     mirror, now = Mirror(here), 0.0
     for what, worker, length, which, stream in done:
@@ -130,7 +130,7 @@ def test_all_is_as_it_is_there(done: list[tuple[str, int, int, int, bool]]) -> N
 
 
 def test_a_process_that_is_gone() -> None:
-    """What it had under way is over; what others have is not."""
+    """Its requests end; those of other processes stay."""
     one, two, here = There(), There(), fleet()
     mirror = Mirror(here)
     mirror.take(1, one.book(TEXT, 0, 0.0), 0.0)
@@ -138,14 +138,14 @@ def test_a_process_that_is_gone() -> None:
     mirror.take(2, two.book(TEXT, 1, 0.0), 0.0)
     mirror.gone(2, 1.0)
     assert [worker.load.elsewhere for worker in here.workers] == [1, 0]
-    mirror.take(2, two.end(1, 2.0), 2.0)  # it was told of no such thing
+    mirror.take(2, two.end(1, 2.0), 2.0)  # unknown here by now
     mirror.take(1, Anew(asks=False), 2.0)
     assert [worker.load.in_flight for worker in here.workers] == [0, 0]
     assert len(mirror) == 0
 
 
 def test_what_is_told_anew() -> None:
-    """It counts once; and what nobody saw the end of teaches nothing."""
+    """Requests reported again count once; those whose end nobody saw teach nothing."""
     there, here = There(), fleet()
     mirror, load = Mirror(here), next(here.workers).load
     stay_s = load.stay_s
@@ -155,7 +155,7 @@ def test_what_is_told_anew() -> None:
         there = There()
     assert (load.in_flight, len(mirror)) == (2, 2)
     assert load.given_s == pytest.approx(2.0 * exp(-19.0 / BACK_S))
-    mirror.take(1, there.book(TEXT, 0, 2.0), 20.0)  # the same number, which cannot be
+    mirror.take(1, there.book(TEXT, 0, 2.0), 20.0)  # a number in use already, which is ignored
     assert (load.in_flight, len(mirror)) == (2, 2)
     mirror.gone(1, 21.0)
     assert (load.in_flight, load.stay_s) == (0, stay_s)
@@ -163,7 +163,7 @@ def test_what_is_told_anew() -> None:
 
 
 def test_what_is_not_known_here() -> None:
-    """Its settings are others, for a moment."""
+    """News of a worker or pool that does not exist here is ignored: settings may differ briefly."""
     there, here = There(), fleet(workers=1)
     mirror = Mirror(here)
     mirror.take(1, there.book(TEXT, 1, 0.0), 0.0)
@@ -176,7 +176,7 @@ def test_what_is_not_known_here() -> None:
 
 
 def test_a_pool_that_has_another_strategy_by_then() -> None:
-    """What began with one ends with it."""
+    """A request booked with one strategy is settled with the same one, not with its successor."""
     there, here = There(), fleet()
     before = here.pools[0]
     mirror = Mirror(here)
@@ -191,7 +191,7 @@ def test_a_pool_that_has_another_strategy_by_then() -> None:
 
 
 class Failing(LeastLoad):
-    """Fails at what it is told, and counts how often it is."""
+    """A strategy that may raise in `placed` or `settled`, and counts both calls."""
 
     hears_others = True
 
@@ -217,7 +217,7 @@ class Failing(LeastLoad):
 def test_a_strategy_of_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, *, hears: bool
 ) -> None:
-    """It is told if it wants to be; its faults leave nothing behind."""
+    """It hears of others' requests only if it wants to, and its errors leave nothing booked."""
     monkeypatch.setattr(Failing, "hears_others", hears)
     strategy, there = Failing(), There()
     strategy.fails = fails

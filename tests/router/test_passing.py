@@ -1,4 +1,4 @@
-"""Connections on their way from one process to another."""
+"""Connections passed from one process to another."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ from router.protocol import House
 
 @pytest.fixture
 def commons() -> Iterator[Commons]:
-    """Of two processes."""
+    """The shared memory and sockets of two processes."""
     found = Commons(2)
     yield found
     found.close()
 
 
 def inherited(posts: Posts) -> Posts:
-    """The same descriptors as another process would have them."""
+    """Return duplicates of the descriptors, as a child process would inherit them."""
     return Posts(os.dup(posts.memory), os.dup(posts.inbox), tuple(map(os.dup, posts.outboxes)))
 
 
@@ -31,7 +31,7 @@ Process = Callable[[int], Passing]
 
 @pytest.fixture
 def process(commons: Commons) -> Iterator[Process]:
-    """Makes one, at a place, that takes connections."""
+    """A function that makes the process at a place, ready to take connections."""
     with ExitStack() as stack:
 
         def make(place: int) -> Passing:
@@ -44,7 +44,7 @@ def process(commons: Commons) -> Iterator[Process]:
 
 
 def test_a_connection_arrives(process: Process) -> None:
-    """As it was, with what its client has sent already."""
+    """The connection arrives intact, with the bytes that its client has already sent."""
     here = process(0)
     there = process(1)
     here.shares.opened()
@@ -58,7 +58,7 @@ def test_a_connection_arrives(process: Process) -> None:
 
 
 def test_nobody_takes_what_is_passed(process: Process) -> None:
-    """Then it stays; one that hangs is not given all of them in the end."""
+    """If nobody receives, passing stops once the socket is full, and only sent ones are counted."""
     here = process(0)
     process(1)
     here.shares.opened(100_000)
@@ -69,7 +69,7 @@ def test_nobody_takes_what_is_passed(process: Process) -> None:
             passed += 1
             assert passed < 100_000
         assert here.shares.freest() == 1
-        # What could not be sent is not counted as if it were on its way.
+        # Sends that failed are not counted as on their way.
         here.shares.opened(passed + passed // 8 - 100_000)
         assert here.shares.freest() is None
         here.shares.opened()
@@ -77,7 +77,7 @@ def test_nobody_takes_what_is_passed(process: Process) -> None:
 
 
 def test_a_process_that_has_ended_gets_none(process: Process, commons: Commons) -> None:
-    """Before another one begins in its place, and before the first one has."""
+    """Nothing is passed to a process that has not begun, or that was shut after its end."""
     here = process(0)
     here.shares.opened()
     client, accepted = socket.socketpair()
@@ -91,7 +91,7 @@ def test_a_process_that_has_ended_gets_none(process: Process, commons: Commons) 
 
 
 def test_one_that_was_shut_gets_some_again(process: Process, commons: Commons) -> None:
-    """With what it has open by then; before it takes any, and after its end, it gets none."""
+    """A shut process is passed some again, but not before it has begun and not after its end."""
 
     async def run() -> None:
         here, there = process(0), process(1)

@@ -1,4 +1,4 @@
-"""What probes say of a worker, and what they do not."""
+"""Which failed probes count against a worker, and TCP keep-alive on connections to workers."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ MODELS = b'{"data":[{"id":"m"}]}'
 
 
 class Asks(Inquiries):
-    """Answers as told, one after the other, and then as it did last."""
+    """Gives the listed answers to health probes in order, and then repeats the last."""
 
     def __init__(self, *says: NoAnswer | None) -> None:
         self._says = list(says)
         self.asked = 0
 
     async def ask(self, worker: object, path: str, **_: object) -> Answer:
-        """Answer for the worker."""
+        """Answer a probe of the worker."""
         del worker
         if path == "/health":
             self.asked += 1
@@ -38,7 +38,7 @@ class Asks(Inquiries):
 
 
 def probed(asks: Asks) -> list[State]:
-    """Probe a worker five times; its state at the end, and whether it was ever told of."""
+    """Probe a worker six times; return the states it was seen in."""
 
     async def play() -> list[State]:
         one = fleet(workers=1)
@@ -56,7 +56,7 @@ def probed(asks: Asks) -> list[State]:
 
 
 def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture) -> None:
-    """It stays what it was, and the log says what is missing, once."""
+    """If the router lacks descriptors, the worker's state stays, and one line is logged."""
     caplog.set_level(logging.WARNING, "warmroute")
     lacking = NotAsked("/health: could not be reached: [Errno 24] Too many open files")
     assert set(probed(Asks(None, lacking))) == {State.READY}
@@ -65,13 +65,13 @@ def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture)
 
 
 def test_anything_else_does() -> None:
-    """After as many as the settings say."""
+    """Other failures take the worker down after a few probes."""
     assert probed(Asks(None, NoAnswer("/health answered 500")))[-1] is State.DOWN
 
 
 @pytest.mark.parametrize(("ours", "kind"), [(True, NotAsked), (False, NoAnswer)])
 def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
-    """Descriptors are ours; a refusal is the worker's."""
+    """Missing descriptors are the router's fault, a refused connection is the worker's."""
 
     class Lacks(Upstream):
         async def ask(self, head: bytes, body: bytes) -> None:  # type: ignore[override]
@@ -88,7 +88,7 @@ def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
 
 
 def test_the_system_watches_connections_to_workers() -> None:
-    """A node that has lost its power says nothing: the kernel asks, and gives up."""
+    """A node that lost power sends nothing: the kernel probes the connection and gives it up."""
 
     async def play() -> tuple[int, ...]:
         patience = Patience(connect=5, first_byte=0.2, idle=5, keepalive=5)
@@ -114,5 +114,5 @@ def test_the_system_watches_connections_to_workers() -> None:
 
 
 def test_what_is_no_socket_is_not_watched() -> None:
-    """A transport need not show one."""
+    """A transport without a socket is accepted."""
     watch(None)

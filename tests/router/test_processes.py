@@ -1,4 +1,4 @@
-"""Processes that cannot start, will not end or do not answer."""
+"""Router processes that cannot start, do not end or do not answer."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ LOCAL = Address("127.0.0.1", 0)
 def serving(
     script: Callable[[Processes], Awaitable[None]], listen: Address, **settings: Any
 ) -> int:
-    """Run two processes, and a script once both serve; return the exit code."""
+    """Run two processes, and `script` once both serve; return the exit code."""
     parsed = Settings.model_validate({"workers": ["http://127.0.0.1:1"], **settings})
 
     async def run() -> int:
@@ -51,7 +51,7 @@ def serving(
 
 
 def frozen(running: Processes) -> Place:
-    """One of them, stopped where it is."""
+    """Stop one process with SIGSTOP and return its place."""
     found = running._places[0]
     assert found._process is not None
     os.kill(found._process.pid, signal.SIGSTOP)
@@ -59,7 +59,7 @@ def frozen(running: Processes) -> Place:
 
 
 def test_one_that_will_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is killed some time after its own deadlines, and the exit code tells."""
+    """It is killed some time after its own deadlines, and the exit code is 1."""
     monkeypatch.setattr(processes, "GRACE_S", 0.5)
 
     async def script(running: Processes) -> None:
@@ -73,7 +73,7 @@ def test_one_that_will_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_has_ended_is_passed_no_connections() -> None:
-    """Until another one serves in its place."""
+    """It gets none until its successor serves."""
 
     async def script(running: Processes) -> None:
         commons = running._commons
@@ -97,13 +97,13 @@ def test_one_that_has_ended_is_passed_no_connections() -> None:
 def test_one_that_has_ended_has_nothing_under_way(
     stub: MakeStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others hear of it at once, whenever another one serves in its place."""
+    """The others drop its requests at once, however long its successor takes to start."""
     monkeypatch.setattr(place, "FIRST_S", 30.0)
     worker, clients = stub(["stall"]), ExitStack()
     texts = [f"{number} of " * 12_000 for number in range(8)]
 
     async def seen(running: Processes) -> tuple[int, float]:
-        """How many the first process has there, and how long it believes that one waits there."""
+        """Return the worker's requests in flight in the first process, and its wait there."""
         said = await running._places[0].workers()
         assert said is not None
         (found,) = msgspec.json.decode(said)
@@ -135,7 +135,7 @@ def test_one_that_has_ended_has_nothing_under_way(
 
 
 def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had counted when it was asked last still counts, and the others are not kept."""
+    """Its last known counters still count, and the others' answer does not wait for it."""
     monkeypatch.setattr(place, "PATIENCE_S", 0.2)
     answers: list[bytes] = []
 
@@ -164,7 +164,7 @@ def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_start() -> None:
-    """A port that somebody else has: all are ended, and the exit code tells."""
+    """If the port is taken, all processes end and the exit code is 1."""
 
     async def script(_: Processes) -> None:
         raise AssertionError("they cannot all serve")
@@ -174,7 +174,7 @@ def test_what_cannot_start() -> None:
 
 
 def test_what_was_counted_stays_when_a_process_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However they end, the sum over all never falls."""
+    """Sums over all processes never fall, however a process ends."""
     counted = [Family("n", "How many.", "counter", [("n_total", (), 3.0)])]
 
     async def run() -> None:
@@ -194,7 +194,7 @@ def test_what_was_counted_stays_when_a_process_goes(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_order_can_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings with everything in them arrive as they were, secrets too."""
+    """Settings of every kind arrive unchanged in the child process, secrets included."""
     monkeypatch.setenv("SOME_KEY", "0123456789abcdef")
     write_pems(tmp_path)
     given = {

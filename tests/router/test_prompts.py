@@ -1,4 +1,4 @@
-"""What is read of a prompt: the same words give the same keys, however they are written."""
+"""How prompts are read: equal conversations give equal keys, however they are written."""
 
 import json
 import random
@@ -23,13 +23,13 @@ LONG = "All the king's horses and all the king's men. " * 40
 
 
 def prompt(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Prompt:
-    """What a strategy is told of a request."""
+    """Return what a strategy gets of a request."""
     raw = body if isinstance(body, bytes) else json.dumps({"model": "m", **body}).encode()
     return Prompts().prompt(endpoint, parse(endpoint, raw, b"application/json"))
 
 
 def says(*texts: Any) -> list[dict[str, Any]]:
-    """A conversation, of users and assistants in turn."""
+    """Build a conversation in which user and assistant take turns."""
     return [
         {"role": ("user", "assistant")[place % 2], "content": text}
         for place, text in enumerate(texts)
@@ -37,7 +37,7 @@ def says(*texts: Any) -> list[dict[str, Any]]:
 
 
 def shared(first: Prompt, second: Prompt) -> int:
-    """How many blocks two prompts have in common from the start."""
+    """Return how many leading blocks two prompts share."""
     pairs = zip(first.keys, second.keys, strict=False)
     return next(
         (place for place, (a, b) in enumerate(pairs) if a != b),
@@ -61,7 +61,7 @@ TALK = says(LONG, 'Größe? 日本 😀 " \\ / \n\t\u0007', LONG)
     ids=["dense", "indented", "unicode", "sorted", "odd"],
 )
 def test_spelling_does_not_matter(endpoint: Endpoint, how: dict[str, Any]) -> None:
-    """Spacing, escapes and the order of keys are not the conversation."""
+    """Spacing, escapes and the order of object keys do not change the keys."""
     field = "input" if endpoint is RESPONSES else "messages"
     plain = {"model": "m", field: TALK, "temperature": 1}
     other = {"temperature": 1, field: [dict(reversed(m.items())) for m in TALK], "model": "m"}
@@ -74,7 +74,7 @@ def test_spelling_does_not_matter(endpoint: Endpoint, how: dict[str, Any]) -> No
 
 @given(st.lists(st.text(max_size=600), min_size=1, max_size=6), st.text(max_size=600))
 def test_a_longer_conversation_begins_with_the_shorter(texts: list[str], more: str) -> None:
-    """Every key of a conversation is a key of its continuation, in its place."""
+    """All keys of a conversation are the first keys of its continuation."""
     short = prompt(CHAT, {"messages": says(*texts)})
     longer = prompt(CHAT, {"messages": says(*texts, more)})
     assert longer.keys[: len(short.keys)] == short.keys
@@ -83,11 +83,11 @@ def test_a_longer_conversation_begins_with_the_shorter(texts: list[str], more: s
 
 @given(st.text(min_size=TEXT_BLOCK, max_size=600), st.integers(0), st.characters(codec="utf-8"))
 def test_a_changed_letter_changes_what_follows(text: str, where: int, letter: str) -> None:
-    """Keys are equal before the change, and none after it is."""
+    """Keys before the change are equal, and none after it are."""
     where %= len(text)
     other = text[:where] + letter + text[where + 1 :]
     first, second = prompt(COMPLETION, {"prompt": text}), prompt(COMPLETION, {"prompt": other})
-    # In bytes, for two letters may begin alike.
+    # Compared as bytes, since the UTF-8 encodings of two letters may begin alike.
     common = same_start(text.encode(), other.encode()) // TEXT_BLOCK
     if other == text:
         assert first.keys == second.keys
@@ -97,7 +97,7 @@ def test_a_changed_letter_changes_what_follows(text: str, where: int, letter: st
 
 
 def test_where_one_message_ends_matters() -> None:
-    """The same words by another role, or cut otherwise, are another prompt."""
+    """The same words with another role, or split otherwise, are another prompt."""
     base = prompt(CHAT, {"messages": says(LONG)})
     for other in (
         [{"role": "system", "content": LONG}],
@@ -108,8 +108,7 @@ def test_where_one_message_ends_matters() -> None:
 
 
 def test_salt_model_and_kind_separate() -> None:
-    """Whatever an engine or a client keeps apart shares no key: cache_salt, model, endpoint,
-    prompt_cache_key."""
+    """Requests that differ in cache_salt, model, endpoint or prompt_cache_key share no key."""
     text = {"messages": says(LONG), "prompt": LONG, "input": LONG}
     prompts = [
         prompt(CHAT, text),
@@ -130,7 +129,7 @@ def test_salt_model_and_kind_separate() -> None:
 
 
 def test_settings_of_the_answer_do_not_separate() -> None:
-    """Temperature and the like change no prompt."""
+    """Temperature and the like do not change the keys."""
     base = prompt(CHAT, {"messages": TALK})
     more = {"temperature": 0.5, "max_tokens": 5, "stream": True, "user": "u", "cache_salt": ""}
     more |= {"prompt_cache_key": None}
@@ -151,7 +150,7 @@ def test_settings_of_the_answer_do_not_separate() -> None:
 def test_what_stands_before_the_conversation_counts(
     endpoint: Endpoint, field: str, head: str
 ) -> None:
-    """Tools, system and instructions come first in the prompt: they are in its keys and length."""
+    """Tools, system and instructions precede the conversation, in its keys and its length."""
     talk = says(LONG)
     base = prompt(endpoint, {field: talk})
     with_head = prompt(endpoint, {field: talk, head: [LONG]})
@@ -162,7 +161,7 @@ def test_what_stands_before_the_conversation_counts(
 
 
 def test_parts_and_tool_calls_count() -> None:
-    """Images and tool calls are part of what was said."""
+    """Images and tool calls belong to the prompt."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 600}}
     other = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "B" * 600}}
     first = prompt(CHAT, {"messages": says([image, {"type": "text", "text": LONG}])})
@@ -170,7 +169,7 @@ def test_parts_and_tool_calls_count() -> None:
     assert first.keys
     assert shared(first, second) == 0
     assert first.tokens == second.tokens
-    assert not first.estimated  # how long an image is, no text can teach
+    assert not first.estimated  # a text teaches nothing about the length of an image
     calls = [{"id": "1", "function": {"name": "f", "arguments": "x" * 600}}]
     said = [*says("Go"), {"role": "assistant", "content": None, "tool_calls": calls}]
     assert prompt(CHAT, {"messages": said}).tokens > prompt(CHAT, {"messages": says("Go")}).tokens
@@ -187,7 +186,7 @@ TURN: list[dict[str, Any]] = [
 
 
 def test_items_of_all_kinds_count() -> None:
-    """Calls, what they returned, and thoughts: in length and in keys, however they are written."""
+    """Calls, their outputs and reasoning count in length and keys, however they are written."""
     whole = prompt(RESPONSES, {"input": TURN})
     assert whole.tokens > len(TURN) * len(LONG) / BYTES_PER_TOKEN
     assert not whole.estimated
@@ -202,7 +201,7 @@ def test_items_of_all_kinds_count() -> None:
 
 
 def test_tools_results_and_thoughts_count() -> None:
-    """In `/v1/messages` they are parts, in chats a field."""
+    """They count as parts in `/v1/messages`, and as a field of the message in chats."""
     for part in (
         {"type": "tool_use", "id": "1", "name": "f", "input": {"a": LONG}},
         {"type": "tool_result", "tool_use_id": "1", "content": LONG},
@@ -219,7 +218,7 @@ def test_tools_results_and_thoughts_count() -> None:
 
 
 def test_an_image_beside_a_text_counts() -> None:
-    """Whatever type the part says it has."""
+    """An image counts even if its part also has a text, whatever type the part states."""
     parts = [
         {"type": "image_url", "text": LONG, "image_url": {"url": url}} for url in ("a", "b")
     ] + [{"type": "text", "text": LONG, "image_url": {"url": "c"}}, {"type": "text", "text": LONG}]
@@ -246,7 +245,7 @@ def test_an_image_beside_a_text_counts() -> None:
     ],
 )
 def test_what_sets_prompts_apart(field: str, values: list[object]) -> None:
-    """What makes another prompt of the same words shares no key with it."""
+    """Fields that change the prompt that the engine builds share no key with the plain request."""
     endpoint = RESPONSES if field in {"prompt", "previous_response_id"} else CHAT
     if field in {"suffix", "prompt_embeds"}:
         endpoint = COMPLETION
@@ -261,7 +260,7 @@ def test_what_sets_prompts_apart(field: str, values: list[object]) -> None:
 
 
 def test_token_ids_are_exact() -> None:
-    """Ids are counted, not guessed; the same ones give the same keys."""
+    """Given token ids are counted, not estimated; equal ids give equal keys."""
     ids = list(range(1000, 3000))
     first = prompt(COMPLETION, {"prompt": ids})
     assert (first.tokens, first.estimated) == (2000, False)
@@ -273,7 +272,7 @@ def test_token_ids_are_exact() -> None:
 
 
 def test_of_several_texts_the_first_decides() -> None:
-    """A list of texts is routed by its first."""
+    """A list of texts is routed by the first one."""
     assert (
         prompt(COMPLETION, {"prompt": [LONG, "x"]}).keys
         == prompt(COMPLETION, {"prompt": LONG}).keys
@@ -294,13 +293,13 @@ def test_of_several_texts_the_first_decides() -> None:
     ],
 )
 def test_the_answers_room(body: dict[str, Any], expected: int) -> None:
-    """What the client allows, within reason; nothing where no answer is generated."""
+    """The client's limit if it is plausible; 0 where no answer is generated."""
     assert prompt(CHAT, body).answer_tokens == expected
     assert prompt(EMBEDDINGS, body).answer_tokens == 0
 
 
 def test_the_length_of_answers_is_learned() -> None:
-    """Clients allow far more than they get; what they do not allow is not expected either."""
+    """The expected length is learned from answers, and never exceeds the client's limit."""
     prompts = Prompts()
     for _ in range(200):
         prompts.learn_answer(1000)
@@ -314,13 +313,13 @@ def test_the_length_of_answers_is_learned() -> None:
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])
 def test_stream(stream: object, expected: bool) -> None:
-    """Only `true` streams."""
+    """Only a literal `true` streams."""
     assert prompt(CHAT, {"stream": stream}).stream is expected
 
 
 @pytest.mark.parametrize("path", [p for p, e in ENDPOINTS.items() if e.prompted.name == "NOTHING"])
 def test_paths_without_a_prompt(path: str) -> None:
-    """They have no keys and no length."""
+    """Prompts of these endpoints have no keys and no length."""
     endpoint = ENDPOINTS[path]
     if not endpoint.form:
         found = prompt(endpoint, {"prompt": LONG, "input": LONG, "messages": TALK})
@@ -328,14 +327,14 @@ def test_paths_without_a_prompt(path: str) -> None:
 
 
 def asked(prompts: Prompts, text: str) -> Prompt:
-    """A completion's prompt by these prompts."""
+    """Return the prompt of a completion request."""
     raw = json.dumps({"model": "m", "prompt": text}).encode()
     return prompts.prompt(COMPLETION, parse(COMPLETION, raw, b""))
 
 
 @pytest.mark.parametrize("truth", [1.5, 2.5, 4.0, 6.0, 10.0])
 def test_bytes_per_token_are_learned(truth: float) -> None:
-    """Answers' usage corrects the guess, from whichever side, through noise."""
+    """Reported usage corrects the estimate, upwards and downwards, despite noise."""
     prompts, chance = Prompts(), random.Random(1)
     for _ in range(400):
         found = asked(prompts, "x" * 8000)
@@ -346,7 +345,7 @@ def test_bytes_per_token_are_learned(truth: float) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(-5, 10**12)), max_size=300))
 def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
-    """No worker, however wrong, moves it out of reason; in the long run no single one far."""
+    """The estimate stays in bounds whatever is reported, and one report hardly moves it later."""
     prompts = Prompts()
     for tokens, reported in reports:
         prompts.learn(Prompt("m", tokens, estimated=True), reported)
@@ -359,7 +358,7 @@ def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
 
 
 def test_short_and_exact_prompts_teach_nothing() -> None:
-    """A chat template weighs too much in the one, and there is nothing to learn in the other."""
+    """In a short prompt the chat template weighs too much; an exact one needs no estimate."""
     prompts = Prompts()
     prompts.learn(Prompt("m", 10, estimated=True), 1000)
     prompts.learn(Prompt("m", 1000), 10)
@@ -368,7 +367,7 @@ def test_short_and_exact_prompts_teach_nothing() -> None:
 
 
 def test_keys_do_not_change_with_what_is_learned() -> None:
-    """A better guess of lengths does not make the router forget every prefix."""
+    """A better estimate of lengths leaves all keys as they are."""
     prompts = Prompts()
     before = asked(prompts, LONG)
     prompts.learn(before, before.tokens * 2)
@@ -380,7 +379,7 @@ def test_keys_do_not_change_with_what_is_learned() -> None:
     "body", [{"input": [LONG, LONG]}, {"input": [[1] * 500, [2] * 500]}, {"input": {"odd": LONG}}]
 )
 def test_batches_teach_nothing(body: dict[str, object]) -> None:
-    """Usage counts all prompts of a batch, and only the first of them was looked at."""
+    """Reported usage covers the whole batch, but only its first prompt was read."""
     prompts = Prompts()
     for _ in range(20):
         raw = json.dumps({"model": "m", **body}).encode()
@@ -389,7 +388,7 @@ def test_batches_teach_nothing(body: dict[str, object]) -> None:
 
 
 def test_spacing_does_not_matter_in_parts() -> None:
-    """Text in parts gives the keys of its text, however its JSON is written."""
+    """A text part gives the same keys, however its JSON is written."""
     tight = b'{"messages":[{"role":"user","content":[{"type":"text","text":"%b"}]}]}'
     loose = b'{"messages": [{"content": [ {"text": "%b", "type": "text"} ], "role": "user"}]}'
     text = LONG.encode()

@@ -1,4 +1,4 @@
-"""Prompts whose tokens are known, and what is made of them where they are not."""
+"""Prompts whose tokens are known, and prompts of the same models whose tokens are not."""
 
 import json
 from array import array
@@ -17,12 +17,12 @@ CHAT, COMPLETION = ENDPOINTS["/v1/chat/completions"], ENDPOINTS["/v1/completions
 
 
 class Letters:
-    """One token for each byte of the text; it does not know texts with a question."""
+    """A tokenizer with one token per byte, which rejects texts with a question mark."""
 
     dated = False
 
     def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
-        """Return the bytes of the prompt, or of all messages' contents."""
+        """Return the bytes of the prompt, or of all messages' contents, as ids."""
         asked = json.loads(body)
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
         if "?" in text:
@@ -31,7 +31,7 @@ class Letters:
 
 
 def knowing(**identities: str) -> Prompts:
-    """Prompts that know these models, by name."""
+    """Build prompts with a tokenizer for these models, given by name and identity."""
     prompts = Prompts()
     exact = cast("Exact", Letters())
     prompts.known = {name: Known(identity, exact) for name, identity in identities.items()}
@@ -39,7 +39,7 @@ def knowing(**identities: str) -> Prompts:
 
 
 def ask(prompts: Prompts, text: str, endpoint: Endpoint = COMPLETION, **more: Any) -> Prompt:
-    """The prompt of a request."""
+    """Return the prompt of a request."""
     told = {"prompt": text} if endpoint is COMPLETION else {"messages": [_said(text)]}
     body = json.dumps({"model": "m", **told, **more}).encode()
     return prompts.prompt(endpoint, parse(endpoint, body, b""), body)
@@ -50,7 +50,7 @@ def _said(text: str) -> dict[str, str]:
 
 
 def test_tokens_are_counted() -> None:
-    """Not estimated; and nothing is learned of bytes."""
+    """Tokens are counted, not estimated, and teach nothing about bytes per token."""
     prompts = knowing(m="m")
     prompt = ask(prompts, "x" * 1000)
     assert prompt.tokens == 1000
@@ -67,7 +67,7 @@ def test_tokens_are_counted() -> None:
 
 
 def test_keys_are_of_tokens_alone() -> None:
-    """The same tokens are the same prefix, whichever way they were written."""
+    """The same tokens have the same keys, as a completion and as a chat."""
     prompts = knowing(m="m")
     text = "".join(map(chr, range(40, 126))) * 5
     text = text.replace("?", "")
@@ -94,7 +94,7 @@ def test_keys_are_of_tokens_alone() -> None:
 def test_identity_beyond_tokens(
     one: dict[str, str], other: dict[str, str], alike: bool, text: str
 ) -> None:
-    """Names of one model share their cache; adapters and salts do not."""
+    """Names of the same model share their keys; adapters, salts and cache keys do not."""
     prompts = knowing(m="root", alias="root", adapter="root adapter")
     first, second = (ask(prompts, text, COMPLETION, **asked) for asked in (one, other))
     assert first.keys
@@ -103,7 +103,7 @@ def test_identity_beyond_tokens(
 
 
 def test_what_is_not_known_is_keyed_by_text() -> None:
-    """And counted by its reason."""
+    """Such prompts are keyed by their text, and counted by the reason."""
     prompts = knowing(m="m")
     odd = ask(prompts, "who? " * 400)
     assert odd.estimated
@@ -116,7 +116,7 @@ def test_what_is_not_known_is_keyed_by_text() -> None:
 
 
 def test_nobody_looks() -> None:
-    """A strategy without prompts costs no tokenizing."""
+    """For a strategy that needs no keys, nothing is tokenized."""
     prompts = Prompts(keyed=False)
     prompts.known = knowing(m="m").known
     prompt = ask(prompts, "x" * 1000)
@@ -125,7 +125,7 @@ def test_nobody_looks() -> None:
 
 
 def test_a_sum_is_not_compared() -> None:
-    """Of several prompts a worker reports all tokens together; only the first is computed."""
+    """Usage covers a whole batch, of which only the first is tokenized: not compared."""
     prompts = knowing(m="m")
     body = json.dumps({"model": "m", "prompt": [1, 2]}).encode()
     prompts.known["m"].exact.ids = lambda *_, **__: b"\1\0\0\0"  # type: ignore[method-assign]
@@ -147,7 +147,7 @@ def test_a_sum_is_not_compared() -> None:
     ],
 )
 def test_which_ids_are_sent_along(more: dict[str, Any], dated: bool, sent: bool) -> None:
-    """None where the engine could have made others: without the tools, or with another date."""
+    """No ids are sent if the engine might build others: without the tools, or with another date."""
     exact = Letters()
     exact.dated = dated
     prompts = Prompts()

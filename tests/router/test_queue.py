@@ -1,4 +1,4 @@
-"""Who waits, who is served next, and who is not."""
+"""The queue: who is served next, and who is refused, displaced or late."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from router.queue import Queue, Ticket
 
 
 def enter(queue: Queue[str], names: str, pool: str = "") -> list[Ticket[str] | None]:
-    """One ticket for each name: a letter for the tenant, and which of theirs."""
+    """Enter one ticket for each name, whose first letter is the tenant."""
     return [queue.enter(name, 0, 100, tenant=name[0], pool=pool) for name in names.split()]
 
 
 def serve(queue: Queue[str], pool: str = "", now: float = 1) -> str:
-    """The names of all that are left, in the order in which they are served."""
+    """Serve all that are left; return their names in order."""
     served = []
     while ticket := queue.next(now, pool):
         served.append(ticket.waiter)
@@ -25,7 +25,7 @@ def serve(queue: Queue[str], pool: str = "", now: float = 1) -> str:
 
 
 def test_tenants_take_turns() -> None:
-    """First come, first served within one; in turn between them."""
+    """First come, first served within a tenant; tenants take turns."""
     queue = Queue[str](100)
     enter(queue, "a1 a2 a3 a4 b1 b2 c1")
     assert len(queue) == 7
@@ -34,7 +34,7 @@ def test_tenants_take_turns() -> None:
 
 
 def test_a_newcomer_waits_one_turn() -> None:
-    """And one that comes back has no advantage over those who stayed."""
+    """A new tenant joins at the end of the turn, and so does one that comes back."""
     queue = Queue[str](100)
     enter(queue, "a1 a2 a3 b1")
     assert queue.next(1) is not None
@@ -45,7 +45,7 @@ def test_a_newcomer_waits_one_turn() -> None:
 
 
 def test_pools_do_not_wait_for_each_other() -> None:
-    """A ticket is served by its own pool alone."""
+    """A ticket is served only by its own pool."""
     queue = Queue[str](100)
     enter(queue, "a1 a2 b1", "x")
     enter(queue, "a3", "y")
@@ -55,7 +55,7 @@ def test_pools_do_not_wait_for_each_other() -> None:
 
 
 def test_a_full_queue_refuses() -> None:
-    """When everyone has as much as the newcomer would."""
+    """A full queue refuses a newcomer whose line would be as long as the longest one."""
     queue = Queue[str](3)
     enter(queue, "a1 b1 c1")
     assert enter(queue, "a2 b2 c2 d1") == [None] * 4
@@ -63,14 +63,14 @@ def test_a_full_queue_refuses() -> None:
 
 
 def test_a_queue_without_places() -> None:
-    """Nobody waits."""
+    """With a limit of 0 nobody waits."""
     queue = Queue[str](0)
     assert enter(queue, "a1") == [None]
     assert (len(queue), queue.next(1), queue.refused) == (0, None, 1)
 
 
 def test_the_longest_line_makes_room() -> None:
-    """Its newest leaves for one from a shorter line, until they are as long."""
+    """The newest of the longest line is displaced by a tenant with a shorter one."""
     queue = Queue[str](4)
     enter(queue, "a1 a2 a3 a4")
     first, second, third = enter(queue, "b1 b2 b3")
@@ -83,7 +83,7 @@ def test_the_longest_line_makes_room() -> None:
 
 
 def test_a_stuck_pool_does_not_shut_out_the_others() -> None:
-    """Although their tenant is the same."""
+    """The lines of one tenant are counted by pool."""
     queue = Queue[str](4)
     enter(queue, "a1 a2 a3 a4", "stuck")
     (other,) = enter(queue, "a5", "free")
@@ -92,7 +92,7 @@ def test_a_stuck_pool_does_not_shut_out_the_others() -> None:
 
 
 def test_who_was_displaced_has_left() -> None:
-    """It is neither served nor does it leave again or expire."""
+    """A displaced ticket is not served, and neither leaves again nor expires."""
     queue = Queue[str](2)
     tickets = enter(queue, "a1 a2 b1")
     gone = tickets[1]
@@ -103,7 +103,7 @@ def test_who_was_displaced_has_left() -> None:
 
 
 def test_the_displaced_are_not_kept() -> None:
-    """Or one would keep the next, and so on for as long as it is crowded."""
+    """Else each would keep the one it displaced in memory, in a growing chain."""
     queue = Queue[str](2)
     first = enter(queue, "a1 a2 b1")[2]
     assert first is not None
@@ -114,7 +114,7 @@ def test_the_displaced_are_not_kept() -> None:
 
 
 def test_who_leaves_is_not_served() -> None:
-    """Once, twice or after having been served."""
+    """A ticket may leave once, twice, or after it was served."""
     queue = Queue[str](10)
     first, second, third = enter(queue, "a1 a2 b1")
     assert first is not None
@@ -128,7 +128,7 @@ def test_who_leaves_is_not_served() -> None:
 
 
 def test_deadlines() -> None:
-    """At its deadline a ticket is late: not served, but handed out once."""
+    """A ticket past its deadline is not served, but returned once by `expired`."""
     queue = Queue[str](10)
     queue.enter("soon", 0, 5)
     queue.enter("later", 0, 6)
@@ -145,7 +145,7 @@ def test_deadlines() -> None:
 
 
 def test_the_late_do_not_cost_a_tenant_its_turn() -> None:
-    """The next of theirs is served in their place."""
+    """The tenant's next ticket is served in place of a late one."""
     queue = Queue[str](10)
     queue.enter("a1", 0, 5, tenant="a")
     enter(queue, "b1 a2")
@@ -153,7 +153,7 @@ def test_the_late_do_not_cost_a_tenant_its_turn() -> None:
 
 
 def test_the_late_take_up_room_until_they_are_told() -> None:
-    """Their clients are still there."""
+    """Their clients are still connected, waiting for an answer."""
     queue = Queue[str](1)
     queue.enter("late", 0, 5)
     assert queue.enter("next", 6, 10) is None
@@ -162,7 +162,7 @@ def test_the_late_take_up_room_until_they_are_told() -> None:
 
 
 def test_the_late_are_not_displaced() -> None:
-    """They are told that they are late, and their line counts without them."""
+    """They get their own answer, and do not count in the length of their line."""
     queue = Queue[str](2)
     queue.enter("a1", 0, 100)
     queue.enter("a2", 0, 5)
@@ -171,7 +171,7 @@ def test_the_late_are_not_displaced() -> None:
 
 
 def test_the_oldest_wait() -> None:
-    """Of all lines of all pools."""
+    """It covers every line of every pool."""
     queue = Queue[str](10)
     assert queue.oldest_wait(7) == 0
     first = queue.enter("a", 1, 100, tenant="a", pool="x")
@@ -183,7 +183,7 @@ def test_the_oldest_wait() -> None:
 
 
 def test_those_who_left_are_forgotten() -> None:
-    """However many come and go before the first deadline."""
+    """Tickets that left do not pile up before the first deadline."""
     queue = Queue[str](10)
     queue.enter("stays", 0, 50)
     for _ in range(5000):
@@ -199,7 +199,7 @@ def test_those_who_left_are_forgotten() -> None:
 def test_deadlines_come_in_order_after_many_have_left(
     deadlines: list[float], random: Random
 ) -> None:
-    """However those that stay are kept."""
+    """Deadlines stay in order whatever happens to the heap when tickets leave."""
     queue = Queue[float](200)
     tickets = [queue.enter(deadline, 0, deadline) for deadline in deadlines]
     random.shuffle(tickets)
@@ -213,7 +213,7 @@ def test_deadlines_come_in_order_after_many_have_left(
 
 
 def test_who_left_has_no_deadline() -> None:
-    """The next one's counts."""
+    """The next ticket's deadline counts."""
     queue = Queue[str](10)
     first = queue.enter("first", 0, 5)
     queue.enter("second", 0, 6)
@@ -224,27 +224,27 @@ def test_who_left_has_no_deadline() -> None:
 
 @dataclass
 class Model:
-    """What a queue should hold, kept in the plainest way."""
+    """What a queue should hold, kept in the simplest way."""
 
     queue: Queue[int]
     waiting: list[Ticket[int]] = field(default_factory=list)
-    """As they came."""
+    """In order of arrival."""
     late: list[Ticket[int]] = field(default_factory=list)
     passed_over: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """Of each line, who else of its pool was served since it began to wait or was served."""
+    """For each line: tenants of its pool served since it began to wait or was last served."""
 
     def line(self, pool: Hashable, tenant: str) -> list[Ticket[int]]:
-        """A tenant's tickets for a pool."""
+        """Return a tenant's tickets for a pool."""
         return [each for each in self.waiting if (each.pool, each.tenant) == (pool, tenant)]
 
     def expire(self, now: float) -> None:
-        """Set apart those whose time is over."""
+        """Move those past their deadline to `late`."""
         due = [each for each in self.waiting if each.deadline <= now]
         self.late += due
         self.waiting = [each for each in self.waiting if each not in due]
 
     def enter(self, number: int, now: float, deadline: float, pool: str, tenant: str) -> None:
-        """Let one in, or see why it is not."""
+        """Enter a ticket, and check whether it is let in and whom it displaces."""
         self.expire(now)
         full = len(self.waiting) + len(self.late) >= self.queue.limit
         own = len(self.line(pool, tenant))
@@ -264,7 +264,7 @@ class Model:
         self.waiting.append(ticket)
 
     def next(self, now: float, pool: str) -> None:
-        """Whoever is served is the first of a line, and no line is passed over twice by one."""
+        """Serve one, and check that it heads its line and that no tenant passes another twice."""
         self.expire(now)
         ticket = self.queue.next(now, pool)
         assert (ticket is not None) is any(each.pool == pool for each in self.waiting)
@@ -281,13 +281,13 @@ class Model:
                 assert len(others) == len(set(others))
 
     def collect(self, now: float) -> None:
-        """Those that are late are handed out, all of them, once."""
+        """Check that all late tickets are returned, each once."""
         self.expire(now)
         assert {each.waiter for each in self.queue.expired(now)} == {w.waiter for w in self.late}
         self.late.clear()
 
     def check(self, now: float) -> None:
-        """What can be seen from outside."""
+        """Check everything that can be seen from outside."""
         self.expire(now)
         self.queue._expire(now)
         assert len(self.waiting) + len(self.late) <= self.queue.limit
@@ -313,7 +313,7 @@ class Model:
     ),
 )
 def test_whatever_happens(limit: int, actions: list[tuple[str, str, str, float, int]]) -> None:
-    """Bounded, fair, in order, never late; and everyone leaves in exactly one way."""
+    """The queue is bounded, fair and in order, serves nobody late, and is empty in the end."""
     queue = Queue[int](limit)
     model, now = Model(queue), 0.0
     for number, (what, pool, tenant, seconds, which) in enumerate(actions):
@@ -336,7 +336,7 @@ def test_whatever_happens(limit: int, actions: list[tuple[str, str, str, float, 
 
 @given(st.integers(1, 50), st.integers(0, 20))
 def test_a_flood_costs_the_others_one_turn(flood: int, quiet: int) -> None:
-    """A tenant with one request is served second at the latest, whatever the first one has."""
+    """A tenant with one request is served second at the latest, however many another has."""
     queue = Queue[str](20)
     enter(queue, " ".join(f"a{number}" for number in range(flood)))
     for _ in range(quiet):

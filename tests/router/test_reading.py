@@ -1,4 +1,4 @@
-"""Requests whose head was read before, in whatever pieces they come."""
+"""Requests whose head is recognised from the one before, however their bytes are split."""
 
 import tracemalloc
 from itertools import pairwise
@@ -12,38 +12,38 @@ from router.errors import BodyTooLarge
 from router.exchange import Exchange
 from router.reading import Bounds, Reader
 
-#: Bytes of the longest body.
+#: The longest body allowed, in bytes.
 LIMIT = 100
 
 
 class Listener:
-    """Takes what is read."""
+    """Collects the bodies that are read."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
     def admit(self, exchange: Exchange) -> int:
-        """Everything may come."""
+        """Admit every request."""
         assert exchange.headers[0] == (b"host", b"a")
         return LIMIT
 
     def received(self, exchange: Exchange) -> None:
-        """Remember what it brings."""
+        """Keep its body."""
         self.bodies.append(exchange.body)
 
     def write(self, data: bytes) -> None:
-        """Nothing is answered."""
+        """Answer nothing."""
 
     finished = feed_from = cut = write
 
 
 def request(length: int, body: bytes, more: bytes = b"") -> bytes:
-    """A request, or the beginning of one."""
+    """Build a request, or the beginning of one."""
     return b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%b\r\n%b" % (length, more, body)
 
 
 def reader() -> tuple[Listener, Reader]:
-    """One that has read a request."""
+    """Return a reader that has already read one request."""
     listener: Any = Listener()
     reading = Reader(listener, Bounds())
     reading.feed(request(3, b"one"))
@@ -55,7 +55,7 @@ def reader() -> tuple[Listener, Reader]:
     st.lists(st.integers(0, 2000), max_size=30),
 )
 def test_cut_anywhere(bodies: list[bytes], cuts: list[int]) -> None:
-    """Every body arrives whole, whatever came in one piece with what."""
+    """Every body arrives whole, wherever the bytes are split."""
     listener, reading = reader()
     data = b"".join(request(len(body), body) for body in bodies)
     places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
@@ -67,7 +67,7 @@ def test_cut_anywhere(bodies: list[bytes], cuts: list[int]) -> None:
 
 
 def test_what_is_missing() -> None:
-    """A body under way is told as such; the parser is not asked, and reads on afterwards."""
+    """A recognised head needs no parser; its body under way counts as progress."""
     listener, reading = reader()
     reading.__setattr__("_parser", None)
     reading.feed(request(5, b"t"))
@@ -83,7 +83,7 @@ def test_what_is_missing() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"x", b"x" * (LIMIT + 1)])
 def test_too_long(body: bytes) -> None:
-    """It is refused as soon as it is known, not when it is there."""
+    """A body that is too long is refused as soon as its length is known."""
     listener, reading = reader()
     with pytest.raises(BodyTooLarge):
         reading.feed(request(LIMIT + 1, body))
@@ -91,7 +91,7 @@ def test_too_long(body: bytes) -> None:
 
 
 def test_a_client_that_waits_to_be_told() -> None:
-    """Its heads are parsed every time: it has to be told."""
+    """A head with `Expect` is parsed every time, as the client waits for a reply to it."""
     listener, reading = reader()
     waiting = request(3, b"", b"expect: 100-continue\r\n")
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_a_client_that_waits_to_be_told() -> None:
 
 
 def test_a_body_in_tiny_pieces() -> None:
-    """It takes some times its size, and not the hundredfold."""
+    """It takes a few times its size in memory, not a hundred times."""
     listener: Any = Listener()
     listener.admit = lambda _: 1 << 20
     reading = Reader(listener, Bounds())

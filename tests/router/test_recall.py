@@ -1,4 +1,4 @@
-"""A head said again is recognised; anything else is left to the parser."""
+"""A request head seen before is recognised; anything else is left to the parser."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +7,13 @@ from router.recall import LONGEST, Recall
 
 
 def message(length: bytes, body: bytes, *more: bytes) -> bytes:
-    """A request with these header lines."""
+    """Build a request with these header lines."""
     lines = [b"POST / HTTP/1.1", b"host: a", b"Content-Length: " + length, *more, b"", body]
     return b"\r\n".join(lines)
 
 
 def test_the_same_with_another_length() -> None:
-    """Only the digits may differ, and they tell how long the body is."""
+    """Only the digits of the length may differ; they give the length of the body."""
     recall: Recall[str] = Recall()
     recall.keep(message(b"3", b"abc", b"x: y"), "head")
     assert recall.find(message(b"5", b"abcde", b"x: y")) == ("head", b"abcde", 0)
@@ -30,15 +30,15 @@ def test_the_same_with_another_length() -> None:
         message(b"", b"", b"x: y"),
         message(b"5 ", b"abcde", b"x: y"),
         message(b"0" * 30 + b"5", b"abcde", b"x: y"),
-        message(b"", b"", b"x: y").partition(b"Length: ")[0] + b"Length: ",  # cut off right there
-        message(b"55", b"", b"x: y").partition(b"5\r\n")[0],  # and amid its digits
+        message(b"", b"", b"x: y").partition(b"Length: ")[0] + b"Length: ",  # cut before the digits
+        message(b"55", b"", b"x: y").partition(b"5\r\n")[0],  # cut amid the digits
         b"",
     ):
         assert recall.find(other) is None
 
 
 def test_what_is_not_remembered() -> None:
-    """Heads without one length, very long ones, and what is more than one message."""
+    """Not kept: heads without exactly one length, very long ones, and more than one message."""
     for kept in (
         message(b"3", b"abc") + b"GET / HTTP/1.1\r\n\r\n",
         message(b"3", b"abc", b"content-length: 3"),
@@ -52,7 +52,7 @@ def test_what_is_not_remembered() -> None:
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 99))
 def test_nothing_false_is_recognised(body: bytes, other: bytes, length: int) -> None:
-    """What is recognised is the remembered head, with no more than the body it tells."""
+    """Only the kept head is recognised, with no more body than its length says."""
     recall: Recall[str] = Recall()
     kept = message(b"%d" % len(body), body)
     recall.keep(kept, "head")

@@ -1,4 +1,4 @@
-"""Replays over real sockets, against a front door that can misbehave."""
+"""Replays over real sockets, against a server that can misbehave."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def whole(status: str, body: bytes, extra: bytes = b"") -> bytes:
 
 
 class Stub(ThreadingHTTPServer):
-    """Answers as told, byte for byte; an empty answer or one that is cut closes the connection."""
+    """Sends the given bytes; closes the connection if they are no complete answer."""
 
     daemon_threads = True
 
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
             stub.in_flight -= 1
         try:
             self.wfile.write(data)
-        except OSError:  # the client has gone, as some tests have it do
+        except OSError:  # the client has gone, on purpose in some tests
             self.close_connection = True
         if not data.endswith(b"0\r\n\r\n") and b"Content-Length" not in data:
             self.close_connection = True
@@ -141,7 +141,7 @@ def test_a_trace_is_sent_and_summed_up(stub: Stub) -> None:
 
 
 def test_requests_ask_for_what_the_trace_says(stub: Stub) -> None:
-    """Length, determinism and usage are asked for; the prompt is the blocks' text."""
+    """The request asks for length, determinism and usage; the prompt is the text of the blocks."""
     replayed(stub, Plan("t", requests(1)), stream_interval=8, api_key="sesame")
     assert stub.bodies == [
         {
@@ -160,7 +160,7 @@ def test_requests_ask_for_what_the_trace_says(stub: Stub) -> None:
 
 
 def test_completions_take_a_prompt(stub: Stub) -> None:
-    """The other endpoint, another model, other lengths, a url that ends in /v1."""
+    """Another endpoint, model and lengths, and a URL that ends in /v1."""
     options = Options(
         url=stub.url + "/v1/",
         endpoint="completions",
@@ -203,7 +203,7 @@ def test_bad_answers_are_counted_by_kind(stub: Stub, data: bytes, kind: str, mes
 
 
 def test_an_answer_without_usage_counts_and_is_told(stub: Stub) -> None:
-    """It has its times, but no tokens."""
+    """Its times count, but it has no tokens."""
     role = '{"choices": [{"delta": {"role": "assistant"}}]}'
     stub.answer = lambda: HEAD + event(role) + event("[DONE]") + b"0\r\n\r\n"
     report = replayed(stub, Plan("t", requests(1)))
@@ -213,7 +213,7 @@ def test_an_answer_without_usage_counts_and_is_told(stub: Stub) -> None:
 
 
 def test_a_body_that_ends_with_the_connection_is_whole(stub: Stub) -> None:
-    """Answers without length, and interim ones before them, are HTTP as well."""
+    """An answer without a length, after an interim one, is valid HTTP."""
     plain = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'
     stub.answer = lambda: b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + plain
     report = replayed(stub, Plan("t", requests(2)))
@@ -222,7 +222,7 @@ def test_a_body_that_ends_with_the_connection_is_whole(stub: Stub) -> None:
 
 
 def test_nobody_there_is_an_error_of_its_own(stub: Stub) -> None:
-    """A refused connection is counted; without a model the replay cannot begin."""
+    """Refused connections are counted; if the model must be looked up, the replay fails."""
     stub.shutdown()  # else its thread still holds the socket that is being closed
     stub.server_close()
     report = replayed(stub, Plan("t", requests(2)), model="m")
@@ -242,14 +242,14 @@ def test_no_model_to_find_is_said(stub: Stub, models: bytes) -> None:
 
 
 def test_a_silent_server_times_out(stub: Stub) -> None:
-    """No answer in time is an error, and frees the client."""
+    """An answer that does not come in time is counted as an error."""
     stub.answer = stub.wait
     report = replayed(stub, Plan("t", requests(1)), timeout_s=0.05)
     assert report.errors["timeout"].count == 1
 
 
 def test_conversations_carry_the_answers_along(stub: Stub) -> None:
-    """A turn follows the real answer before it."""
+    """Each turn contains the real answer to the previous one."""
     stub.answer = lambda: good(text=f"answer {len(stub.bodies)}")
     turns = (Turn("one?", 3), Turn("two?", 4, think_s=0.01))
     report = replayed(stub, Plan("c", conversations=[Conversation("c", 0.0, "be", turns)]))
@@ -262,7 +262,7 @@ def test_conversations_carry_the_answers_along(stub: Stub) -> None:
 
 
 def test_a_conversation_ends_with_its_first_error(stub: Stub) -> None:
-    """Without an answer there is nothing to follow it: the turns left are skipped."""
+    """Without an answer the next turn cannot be built, so the rest is skipped."""
     stub.answer = lambda: whole("500 Oops", b"no")
     talk = Conversation("c", 0.0, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
     report = replayed(stub, Plan("c", conversations=[talk]))
@@ -270,13 +270,13 @@ def test_a_conversation_ends_with_its_first_error(stub: Stub) -> None:
 
 
 def test_connections_are_used_again(stub: Stub) -> None:
-    """One after the other goes over one connection, the list of models included or not."""
+    """Sequential requests share one connection; listing the models may take another."""
     replayed(stub, Plan("t", requests(5)), concurrency=1)
     assert stub.connections <= 2
 
 
 def test_the_cap_on_concurrency_holds_and_is_told(stub: Stub) -> None:
-    """No more than so many are in flight, and the report says that some waited."""
+    """No more than the limit are in flight, and the report warns that some waited."""
     report = replayed(stub, Plan("t", requests(20)), concurrency=2)
     assert stub.most_in_flight <= 2
     assert report.answered == 20
@@ -285,7 +285,7 @@ def test_the_cap_on_concurrency_holds_and_is_told(stub: Stub) -> None:
 
 
 def test_the_limit_takes_the_first_by_time(stub: Stub) -> None:
-    """Requests and conversations are cut together, at the first so many requests."""
+    """Requests and conversations are cut together, after the given number of requests."""
     talk = Conversation("c", 0.5, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
     plan = Plan("t", requests(5, at_s=1.0), [talk]).limited(3)
     assert len(plan.requests) == 1
@@ -295,7 +295,7 @@ def test_the_limit_takes_the_first_by_time(stub: Stub) -> None:
 
 
 def test_stopping_reports_what_there_is(stub: Stub) -> None:
-    """What is in flight is given up, and nothing more is sent."""
+    """Requests in flight are abandoned, and nothing more is sent."""
     stub.answer = lambda: good() if len(stub.bodies) == 1 else stub.wait()
 
     async def stopped() -> Report:
@@ -326,7 +326,7 @@ def test_cancelling_a_replay_raises(stub: Stub) -> None:
 
 
 def test_ctrl_c_ends_a_run_with_its_report(stub: Stub) -> None:
-    """The first interrupt is a wish to see what there is."""
+    """The first interrupt stops the replay and prints what there is."""
 
     def interrupting() -> bytes:
         os.kill(os.getpid(), signal.SIGINT)
@@ -338,7 +338,7 @@ def test_ctrl_c_ends_a_run_with_its_report(stub: Stub) -> None:
 
 
 def test_progress_is_drawn_on_a_terminal_only(stub: Stub) -> None:
-    """A bar with the counts on a terminal; elsewhere nothing before the first line is due."""
+    """A terminal gets a progress bar; other outputs get nothing in so short a run."""
     terminal, plain = StringIO(), StringIO()
     run(Plan("t", requests(3)), Options(url=stub.url), console=Console(file=plain))
     bar = Console(file=terminal, force_terminal=True, width=100)
@@ -348,7 +348,7 @@ def test_progress_is_drawn_on_a_terminal_only(stub: Stub) -> None:
 
 
 def test_a_trace_file_is_replayed_with_plain_arguments(stub: Stub, tmp_path: Path) -> None:
-    """What the command line calls: a file, and numbers."""
+    """The function behind the command line takes a file and plain numbers."""
     line = '{"timestamp": %d, "input_length": 9, "output_length": 0, "hash_ids": [1]}\n'
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(line % at for at in (0, 0, 5)))

@@ -1,4 +1,4 @@
-"""Reports: the sums, the JSON, the tables."""
+"""Reports of a replay: sums, JSON and tables."""
 
 import json
 
@@ -31,7 +31,7 @@ def shown(what: RenderableType) -> str:
 
 
 def test_times_are_the_fleets_own() -> None:
-    """Behind a fleet ten times as fast, a tenth of a second is a second."""
+    """Behind a fleet sped up tenfold, 0.1 s counts as 1 s."""
     run = Run([sample(0.1), sample(0.3)], [0.0], wall_s=4.0)
     told = report(run, speed=10)
     assert told.ttft_s is not None
@@ -43,7 +43,7 @@ def test_times_are_the_fleets_own() -> None:
 
 
 def test_silence_on_cached_tokens_is_zero_once_anyone_told() -> None:
-    """Workers leave the field out when nothing was cached."""
+    """Workers may omit the field if nothing was cached: it is 0 once any worker sent it."""
     told = report(Run([sample(0.1, cached=50), sample(0.1, cached=None)]))
     assert (told.hit_rate, told.cached_reported) == (0.25, 1)
     silent = report(Run([sample(0.1, cached=None)]))
@@ -61,7 +61,7 @@ def test_workers_get_their_share_and_errors_their_first_message() -> None:
 
 
 def test_quantiles_are_by_nearest_rank() -> None:
-    """A hundred times give themselves back; none give nothing."""
+    """The quantiles of 0 to 99 are values of the list; an empty list has none."""
     spread = spread_of([float(number) for number in range(100)])
     assert spread is not None
     assert (spread.p50, spread.p90, spread.p99, spread.max) == (50.0, 90.0, 99.0, 99.0)
@@ -86,13 +86,13 @@ def test_what_spoils_the_numbers_is_said(run: Run, words: str) -> None:
 
 
 def test_an_idle_generator_is_trusted() -> None:
-    """Lag that is small against the times measured, or of a few milliseconds, is no matter."""
+    """Lag that is small against the times measured, or only some milliseconds, gives no warning."""
     assert report(Run([sample(1.0)], [0.05])).warnings == []
     assert report(Run([sample(0.001)], [0.005])).warnings == []
 
 
 def test_json_has_stable_keys_and_null_for_unknown() -> None:
-    """Scripts read it: every key is there even when nothing was answered."""
+    """Scripts read the JSON: every key is there even if nothing was answered."""
     keys = [*json.loads(to_json(report(Run([sample(0.1)]))))]
     empty = json.loads(to_json(report(Run())))
     assert [*empty] == keys
@@ -102,7 +102,7 @@ def test_json_has_stable_keys_and_null_for_unknown() -> None:
 
 
 def test_tables_show_what_came_as_it_came() -> None:
-    """Names and messages are text, never markup."""
+    """Names and messages are printed as text, never as markup."""
     told = report(Run([sample(0.1, worker="[::1]"), Sample(0, 1, fault=Fault("x", "[/DONE]"))]))
     text = shown(tables(told))
     assert "[::1]" in text
@@ -117,7 +117,7 @@ def test_nothing_answered_is_a_table_too() -> None:
 
 
 def test_a_comparison_ends_with_last_against_first() -> None:
-    """The ratio column reads as a factor, and a dash where there is nothing to divide."""
+    """The last column is the ratio of the last report to the first, or a dash if undefined."""
     slow = report(Run([sample(0.4, cached=10)], wall_s=1.0))
     fast = report(Run([sample(0.1, cached=80)], wall_s=1.0))
     text = shown(comparison({"roundrobin": slow, "prefixaware": fast}))
@@ -129,6 +129,6 @@ def test_a_comparison_ends_with_last_against_first() -> None:
 
 
 def test_comparing_one_or_none_is_fine() -> None:
-    """The demo may be cut short."""
+    """One report, or none, can be compared too, as a demo may be cut short."""
     assert "1.00x" in shown(comparison({"only": report(Run([sample(0.1)]))}))
     assert "TTFT p50" in shown(comparison({}))

@@ -1,4 +1,4 @@
-"""Reading a stream: the first token, the end, the cost, however the bytes are cut."""
+"""Reading a stream: first token, end and usage, however the bytes are split."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def test_an_answer_reads_the_same_however_it_is_cut(cuts: list[int], collect: bo
     [b": ping\n\n", b"data: {}\n\n", b'data: {"choices": []}\n\n', b"event: x\n", b"data: {x\n\n"],
 )
 def test_only_an_event_that_speaks_is_the_first_token(early: bytes) -> None:
-    """Pings, empty events and garbage do not stop the clock; the role does."""
+    """Pings, empty events and garbage are not the first token; the role is."""
     answer, _ = read(early, early, ROLE, WORD)
     assert answer.first_at == 2.0
 
@@ -56,14 +56,14 @@ def test_the_first_token_of_a_completion_is_its_text() -> None:
 
 @pytest.mark.parametrize("details", [b"", b', "prompt_tokens_details": null'])
 def test_cached_tokens_not_told_are_unknown(details: bytes) -> None:
-    """Null and absence say nothing, not zero."""
+    """Null or absent means unknown, not zero."""
     _, ending = read(ROLE, USAGE % details, DONE)
     assert ending.usage is not None
     assert ending.usage.cached_tokens is None
 
 
 def test_a_long_answer_keeps_only_its_tail() -> None:
-    """Memory stays bounded, and usage is still found behind a line cut in two."""
+    """Memory stays bounded, and usage at the end is still found."""
     answer, ending = read(ROLE, *[WORD] * 5000, TOLD, DONE)
     assert len(answer._tail) < 20_000
     assert ending.usage is not None
@@ -83,7 +83,7 @@ def test_a_long_answer_keeps_only_its_tail() -> None:
     ],
 )
 def test_a_bad_ending_is_told_by_kind(chunks: list[bytes], kind: str, message: str) -> None:
-    """What was cut, garbled or refused in mid-stream is no answer."""
+    """A stream that is cut off, garbled or ended by an error event is not an answer."""
     _, ending = read(*chunks)
     assert ending.fault is not None
     assert ending.fault.kind == kind
@@ -91,7 +91,7 @@ def test_a_bad_ending_is_told_by_kind(chunks: list[bytes], kind: str, message: s
 
 
 def test_an_error_that_is_null_is_none() -> None:
-    """Some servers send the key with every event."""
+    """Some servers send a null error in every event."""
     _, ending = read(b'data: {"choices": [{"delta": {"content": "a"}}], "error": null}\n\n', DONE)
     assert ending.fault is None
 
@@ -110,5 +110,5 @@ def test_an_error_that_is_null_is_none() -> None:
     ],
 )
 def test_error_messages_are_found_in_any_shape(body: bytes, message: str) -> None:
-    """OpenAI's shape, vLLM's older one, or whatever a proxy in between wrote."""
+    """OpenAI's format, vLLM's older one, or anything a proxy in between writes."""
     assert error_message(body) == message
