@@ -1,4 +1,4 @@
-"""Who said it is full is left alone for a moment."""
+"""Workers that refuse requests rest for a moment."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from router.rests import FIRST_S, LONGEST_S, Rests
 
 
 def test_it_rests_and_comes_back() -> None:
-    """Others are asked meanwhile; then it is asked again."""
+    """Others are asked until the rest is over."""
     rests = Rests()
     assert not rests
     rests.refused("a", 10.0)
@@ -17,7 +17,7 @@ def test_it_rests_and_comes_back() -> None:
 
 
 def test_all_of_them_rest() -> None:
-    """Asking one is better than a refusal."""
+    """If all workers rest, asking one of them is better than a refusal."""
     rests = Rests()
     for worker in "ab":
         rests.refused(worker, 10.0)
@@ -25,7 +25,7 @@ def test_all_of_them_rest() -> None:
 
 
 def test_each_rest_is_longer() -> None:
-    """Up to a bound; refusals to those who asked before it rested are no news."""
+    """Rests double up to a limit; refusals of requests sent before the rest do not extend it."""
     rests, now, spans = Rests(), 10.0, []
     for _ in range(10):
         began = now
@@ -40,11 +40,11 @@ def test_each_rest_is_longer() -> None:
 
 
 def test_an_answer_ends_it() -> None:
-    """And the next one is short again."""
+    """An answer ends the series of rests, so the next rest is short again."""
     rests = Rests()
     for now in (10.0, 20.0, 30.0):
         rests.refused("a", now)
-    rests.answered("a", 29.0)  # it was asked before
+    rests.answered("a", 29.0)  # this request was sent before the last refusal
     assert rests.awake(["a", "b"], 30.0) == ["b"]
     rests.answered("a", 31.0)
     assert not rests
@@ -54,7 +54,7 @@ def test_an_answer_ends_it() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 100))))
 def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
-    """Those who left the fleet are."""
+    """`keep` drops exactly the workers that left the fleet, and every rest ends in time."""
     rests = Rests()
     for worker, now in refusals:
         rests.refused(worker, now)

@@ -1,4 +1,4 @@
-"""How many requests may be asked again at once."""
+"""How many retries may be under way at once."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ from router.retries import Budget
     ],
 )
 def test_how_many(share: float, in_flight: int, allowed: int) -> None:
-    """A share of what is in flight, but three in any case; of a share of nothing, none."""
+    """A share of the requests in flight, and at least three; none at all with a share of 0."""
     budget = Budget(share)
     taken = [budget.take(in_flight) for _ in range(allowed + 5)]
     assert taken == [True] * allowed + [False] * 5
@@ -31,13 +31,13 @@ def test_how_many(share: float, in_flight: int, allowed: int) -> None:
 
 
 def test_the_least_can_be_set() -> None:
-    """For those who want fewer than three in a quiet fleet."""
+    """The minimum of three can be lowered for quiet fleets."""
     budget = Budget(0.2, least=1)
     assert [budget.take(0), budget.take(0)] == [True, False]
 
 
 def test_what_is_given_back_can_be_taken_again() -> None:
-    """One ends, one may begin."""
+    """A retry that was given back can be taken again."""
     budget = Budget(0.2)
     for _ in range(3):
         budget.take(0)
@@ -48,7 +48,7 @@ def test_what_is_given_back_can_be_taken_again() -> None:
 
 
 def test_nothing_is_given_back_that_was_not_taken() -> None:
-    """Else the budget would grow without anyone noticing."""
+    """Else a fault elsewhere would make the budget grow unnoticed."""
     budget = Budget(0.2)
     with pytest.raises(ValueError, match="more retries"):
         budget.give_back()
@@ -63,7 +63,7 @@ def test_nothing_is_given_back_that_was_not_taken() -> None:
 def test_never_more_than_the_budget(
     share: float, least: int, actions: list[tuple[bool, int]]
 ) -> None:
-    """As requests come and go, and what was denied left nothing behind."""
+    """The budget holds at every step, and a denied retry takes nothing from it."""
     budget, under_way = Budget(share, least), 0
     for retry, in_flight in actions:
         if retry and budget.take(in_flight):
@@ -79,7 +79,7 @@ def test_never_more_than_the_budget(
 
 
 def test_who_waits_is_next() -> None:
-    """In the order in which they came; who is late, or one too many, is told so."""
+    """Waiters are served in order of arrival; one whose time is over is denied."""
 
     async def scene() -> None:
         budget = Budget(0.2, least=1)
@@ -102,7 +102,7 @@ def test_who_waits_is_next() -> None:
 
 @pytest.mark.parametrize("when", ["waiting", "in its turn"])
 def test_who_leaves_gives_it_back(when: str) -> None:
-    """Whether its turn had come or not."""
+    """A cancelled waiter takes nothing, whether or not its turn had come."""
 
     async def scene() -> None:
         budget = Budget(0.2, least=1)
@@ -123,7 +123,7 @@ def test_who_leaves_gives_it_back(when: str) -> None:
 
 
 def test_a_share_of_nothing_is_not_waited_for() -> None:
-    """It never comes."""
+    """With a share of 0 there is never a turn to wait for."""
     budget = Budget(0.0)
     assert not asyncio.run(budget.turn(1000, 20.0))
     assert budget.denied == 1

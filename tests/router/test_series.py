@@ -1,4 +1,4 @@
-"""Series that are plain numbers, as Prometheus sees them."""
+"""Our counters and histograms, compared with what Prometheus expects."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ BOUNDS = (0.1, 1.0, 10.0)
 
 
 def test_a_counter() -> None:
-    """Counts by its labels, in their order."""
+    """Values are counted by label values, in the order of the labels."""
     counter = Counter("n", "How many.", ("pool", "worker"))
     counter.inc(("p", "a"))
     counter.inc(("p", "a"), 2)
@@ -22,7 +22,7 @@ def test_a_counter() -> None:
 
 
 def test_what_left_the_configuration_is_dropped() -> None:
-    """Every series of it, and no other; a label that a counter does not have means nothing."""
+    """`forget` drops every series with that label value; an unknown label changes nothing."""
     counter = Counter("n", "How many.", ("pool", "worker"))
     for worker in ("a", "b"):
         for pool in ("p", "q"):
@@ -34,7 +34,7 @@ def test_what_left_the_configuration_is_dropped() -> None:
 
 @given(st.lists(st.floats(0, 100)))
 def test_a_histogram_is_that_of_the_library(values: list[float]) -> None:
-    """The same buckets, the same count, the same sum."""
+    """It has the same buckets, count and sum as prometheus_client's."""
     ours, registry = Ours(BOUNDS), CollectorRegistry()
     theirs = Histogram("h", "How long.", buckets=BOUNDS, registry=registry)
     for value in values:

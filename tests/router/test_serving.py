@@ -13,7 +13,7 @@ from router.settings import Settings
 def test_nothing_is_learned_while_it_is_left(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """Other processes are not heard any more when a thread writes down what was learned."""
+    """`at_rest` stops all changes before a thread saves the learned state."""
     happened: list[str] = []
 
     async def serve(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What loaded settings hold, and how they are listed."""
+"""What loaded settings contain, and how they are listed."""
 
 import pytest
 from pydantic import ValidationError
@@ -58,11 +58,11 @@ SECTIONS: dict[str, dict[str, object]] = {
     "metrics": {"aliases": "none"},
     "logs": {"level": "info", "format": "plain", "requests": False},
 }
-"""What all sections hold if nothing is written: seconds, bytes and numbers."""
+"""The defaults of all sections, in seconds, bytes and numbers."""
 
 
 def test_everything_but_the_workers_has_a_default() -> None:
-    """The documented ones, in seconds and bytes."""
+    """The defaults are the documented ones."""
     settings = loads("workers: [http://10.0.0.11:8000/]")
     assert settings.listen == Address("127.0.0.1", 8080)
     assert settings.tokenizer == TokenizerSettings()
@@ -88,14 +88,14 @@ def test_everything_but_the_workers_has_a_default() -> None:
     ],
 )
 def test_a_worker_knows_its_address(url: str, address: Address) -> None:
-    """The port of the scheme where none is given; the name is the same."""
+    """Without a port, the default one of the scheme is taken; the name is the address."""
     worker = WorkerSettings(url=url)
     assert worker.address == address
     assert worker.name == str(address)
 
 
 def test_top_level_workers_are_the_default_pool() -> None:
-    """It serves every model, with the strategy at the top."""
+    """It serves every model, with the strategy given at the top."""
     settings = loads("strategy: roundrobin\nworkers: [http://a:1]")
     (pool,) = settings.all_pools()
     assert (pool.name, pool.models) == ("default", ("*",))
@@ -104,7 +104,7 @@ def test_top_level_workers_are_the_default_pool() -> None:
 
 
 def test_pools_inherit_the_strategy() -> None:
-    """Unless they name their own."""
+    """A pool that names no strategy has the one given at the top."""
     pools = loads(POOLS).all_pools()
     assert [pool.strategy.name for pool in pools] == ["roundrobin", "leastload"]
     assert [pool.models for pool in pools] == [("meta-llama/*", "exact-name"), ("*",)]
@@ -112,14 +112,14 @@ def test_pools_inherit_the_strategy() -> None:
 
 
 def test_settings_never_change() -> None:
-    """A reload makes new ones."""
+    """Settings are immutable; a reload makes new ones."""
     settings = loads("workers: [http://a:1]")
     with pytest.raises(ValidationError, match="frozen"):
         settings.limits.attempts = 5  # type: ignore[misc]
 
 
 def test_settings_can_be_made_in_code() -> None:
-    """From models as from plain data, with the same checks."""
+    """They can be made of models as well as of plain data, with the same checks."""
     worker = WorkerSettings(url="http://a:1", name="x")
     pool = PoolSettings(name="p", workers=(worker,), models=("m",))
     assert Settings(pools=(pool,)).all_pools()[0].workers == (worker,)
@@ -131,7 +131,7 @@ def test_settings_can_be_made_in_code() -> None:
 def test_the_listing_tells_every_value_and_where_it_is_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the file would say it; secrets as asterisks."""
+    """Values are listed as the file would state them, secrets as asterisks."""
     monkeypatch.setenv("SOME_KEY", "sk-sekret")
     rows = describe(
         loads(
@@ -242,7 +242,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
 
 
 def test_the_listing_tells_what_pools_inherit() -> None:
-    """The strategy of a pool without one is the top one, and a default there."""
+    """A pool without a strategy lists the one at the top, as a default."""
     rows = {row.path: (row.value, row.source) for row in describe(loads(POOLS))}
     assert rows["pools[0].strategy"] == ("roundrobin", "set")
     assert rows["pools[1].strategy"] == ("leastload", "default")

@@ -1,4 +1,4 @@
-"""What the log says that a reload changes."""
+"""What the log says that a reload changed."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(old: str, new: str) -> list[str]:
-    """What is said of two texts, and never a secret in it."""
+    """Return the changes from one text to another, and check that they contain no secret."""
     sentences = changes(loads(old), loads(new))
     assert not any(key in sentence for sentence in sentences for key in KEYS.values())
     return sentences
@@ -60,12 +60,12 @@ def said(old: str, new: str) -> list[str]:
     ],
 )
 def test_a_changed_setting_is_one_sentence(old: str, new: str, sentence: str) -> None:
-    """With both values as a file would say them."""
+    """The sentence has both values as a file would state them."""
     assert said(WORKER + old, WORKER + new) == [sentence]
 
 
 def test_the_same_is_nothing() -> None:
-    """Also where a default is written out, or a worker has another shape."""
+    """Nothing is reported for a default that is written out, or a worker in another form."""
     assert said(WORKER + "auth: {keys: ['${ONE}']}", WORKER + "auth: {keys: ['${ONE}']}") == []
     written = "limits: {body: 16384KiB}\nhealth: {}\nstrategy: prefixaware\n"
     assert said(WORKER, written + "workers: [{url: http://a:1/, name: 'a:1'}]") == []
@@ -73,7 +73,7 @@ def test_the_same_is_nothing() -> None:
 
 
 def test_workers_come_go_move_and_change() -> None:
-    """Told apart by name, in pools as at the top."""
+    """Workers are told apart by name, within pools and at the top level."""
     assert said(
         POOLS,
         """
@@ -94,7 +94,7 @@ pools:
 
 
 def test_pools_come_and_go() -> None:
-    """With their workers."""
+    """The workers of such pools are reported as well."""
     assert said(POOLS, WORKER) == [
         "pool p removed",
         "pool q removed",
@@ -107,13 +107,13 @@ def test_pools_come_and_go() -> None:
 
 
 def test_a_new_key_for_a_worker_is_told_without_it() -> None:
-    """Only that it is another one."""
+    """Only the fact of the change is reported, not the key."""
     worker = "workers: [{url: http://a:1, api_key: '${%s}'}]"
     assert said(worker % "ONE", worker % "TWO") == ["worker a:1: api_key changed"]
 
 
 def test_keys_come_go_and_change() -> None:
-    """Told apart by name; a key without one is called by its place."""
+    """Keys are told apart by name; a key without a name is called by its position."""
     assert said(
         WORKER + "auth: {keys: ['${ONE}', {name: bob, key: '${TWO}'}]}",
         WORKER + "auth: {keys: [{name: bob, key: '${THREE}'}, '${TWO}']}",
@@ -134,13 +134,13 @@ def test_keys_come_go_and_change() -> None:
 
 
 def with_tls(folder: Path, tls: str, worker: str = "") -> Settings:
-    """Settings whose files are in a folder."""
+    """Load settings whose files are in a folder."""
     write_pems(folder)
     return loads(f"workers: [{{url: 'https://a:1'{worker}}}]\n{tls}", folder=folder)
 
 
 def test_tls_begins_and_ends_with_a_restart(tmp_path: Path) -> None:
-    """Other certificates do not need one; other clients' certificates do."""
+    """Switching TLS or client_ca on or off needs a restart; another certificate does not."""
     none, one, other, asking = (
         with_tls(tmp_path, text)
         for text in (
@@ -162,14 +162,14 @@ def test_tls_begins_and_ends_with_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_worker_may_be_trusted_otherwise(tmp_path: Path) -> None:
-    """Without a restart."""
+    """A worker's CA can change without a restart."""
     before, after = with_tls(tmp_path, ""), with_tls(tmp_path, "", ", tls: {ca: one.pem}")
     assert changes(before, after) == [f"worker a:1: tls.ca: none → {tmp_path}/one.pem"]
     assert needs_restart(before, after) == []
 
 
 def test_what_needs_a_restart_is_named() -> None:
-    """And nothing else."""
+    """Settings that need a restart are named, and no others."""
     old = loads(WORKER)
     new = loads(
         "workers: [http://b:1]\nlisten: 127.0.0.1:1\nadmin: {listen: 'localhost:2'}\n"

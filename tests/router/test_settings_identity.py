@@ -1,4 +1,4 @@
-"""Where tokenizers come from, as an operator writes it."""
+"""The `tokenizer` setting, as operators write it."""
 
 from pathlib import Path
 
@@ -24,19 +24,19 @@ pools:
 
 
 def model(folder: Path) -> Path:
-    """A folder with something of that name in it."""
+    """Make a folder that looks like a tokenizer's."""
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
 
 def read(text: str, folder: Path | None = None) -> TokenizerSettings:
-    """What is read of a value."""
+    """Return what is read of a value."""
     return loads(f"{WORKER}tokenizer: {text}\n", folder=folder).tokenizer
 
 
 def refused(text: str, folder: Path | None = None) -> str:
-    """The one sentence that a value gets."""
+    """Return the message for a value that is refused."""
     with pytest.raises(SettingsError) as caught:
         loads(f"{WORKER}tokenizer: {text}\n", "f", folder)
     return str(caught.value)
@@ -44,13 +44,13 @@ def refused(text: str, folder: Path | None = None) -> str:
 
 @pytest.mark.parametrize("source", ["auto", "bytes", "worker", "org/name", "Org-1/na.me_2"])
 def test_words_and_hub_ids(source: str) -> None:
-    """As they are, alone or in a mapping."""
+    """These are kept as they are, alone or in a mapping."""
     assert read(source).source == source
     assert read(f"{{source: {source}}}").source == source
 
 
 def test_folders(tmp_path: Path) -> None:
-    """From the folder of the file, and absolute from then on; one that is there is no hub id."""
+    """Folders are resolved from the settings file; a name that is no folder there is a hub id."""
     folder = model(tmp_path / "models" / "llama")
     for text in ("./models/llama", "models/llama", str(folder), f"{folder}/"):
         assert read(text, tmp_path).source == str(folder)
@@ -58,7 +58,7 @@ def test_folders(tmp_path: Path) -> None:
 
 
 def test_a_folder_stays_one_in_another_process(tmp_path: Path) -> None:
-    """Where the settings are read again, from wherever; a hub id stays that too."""
+    """Settings read again elsewhere, in a child process, keep folders and hub ids as they were."""
     folder = model(tmp_path / "models" / "llama")
     text = f"{WORKER}tokenizer: {{source: models/llama, keywords: {{a: [1, true, x]}}}}\n"
     settings = loads(text, folder=tmp_path)
@@ -69,7 +69,7 @@ def test_a_folder_stays_one_in_another_process(tmp_path: Path) -> None:
 
 
 def test_all_of_it(tmp_path: Path) -> None:
-    """With a template that is read at once, to see whether it is one."""
+    """Every key at once, with a template, which is read to check it."""
     (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     found = read(
         "{chat_template: chat.jinja, keywords: {thinking: false}, forward_token_ids: true}",
@@ -112,12 +112,12 @@ def test_all_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(text: str, said: str) -> None:
-    """Each with its line, its field and what was probably meant."""
+    """The message has the line, the key and a suggestion."""
     assert refused(text) == f"f:2: {said}"
 
 
 def test_mistakes_in_files(tmp_path: Path) -> None:
-    """They are found when the settings are read."""
+    """Unusable folders and templates are found when the settings are loaded."""
     (tmp_path / "empty").mkdir()
     assert refused("./empty", tmp_path).endswith(
         'empty" holds no tokenizer.json and no other tokenizer'
@@ -141,7 +141,7 @@ def test_mistakes_in_files(tmp_path: Path) -> None:
 
 
 def test_pools_inherit_it() -> None:
-    """As a whole, unless they have their own."""
+    """A pool has the whole top-level tokenizer, unless it has one of its own."""
     settings = loads(POOLS)
     found = [pool.tokenizer for pool in settings.all_pools()]
     assert [one.source for one in found if one] == ["org/top", "bytes", "auto"]
@@ -155,7 +155,7 @@ def test_pools_inherit_it() -> None:
 
 
 def test_the_log_tells_changes() -> None:
-    """Pool by pool."""
+    """Changes are reported for each pool."""
     before, after = loads(f"{WORKER}tokenizer: bytes"), loads(f"{WORKER}tokenizer: org/name")
     assert changes(before, after) == ["pool default: tokenizer.source: bytes → org/name"]
     assert changes(loads(POOLS), loads(POOLS.replace("org/top", "org/new"))) == [

@@ -1,4 +1,4 @@
-"""Every mistake in a settings file and the exact sentence it gets."""
+"""Every mistake in a settings file, and the exact message for it."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ KEEPALIVE = (
 
 
 def wrong(text: str) -> list[str]:
-    """What is said about a text, a line each."""
+    """Return the messages for a text, one a line."""
     with pytest.raises(SettingsError) as caught:
         loads(text, "f")
     assert str(caught.value).split("\n") == [str(one) for one in caught.value.problems]
@@ -123,7 +123,7 @@ def wrong(text: str) -> list[str]:
     ],
 )
 def test_a_wrong_setting_gets_one_sentence(line: str, said: str) -> None:
-    """Which says what is allowed."""
+    """The message says what is allowed."""
     assert wrong(WORKER + line) == [f"f:2: {said}"]
 
 
@@ -188,7 +188,7 @@ def test_a_wrong_setting_gets_one_sentence(line: str, said: str) -> None:
     ],
 )
 def test_a_wrong_worker_gets_one_sentence(worker: str, said: str) -> None:
-    """Strings and mappings alike, and no secret in it."""
+    """This holds for workers given as text and as mappings; no message shows a secret."""
     assert wrong(f"workers:\n  - {worker}\n") == [f"f:2: {said}"]
     assert "sekret" not in said
 
@@ -213,12 +213,12 @@ def test_a_wrong_worker_gets_one_sentence(worker: str, said: str) -> None:
     ],
 )
 def test_workers_or_pools_are_needed(text: str, said: list[str]) -> None:
-    """One of the two, and at least one in it."""
+    """One of the two must be given, and must not be empty."""
     assert wrong(text) == said
 
 
 def test_workers_are_told_apart() -> None:
-    """By name in the whole file, by address in a pool; said once where both are the same."""
+    """Names are unique in the file, addresses in a pool; one message if both are repeated."""
     assert wrong(
         "workers:\n"
         "- {url: http://a:80, name: x}\n"
@@ -236,7 +236,7 @@ def test_workers_are_told_apart() -> None:
 
 
 def test_an_engine_speaks_for_one_worker() -> None:
-    """A line that was copied; but many may dial in at one address of ours."""
+    """Two workers cannot share an engine's address, but engines may dial in at one of ours."""
     assert wrong(
         "strategy: kvaware\n"
         "workers:\n"
@@ -252,7 +252,7 @@ def test_an_engine_speaks_for_one_worker() -> None:
 
 
 def test_pools_are_told_apart() -> None:
-    """By name and by model, and no worker stands in two: its load would be seen by halves."""
+    """Names and models are unique, and a worker in two pools is refused: each saw half its load."""
     assert wrong(
         "pools:\n"
         "- {name: p, models: [x, 'y*'], workers: [http://a:1]}\n"
@@ -270,7 +270,7 @@ def test_pools_are_told_apart() -> None:
 
 
 def test_everything_wrong_is_said_at_once() -> None:
-    """Unknown keys, wrong values and contradictions, in the order of the file."""
+    """Unknown keys, wrong values and contradictions are all reported, in the order of the file."""
     assert wrong(
         "listen: 8080\n"
         "stratgy: prefixaware\n"
@@ -297,7 +297,7 @@ def test_everything_wrong_is_said_at_once() -> None:
 
 
 def test_a_problem_is_more_than_its_text() -> None:
-    """Line, column and suggestion can be used by a program."""
+    """A program can use line, column and suggestion."""
     with pytest.raises(SettingsError) as caught:
         loads(f"{WORKER}logs:\n  levl: info\n", "f")
     assert caught.value.problems == [
@@ -306,7 +306,7 @@ def test_a_problem_is_more_than_its_text() -> None:
 
 
 def test_a_traceback_does_not_hold_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pydantic's own error, which knows the values, is no cause or context of ours."""
+    """Pydantic's own error, which contains the values, is neither cause nor context of ours."""
     with pytest.raises(SettingsError) as caught:
         loads("workers: [{url: http://a:1, api_key: sk-sekret, key: sk-sekret}]")
     assert caught.value.__cause__ is None
@@ -317,7 +317,7 @@ def test_a_traceback_does_not_hold_the_secret(monkeypatch: pytest.MonkeyPatch) -
 def test_a_file_that_cannot_be_read_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missing, a folder, too large, not UTF-8, no YAML, not allowed."""
+    """Missing, a folder, too large, not UTF-8, empty, not a path, or not permitted."""
     (tmp_path / "large").write_bytes(b"#" * ((1 << 20) + 1))
     (tmp_path / "latin").write_bytes(b"# a\n# \xe9\n")
     (tmp_path / "empty").write_text("# only\n")

@@ -1,4 +1,4 @@
-"""Whatever the text, it loads or it is refused with sentences; nothing else ever happens."""
+"""Any text either loads or is refused with messages; nothing else ever happens."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ YAMLISH = st.lists(st.sampled_from([*WORDS, *MARKS, *MARKS]), max_size=30).map("
 
 
 def check(text: str) -> None:
-    """The one property."""
+    """Check that the text loads, or that every message is one line with a valid line number."""
     problems = []
     try:
         loaded = loads(text, "f")
@@ -75,5 +75,5 @@ VALUES = st.recursive(
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
 def test_any_structure_loads_or_is_refused(sections: dict[str, object]) -> None:
-    """Right keys with wrong values, in every place."""
+    """Valid keys with wrong values, at every level."""
     check("".join(f"{key}: {value}\n" for key, value in sections.items()))

@@ -1,4 +1,4 @@
-"""docs/configuration.md: every setting is in it, in its own words and with its real default."""
+"""docs/configuration.md has every setting, with its own docstring and its real default."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([\w.\[\]]+)` \|", re.MULTILINE)
 INHERITED = "pools[].strategy"
-"""Its default is another setting."""
+"""Inherited: its default is another setting."""
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
@@ -28,14 +28,14 @@ class Setting(NamedTuple):
     """One field of the settings."""
 
     path: str
-    """As in `workers[].tls.ca`."""
+    """A path such as `workers[].tls.ca`."""
     field: FieldInfo
     part: type[BaseModel] | None
-    """What it is made of, if it has keys of its own."""
+    """The model of its value, if it has keys of its own."""
 
     @property
     def words(self) -> tuple[str, str]:
-        """What its docstring says of it, and of its default."""
+        """Return what its docstring says of it, and of its default."""
         text = " ".join((self.field.description or "").split())
         meaning, default, said = text.partition(" Default: ")
         if default:
@@ -44,14 +44,14 @@ class Setting(NamedTuple):
 
     @property
     def has_value(self) -> bool:
-        """Whether its default can be written, and is not the lack of a value."""
+        """Whether its default can be written as a value, and is not the absence of one."""
         if self.field.is_required() or self.field.default_factory or self.path == INHERITED:
             return False
         return self.field.default not in (None, ()) or self.words[1] == "off"
 
 
 def part_of(annotation: object) -> type[BaseModel] | None:
-    """The model in a type, as `X` in `tuple[X, ...]` and `X | None`."""
+    """Return the model within a type, such as X in `tuple[X, ...]` or `X | None`."""
     for inner in (annotation, *get_args(annotation)):
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             return inner
@@ -59,7 +59,7 @@ def part_of(annotation: object) -> type[BaseModel] | None:
 
 
 def walk(model: type[BaseModel], above: str, seen: set[object]) -> Iterator[Setting]:
-    """Every field, those of a part after it; a part that stands in two places only once."""
+    """Yield every field, followed by the fields of its model; a model used twice only once."""
     for name, field in model.model_fields.items():
         part = part_of(field.annotation)
         yield Setting(f"{above}{name}", field, part)
@@ -70,12 +70,12 @@ def walk(model: type[BaseModel], above: str, seen: set[object]) -> Iterator[Sett
 
 
 def is_section(field: FieldInfo) -> bool:
-    """Whether it is nothing but its parts, which all have defaults."""
+    """Whether it is only a group of other settings, all of which have defaults."""
     return field.annotation is part_of(field.annotation)
 
 
 def option(strategy: str, name: str, field: FieldInfo) -> str:
-    """The row of a strategy's own option."""
+    """Return the table row of a strategy's own option."""
     default = StrategySettings(strategy).written()[name]
     return f"| `strategy.{name}` | `{default}` | {field.description} |"
 
@@ -91,14 +91,14 @@ OPTIONS = [
 
 
 def row(setting: Setting) -> str:
-    """How the page says it."""
+    """Return the table row that the page must have."""
     meaning, default = setting.words
     default = f"`{default.strip('`')}`" if setting.has_value else default
     return f"| `{setting.path}` | {default} | {meaning} |"
 
 
 def test_every_setting_has_its_row_and_no_other_has_one() -> None:
-    """A new setting fails here with the line that the page lacks."""
+    """A new setting fails here and shows the missing line."""
     rows = [*map(row, PLAIN), *OPTIONS]
     assert [line for line in rows if f"{line}\n" not in TEXT] == []
     assert sorted(ROW.findall(TEXT)) == sorted(line.split("`")[1] for line in rows)
@@ -106,13 +106,13 @@ def test_every_setting_has_its_row_and_no_other_has_one() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: one.path)
 def test_every_section_is_headed_by_its_words(section: Setting) -> None:
-    """Those of its docstring."""
+    """The heading of a section is followed by the section's docstring."""
     assert f"\n### `{section.path}`\n\n{section.words[0]}\n" in TEXT
 
 
 @pytest.mark.parametrize("setting", PLAIN, ids=lambda one: one.path)
 def test_a_docstring_tells_what_is_true(setting: Setting) -> None:
-    """The default that it names is the default, or it says in words what the lack of one means."""
+    """The default it states is the real one; if there is none, it says in words what happens."""
     meaning, default = setting.words
     assert meaning.endswith(".")
     assert default, "neither a default nor `Required.`"
@@ -124,7 +124,7 @@ def test_a_docstring_tells_what_is_true(setting: Setting) -> None:
 
 
 def test_the_examples_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand, beside the files and with the variables that they name."""
+    """Every example loads, given the files and environment variables that it names."""
     secret = tmp_path / "secret"
     secret.write_text("sk-0123456789abcdef")
     (tmp_path / "door.pem").write_text(PEMS["one.pem"])

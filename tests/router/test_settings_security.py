@@ -1,4 +1,4 @@
-"""Who may come in, and on which addresses: what is read and what is refused."""
+"""Settings for authentication, listening addresses and CORS: what is accepted or refused."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wrong(text: str) -> list[str]:
-    """What is said about a text, a line each, and never a key in it."""
+    """Return the messages for a text, one a line, and check that they contain no key."""
     with pytest.raises(SettingsError) as caught:
         loads(WORKER + text, "f")
     assert not any(key in str(caught.value) for key in KEYS.values())
@@ -47,13 +47,13 @@ def wrong(text: str) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-    """The names of the keys of the door, and those of the paths for operators."""
+    """Return the names of the clients' keys and of the operators' keys, each joined by commas."""
     settings = loads(WORKER + text)
     return [",".join(k.name for k in keys) for keys in (settings.door_keys, settings.admin_keys)]
 
 
 def test_keys_are_secrets_with_names() -> None:
-    """Their own, or by their place; what is listed is never the key."""
+    """Their names are given, or made of their position; the key itself is never listed."""
     settings = loads(WORKER + "auth: {keys: ['${ONE}', {name: bob, key: '${TWO}'}]}")
     assert [(key.name, key.key.get_secret_value()) for key in settings.door_keys] == [
         ("key-1", KEYS["ONE"]),
@@ -70,14 +70,14 @@ def test_keys_are_secrets_with_names() -> None:
 
 
 def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:
-    """Alone in it."""
+    """The file contains only the key."""
     (tmp_path / "key").write_text(f"{KEYS['ONE']}\n")
     (key,) = loads(f"{WORKER}auth: {{keys: ['file:{tmp_path}/key']}}").door_keys
     assert key.key.get_secret_value() == KEYS["ONE"]
 
 
 def test_operators_have_the_keys_of_the_door_unless_they_have_their_own() -> None:
-    """Which do not open the door."""
+    """Operators' own keys do not give access for clients."""
     assert names("") == ["", ""]
     assert names("auth: none") == ["", ""]
     assert names("auth: {keys: ['${ONE}']}") == ["key-1", "key-1"]
@@ -87,7 +87,7 @@ def test_operators_have_the_keys_of_the_door_unless_they_have_their_own() -> Non
 
 
 def test_none_is_something_else_than_nothing() -> None:
-    """It was said; both are listed as what they are."""
+    """An explicit `none` is kept, and listed differently from a missing `auth`."""
     said, unsaid = loads(WORKER + "auth: none"), loads(WORKER)
     assert said.auth == Settings(workers=unsaid.workers, auth="none").auth
     assert isinstance(said.auth, AuthSettings)
@@ -132,11 +132,11 @@ def test_none_is_something_else_than_nothing() -> None:
             "auth: {keys: [{name: key-2, key: '${ONE}'}, '${TWO}']}",
             ['auth.keys[1]: "key-2" is already the name of [0]'],
         ),
-        (  # who signs nothing at all would have this one
+        (  # a request without a signature would match this one
             "sagemaker: {sigv4: [{access_key: '', secret_key: '${ONE}'}]}\nauth: none",
             ['sagemaker.sigv4[0].access_key: "" is not a name'],
         ),
-        (  # logs, turns and caches know a key by its name
+        (  # logs, turns of tenants and caches know a key by its name
             "sagemaker: {sigv4: [{access_key: A, secret_key: '${ONE}'}, {access_key: A, secret_key:"
             " '${TWO}'}, {access_key: b, secret_key: '${ONE}'}]}\n"
             "auth: {keys: [{name: b, key: '${TWO}'}]}",
@@ -159,7 +159,7 @@ def test_none_is_something_else_than_nothing() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, said: list[str]) -> None:
-    """With its line and what to write instead, and without what may be a secret."""
+    """The message has the line and what to write instead, and shows nothing that may be secret."""
     lines = wrong(text)
     assert len(lines) == len(said)
     for line, part in zip(lines, said, strict=True):
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_refused(text: str, said: list[str]) -> None:
 
 
 def test_origins_are_what_browsers_send() -> None:
-    """Of web pages, of pages on this machine, of programs made of pages."""
+    """Web pages, pages on this machine, and desktop apps made of web pages."""
     cors = (
         "cors: [https://app.example, 'http://localhost:3000', 'http://[::1]:3', tauri://localhost]"
     )
@@ -207,7 +207,7 @@ def test_origins_are_what_browsers_send() -> None:
     ],
 )
 def test_a_door_does_not_stand_open_by_accident(text: str, said: list[str]) -> None:
-    """Both remedies are named; so is an address given twice."""
+    """The message names both remedies; an address given twice is refused too."""
     assert wrong(text) == said
 
 
@@ -225,12 +225,12 @@ def test_a_door_does_not_stand_open_by_accident(text: str, said: list[str]) -> N
     ],
 )
 def test_a_door_may_stand_open_on_purpose(text: str) -> None:
-    """On this machine, with keys, or because the file says so."""
+    """Allowed on a loopback address, with keys, or if the file says `auth: none`."""
     assert loads(WORKER + text).workers
 
 
 def test_the_command_line_opens_no_door_either() -> None:
-    """The address that takes the place of the file's is held to the same rules."""
+    """An address given on the command line is held to the same rules as the file's."""
     public, local = Address("0.0.0.0", 80), Address("127.0.0.1", 9000)  # noqa: S104
     closed = loads(WORKER + "admin: {listen: 127.0.0.1:9000}")
     with pytest.raises(ValueError, match=r"^0\.0\.0\.0:80 can be reached .* auth: none to let"):

@@ -1,4 +1,4 @@
-"""`strategy:` in the YAML, for our own strategies and for those of other packages."""
+"""`strategy:` in the YAML, for built-in strategies and those of other packages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ class Other:
 
 @pytest.fixture
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package on the path that brings a strategy, and one that cannot be imported."""
+    """An installed package with one strategy that works and one that cannot be imported."""
     (tmp_path / "otherstrategy.py").write_text(OTHER)
     info = tmp_path / "otherstrategy-1.0.dist-info"
     info.mkdir()
@@ -49,12 +49,12 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def read(strategy: str) -> Settings:
-    """Settings with that strategy, given on line 2."""
+    """Load settings with that strategy, given on line 2."""
     return loads(f"workers: [http://a:1]\nstrategy: {strategy}\n", "f")
 
 
 def wrong(strategy: str) -> list[str]:
-    """What is said about that strategy."""
+    """Return the messages for that strategy."""
     with pytest.raises(SettingsError) as caught:
         read(strategy)
     return str(caught.value).split("\n")
@@ -106,12 +106,12 @@ def test_a_name_and_a_mapping_mean_the_same() -> None:
     ],
 )
 def test_a_wrong_strategy_is_said_once(strategy: str, said: str) -> None:
-    """With what is allowed instead, and no word of pydantic's."""
+    """The message says what is allowed, in our words and not in pydantic's."""
     assert wrong(strategy) == [said]
 
 
 def test_all_wrong_options_are_said_at_once() -> None:
-    """Each on its own line."""
+    """Each wrong option has its own message and line."""
     assert wrong("\n  name: prefixaware\n  memory: ten\n  nmae: x") == [
         'f:4: strategy.memory: "ten" is not a size: write a whole number and a unit'
         " (B, kB, MB, GB, KiB, MiB, GiB, TiB), such as 16MiB",
@@ -121,7 +121,7 @@ def test_all_wrong_options_are_said_at_once() -> None:
 
 @pytest.mark.usefixtures("other")
 def test_a_strategy_of_another_package_has_typed_options() -> None:
-    """Durations and sizes by its annotations; bare numbers where it says int or float."""
+    """Its annotations decide: durations and sizes with units, plain numbers for int and float."""
     settings = read("{name: other, window: 2m, budget: 1KiB, tries: 3, share: 1, tags: [a]}")
     assert settings.strategy.options == {
         "window": 120.0,
@@ -144,7 +144,7 @@ def test_a_strategy_of_another_package_has_typed_options() -> None:
 
 @pytest.mark.usefixtures("other")
 def test_wrong_options_of_another_package_are_said_as_ours() -> None:
-    """Field by field, and what the class itself refuses."""
+    """Each field is checked, and then what the class itself refuses."""
     assert wrong("{name: other, windw: 1s, tries: '3', greedy: 1, share: x, tags: 5}") == [
         'f:2: strategy.windw: unknown key; did you mean "window"?',
         "f:2: strategy.tries: must be a whole number",
@@ -159,7 +159,7 @@ def test_wrong_options_of_another_package_are_said_as_ours() -> None:
 
 @pytest.mark.usefixtures("other")
 def test_a_package_that_cannot_be_imported_is_named() -> None:
-    """With the reason; the router does not fall over it unless it is chosen."""
+    """The message has the reason; the package does no harm unless it is chosen."""
     assert wrong("broken") == [
         'f:2: strategy: strategy "broken" cannot be loaded:'
         " ModuleNotFoundError: No module named 'nosuchmodule'"
@@ -170,7 +170,7 @@ def test_a_package_that_cannot_be_imported_is_named() -> None:
 def test_the_schema_does_not_depend_on_other_packages(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It is the same text with and without them."""
+    """The schema is the same text with and without them."""
     before = schema_text()
     request.getfixturevalue("other")
     assert schema_text() == before

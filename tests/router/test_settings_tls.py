@@ -1,4 +1,4 @@
-"""Certificates and keys in the settings: found, readable and of use, or refused at the start."""
+"""Certificates and keys in the settings: files that cannot be used are refused at load time."""
 
 import os
 import ssl
@@ -15,13 +15,13 @@ PEM = "certificate and key cannot be read as such: both must be PEM"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One with certificates and keys."""
+    """A folder with certificates and keys."""
     write_pems(tmp_path)
     return tmp_path
 
 
 def wrong(text: str, folder: Path) -> list[str]:
-    """What is said about a text, a line each, and never what the files hold."""
+    """Return the messages for a text, one a line, and check that they show no file contents."""
     with pytest.raises(SettingsError) as caught:
         loads(text, "f", folder)
     lines = str(caught.value).replace(str(folder), "DIR").split("\n")
@@ -30,7 +30,7 @@ def wrong(text: str, folder: Path) -> list[str]:
 
 
 def test_files_are_found_beside_the_settings(folder: Path) -> None:
-    """Wherever the program was started; absolute paths are what they are."""
+    """Relative paths start at the settings file, wherever the program was started."""
     (folder / "some.yaml").write_text(
         f"tls: {{certificate: one.pem, key: {folder}/one.key, client_ca: both.pem}}\n"
         "workers: [{url: https://a, tls: {ca: two.pem, certificate: two.pem, key: two.key}}]\n"
@@ -79,7 +79,7 @@ def test_files_are_found_beside_the_settings(folder: Path) -> None:
     ],
 )
 def test_files_that_are_of_no_use_are_named(folder: Path, text: str, said: str) -> None:
-    """When the settings are read; OpenSSL never asks for a password on the terminal."""
+    """This happens at load time; OpenSSL never asks for a key's password on the terminal."""
     os.mkfifo(folder / "pipe")
     assert wrong(f"workers: [http://a]\n{text}", folder)[0].startswith(f"f:{said}")
 
@@ -113,13 +113,13 @@ def test_files_that_are_of_no_use_are_named(folder: Path, text: str, said: str) 
 def test_a_worker_is_told_from_others_by_its_certificate(
     folder: Path, worker: str, said: str
 ) -> None:
-    """Where there is one."""
+    """The message names the worker by its position and says what is wrong with its TLS files."""
     (line,) = wrong(f"pools: [{{name: p, workers: [{worker}]}}]", folder)
     assert line.startswith(f"f:1: pools[0].workers[0].{said}")
 
 
 def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the system says, also when it goes away later."""
+    """The message has the system's reason, also if the file vanishes later."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")

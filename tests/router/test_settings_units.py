@@ -1,4 +1,4 @@
-"""Durations, sizes, addresses and secrets: what is read, what is refused, what is said."""
+"""Durations, shares, sizes, addresses and secrets: what is read, refused and printed."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ TWO_FORMS = (
     [("30s", 30.0), ("250ms", 0.25), ("10m", 600.0), ("2h", 7200.0), ("1d", 86400.0), ("0s", 0.0)],
 )
 def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
-    """Every unit counts as it says."""
+    """Every unit is converted to seconds."""
     assert TypeAdapter(Duration).validate_python(text) == seconds
 
 
@@ -70,7 +70,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     ],
 )
 def test_anything_else_is_no_duration(value: object, said: str) -> None:
-    """A bare number most of all; the message shows what is allowed."""
+    """Bare numbers are refused too; the message shows what is allowed."""
     with pytest.raises(ValueError, match="duration") as caught:
         parse_duration(value)
     assert str(caught.value) == f"{said} {DURATION}"
@@ -78,7 +78,7 @@ def test_anything_else_is_no_duration(value: object, said: str) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("off", None), ("15s", 15.0), ("1ms", 0.001)])
 def test_a_duration_may_be_off(text: str, seconds: float | None) -> None:
-    """Which is None, and written as it was read."""
+    """`off` is None, and is printed as `off` again."""
     adapter: TypeAdapter[float | None] = TypeAdapter(DurationOrOff)
     assert adapter.validate_python(text) == seconds
     assert adapter.dump_python(seconds, mode="json") == text
@@ -95,7 +95,7 @@ def test_a_duration_may_be_off(text: str, seconds: float | None) -> None:
     ],
 )
 def test_anything_else_is_neither(value: object, said: str) -> None:
-    """Both are named; there is one way to say off."""
+    """The message names both forms; only lower-case `off` is accepted."""
     with pytest.raises(ValueError, match="off") as caught:
         parse_duration_or_off(value)
     assert str(caught.value) == said
@@ -106,7 +106,7 @@ def test_anything_else_is_neither(value: object, said: str) -> None:
     [(0, 0.0), (1, 1.0), (0.25, 0.25), ("0%", 0.0), ("100%", 1.0), ("20%", 0.2), ("12.5%", 0.125)],
 )
 def test_a_share_is_a_number_or_a_percentage(value: object, share: float) -> None:
-    """What is read is written as a number, a whole one without a point."""
+    """It is printed as a number, without a decimal point if it is 0 or 1."""
     adapter: TypeAdapter[float] = TypeAdapter(Share)
     assert adapter.validate_python(value) == share
     written = adapter.dump_python(share, mode="json")
@@ -156,7 +156,7 @@ def test_anything_else_is_no_share(value: object, said: str) -> None:
     ],
 )
 def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
-    """Decimal and binary units are both what they say."""
+    """Decimal and binary units are told apart."""
     assert TypeAdapter(Size).validate_python(text) == size
 
 
@@ -174,7 +174,7 @@ def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
     ],
 )
 def test_anything_else_is_no_size(value: object, said: str) -> None:
-    """A bare number here too."""
+    """Bare numbers are refused here too."""
     with pytest.raises(ValueError, match="size") as caught:
         parse_size(value)
     assert str(caught.value) == f"{said} {SIZE}"
@@ -182,7 +182,7 @@ def test_anything_else_is_no_size(value: object, said: str) -> None:
 
 @given(st.integers(0, 999_999_999), st.sampled_from(["ms", "s", "m", "h", "d"]))
 def test_durations_round_trip(number: int, unit: str) -> None:
-    """What is read is written so that it reads the same."""
+    """A duration is printed so that it reads the same."""
     seconds = parse_duration(f"{number}{unit}")
     assert parse_duration(format_duration(seconds)) == seconds
 
@@ -192,13 +192,13 @@ def test_durations_round_trip(number: int, unit: str) -> None:
     st.sampled_from(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"]),
 )
 def test_sizes_round_trip(number: int, unit: str) -> None:
-    """What is read is written so that it reads the same."""
+    """A size is printed so that it reads the same."""
     size = parse_size(f"{number}{unit}")
     assert parse_size(format_size(size)) == size
 
 
 def test_values_are_written_with_the_largest_unit_that_fits() -> None:
-    """As a person would."""
+    """Values are printed as a person would write them."""
     assert [format_duration(s) for s in (0, 0.25, 2, 90, 600, 86400)] == [
         "0ms",
         "250ms",
@@ -227,7 +227,7 @@ def test_values_are_written_with_the_largest_unit_that_fits() -> None:
     ],
 )
 def test_an_address_is_read_and_prints_back(text: str, host: str, port: int) -> None:
-    """IPv6 has brackets outside and none inside."""
+    """IPv6 addresses have brackets in the text, and none in `host`."""
     address = TypeAdapter(Address).validate_python(text)
     assert (address.host, address.port) == (host, port)
     assert str(address) == text
@@ -261,7 +261,7 @@ def test_anything_else_is_no_address(value: object, said: str) -> None:
 
 
 def test_a_port_has_a_largest_number() -> None:
-    """It fits 16 bits."""
+    """A port fits 16 bits."""
     with pytest.raises(ValueError, match=r'^"a:65536" is not an address: a port is at most 65535$'):
         Address.parse("a:65536")
 
@@ -270,7 +270,7 @@ def test_a_port_has_a_largest_number() -> None:
     "host", ["127.0.0.1", "127.8.9.10", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1", "LocalHost"]
 )
 def test_a_loopback_address_is_known(host: str) -> None:
-    """In every way to write one."""
+    """Loopback addresses are recognised in every notation."""
     assert Address(host, 80).is_loopback
 
 
@@ -279,14 +279,14 @@ def test_a_loopback_address_is_known(host: str) -> None:
     ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "localhost.example", "gpu-2"],  # noqa: S104
 )
 def test_any_other_address_may_be_reached_by_others(host: str) -> None:
-    """Also a name: what it stands for may change."""
+    """Names other than localhost count as reachable too, since they may resolve to anything."""
     assert not Address(host, 80).is_loopback
 
 
 def test_a_secret_comes_from_the_environment_or_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Both forms; what a file holds is stripped."""
+    """Both forms work; white space around the contents of a file is removed."""
     monkeypatch.setenv("SOME_KEY", "sk-env")
     (tmp_path / "key").write_text("  sk-file\n")
     adapter: TypeAdapter[SecretStr] = TypeAdapter(Secret)
@@ -297,7 +297,7 @@ def test_a_secret_comes_from_the_environment_or_a_file(
 
 
 def test_a_secret_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in repr, str or what is printed of the settings."""
+    """It is not in repr, str or the printed settings."""
     monkeypatch.setenv("SOME_KEY", "sk-env")
     adapter: TypeAdapter[SecretStr] = TypeAdapter(Secret)
     secret = adapter.validate_python("${SOME_KEY}")
@@ -309,20 +309,20 @@ def test_a_secret_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     "value", ["sk-literal", "$KEY", "${KEY", "${1A}", "${A}${B}", 5, None, ["x"]]
 )
 def test_a_literal_secret_is_refused(value: object) -> None:
-    """The sentence names the two forms and never the secret."""
+    """The message names the two forms, and never shows the secret."""
     with pytest.raises(ValueError, match="secret") as caught:
         resolve_secret(value)
     assert str(caught.value) == TWO_FORMS
 
 
 def test_the_file_of_a_secret_has_an_absolute_path() -> None:
-    """It may be read again at any time, from wherever that is."""
+    """The file may be read again at any time, from any working directory."""
     with pytest.raises(ValueError, match="must be absolute: file:/path"):
         resolve_secret("file:relative")
 
 
 def test_an_unset_or_useless_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset, empty, and what could not be sent in a header."""
+    """Unset, empty, or with characters that cannot be sent in a header."""
     monkeypatch.delenv("NO_KEY", raising=False)
     monkeypatch.setenv("EMPTY_KEY", "")
     monkeypatch.setenv("ODD_KEY", "sk-a\nb")
@@ -336,7 +336,7 @@ def test_an_unset_or_useless_variable_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_file_without_a_secret_is_named(tmp_path: Path) -> None:
-    """Missing, a folder, a pipe that would block, empty, binary."""
+    """Missing, a folder, a pipe that would block, empty, or binary."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").write_text(" \n")
     (tmp_path / "binary").write_bytes(b"\xff\x00")
@@ -354,7 +354,7 @@ def test_a_file_without_a_secret_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_is_named_by_its_whole_path() -> None:
-    """On one line; only what no path is like is cut."""
+    """The path is shown whole, on one line; only an absurdly long one is cut."""
     long = "/" + "a" * 300
     assert shown_file(long) == f'file "{long}"'
     assert shown_file("/a\nb") == 'file "/a\\nb"'
@@ -362,7 +362,7 @@ def test_a_file_is_named_by_its_whole_path() -> None:
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the system says."""
+    """The message has the system's reason."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -374,7 +374,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_pydantic_does_not_tell_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with it is said by the sentence alone."""
+    """Only our own message says what is wrong with it."""
     monkeypatch.setenv("ODD_KEY", "sk-ö")
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(Secret).validate_python("${ODD_KEY}")

@@ -1,4 +1,4 @@
-"""YAML itself: where things are, and what is no plain data."""
+"""YAML itself: line numbers, and what is refused because it is not plain data."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TAG = "a tag (!) is not allowed; only plain text, numbers, lists and mappings"
 
 
 def wrong(text: str) -> list[str]:
-    """What is said about a text, a line each."""
+    """Return the messages for a text, one a line."""
     with pytest.raises(SettingsError) as caught:
         loads(text, "f")
     return str(caught.value).split("\n")
@@ -66,17 +66,17 @@ def wrong(text: str) -> list[str]:
     ],
 )
 def test_what_is_no_plain_yaml_is_said_plainly(text: str, said: str) -> None:
-    """With the line, and without quoting the file, which may hold secrets."""
+    """The message has the line, and does not quote the file, which may contain secrets."""
     assert wrong(WORKER + text) == [said]
 
 
 def test_an_old_or_future_version_is_refused() -> None:
-    """A %YAML directive of version 2 or later cannot be read."""
+    """A %YAML directive of version 2 is refused."""
     assert wrong(f"%YAML 2.0\n---\n{WORKER}") == ["f:1: only YAML 1.2 is read"]
 
 
 def test_a_secret_that_is_given_twice_does_not_show() -> None:
-    """Parsers like to print both values."""
+    """YAML parsers tend to print both values."""
     text = "workers:\n- url: http://a:1\n  api_key: sk-sekret1\n  api_key: sk-sekret2\n"
     said = wrong(text)
     assert said[1] == "f:4: workers[0].api_key: duplicate key; the first is on line 3"
@@ -85,18 +85,18 @@ def test_a_secret_that_is_given_twice_does_not_show() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n# only\n", "---\n", "~"])
 def test_a_file_with_nothing_in_it_is_said_to_be_empty(text: str) -> None:
-    """Comments are nothing."""
+    """A file with only comments is empty."""
     assert wrong(text)[0].endswith("is empty; it needs at least workers")
 
 
 @pytest.mark.parametrize("text", ["[a]", "a", "5", "!x {}"])
 def test_a_file_is_a_mapping(text: str) -> None:
-    """Anything else has no settings in it."""
+    """Anything but a mapping contains no settings."""
     assert "f:1: must be a mapping of settings, such as workers: [...]" in wrong(text)
 
 
 def test_lines_are_right_in_lists_and_flow_mappings() -> None:
-    """Each item, and each key of a mapping that spans lines."""
+    """Lines are right for each item, and for each key of a mapping that spans lines."""
     assert wrong(
         "# a comment\n"
         "workers:\n"
@@ -117,7 +117,7 @@ def test_lines_are_right_in_lists_and_flow_mappings() -> None:
 
 
 def test_lines_are_right_where_an_anchor_is_used() -> None:
-    """The mistake is where it is written, not where it is used."""
+    """The line is that where the value is written, not where the alias uses it."""
     assert wrong(
         "pools:\n"
         "  - name: p\n"
@@ -137,7 +137,7 @@ def test_lines_are_right_where_an_anchor_is_used() -> None:
 
 
 def test_a_missing_key_is_where_its_mapping_is() -> None:
-    """The line of the item, or of the key that holds the mapping."""
+    """The line is that of the list item, or of the key that has the mapping."""
     assert wrong("workers:\n  - http://a:1\n  - name: x\nstrategy:\n  memory: 1MiB\n") == [
         "f:3: workers[1].url: required key is missing",
         "f:4: strategy.name: required key is missing",
@@ -145,7 +145,7 @@ def test_a_missing_key_is_where_its_mapping_is() -> None:
 
 
 def test_aliases_and_merged_keys_are_read() -> None:
-    """What is written in place wins over what is merged; of several, the first."""
+    """A value written in place wins over a merged one; of several merged ones, the first."""
     settings = loads(
         "workers:\n"
         "  - &a {url: http://a:1, kv_tokens: 5}\n"
@@ -162,7 +162,7 @@ def test_aliases_and_merged_keys_are_read() -> None:
 
 
 def test_text_that_looks_like_something_else_stays_text() -> None:
-    """YAML 1.2: `yes` and dates are text; so is what is said to be."""
+    """In YAML 1.2 `yes` and dates are text; `!!str` forces text."""
     models = "[yes, 2001-01-01, =, !!str 5, '5']"
     settings = loads(f"workers: [{{url: http://a:1, models: {models}}}]")
     assert settings.workers[0].models == ("yes", "2001-01-01", "=", "5", "5")
@@ -170,12 +170,12 @@ def test_text_that_looks_like_something_else_stays_text() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 1500, "- " * 1500, "{a: " * 1500])
 def test_deep_nesting_is_refused(text: str) -> None:
-    """The stack is not the limit."""
+    """Deep nesting is refused before it can overflow the stack."""
     assert wrong(text) == ["f: is nested too deeply"]
 
 
 def test_a_few_aliases_cannot_stand_for_billions() -> None:
-    """Expansion is counted."""
+    """Values are counted after aliases are expanded."""
     text = "a0: &a0 [x]\n" + "".join(
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
     )

@@ -1,4 +1,4 @@
-"""Who should have the next connection."""
+"""Which process should get the next connection."""
 
 from mmap import mmap
 
@@ -6,7 +6,7 @@ from router.shares import SLACK, Shares, cells
 
 
 def three() -> list[Shares]:
-    """Three processes that have begun."""
+    """Return three processes that have begun."""
     memory = mmap(-1, cells(3))
     found = [Shares(memory, place, 3) for place in range(3)]
     for one in found:
@@ -15,7 +15,7 @@ def three() -> list[Shares]:
 
 
 def test_the_first_stays() -> None:
-    """Nobody has any: so where it was accepted is as good as elsewhere."""
+    """If no process has connections, the accepting one keeps it."""
     one, two, _ = three()
     assert one.freest() is None
     one.opened()
@@ -23,14 +23,14 @@ def test_the_first_stays() -> None:
 
 
 def test_the_second_goes() -> None:
-    """To somebody who has none."""
+    """It goes to a process that has none."""
     one, _, _ = three()
     one.opened()
     assert one.freest() == 1
 
 
 def test_what_is_under_way_counts_where_it_goes() -> None:
-    """Or a burst would all go to the same one."""
+    """Connections being passed count where they go, or a burst would go to one process."""
     one, two, _ = three()
     one.opened()
     one.passed(1)
@@ -38,13 +38,13 @@ def test_what_is_under_way_counts_where_it_goes() -> None:
     one.passed(2)
     assert one.freest() is None
     two.took()
-    assert one.freest() == 1  # taken, but gone since
+    assert one.freest() == 1  # taken, and closed again since
     two.opened()
     assert one.freest() is None
 
 
 def test_what_could_not_be_passed_does_not_count() -> None:
-    """It has stayed."""
+    """A connection that could not be passed stays here."""
     one, _, _ = three()
     one.opened()
     one.passed(1)
@@ -53,7 +53,7 @@ def test_what_could_not_be_passed_does_not_count() -> None:
 
 
 def test_who_is_shut_gets_none() -> None:
-    """However few it has; and it keeps what it accepts once all are shut."""
+    """A shut process gets none however few it has; if all are shut, each keeps what it accepts."""
     one, two, three_ = three()
     one.opened(5)
     two.shut()
@@ -68,7 +68,7 @@ def test_who_is_shut_gets_none() -> None:
 
 
 def test_of_many_a_few_do_not_matter() -> None:
-    """Passing costs a little, so it is done where it is felt."""
+    """Passing costs a little, so a small imbalance is accepted."""
     one, two, three_ = three()
     two.opened(10 * SLACK)
     three_.opened(10 * SLACK)
@@ -79,7 +79,7 @@ def test_of_many_a_few_do_not_matter() -> None:
 
 
 def test_a_new_process_begins_with_none() -> None:
-    """What the one before it had is gone with it; what was on its way is still to be taken."""
+    """The connections of its predecessor are gone; those being passed are still to be taken."""
     memory = mmap(-1, cells(2))
     one, two = (Shares(memory, place, 2) for place in range(2))
     one.begin()
@@ -91,7 +91,7 @@ def test_a_new_process_begins_with_none() -> None:
     again = Shares(memory, 1, 2)
     again.begin()
     one.opened()
-    assert one.freest() == 1  # 2 here, 1 on its way there
+    assert one.freest() == 1  # 2 here, 1 being passed there
     again.took()
     again.opened()
     assert one.freest() == 1
