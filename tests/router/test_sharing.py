@@ -1,4 +1,4 @@
-"""Processes that tell each other what they send."""
+"""Router processes that tell each other which requests they have in flight."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)
 
 
 class Process:
-    """One of several, in this one."""
+    """One router process, simulated within the test's own."""
 
     def __init__(self, wiring: Wiring, place: int) -> None:
         given = wiring.wires(place)
@@ -35,7 +35,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """By which the others know it."""
+        """Its identity for the other processes."""
         return self.sharing._pid
 
     @pid.setter
@@ -43,37 +43,37 @@ class Process:
         self.sharing._pid = pid
 
     def send(self, text: str = "text", worker: int = 0) -> int:
-        """Tell of a request, and return its number."""
+        """Report a new request, and return its number."""
         pool = self.fleet.pools[0]
         return self.sharing.booked(pool, prompt(text), choice(self.fleet, worker), 0.0)
 
     def end(self, number: int) -> None:
-        """It is over."""
+        """Report the end of a request."""
         self.sharing.ended(number, ENDED, 1.0)
 
     @property
     def flying(self) -> list[int]:
-        """Requests of others, by worker."""
+        """Return the number of other processes' requests, by worker."""
         return [worker.load.elsewhere for worker in self.fleet.workers]
 
 
 @pytest.fixture
 def wiring() -> Iterator[Wiring]:
-    """Of three processes."""
+    """The sockets of three processes."""
     found = Wiring(3)
     yield found
     found.close()
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait until the condition holds; fail after 10 seconds."""
     async with asyncio.timeout(10):
-        while not what():  # noqa: ASYNC110 - others write it
+        while not what():  # noqa: ASYNC110 - other processes bring it about
             await asyncio.sleep(0.001)
 
 
 def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> None:
-    """Run a script with the first so many processes, which have heard of each other."""
+    """Run a script with the first `count` processes, once they all have contact."""
 
     async def run() -> None:
         with ExitStack() as stack:
@@ -90,7 +90,7 @@ def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> 
 
 
 def test_each_hears_of_all(wiring: Wiring) -> None:
-    """What is sent, that its prompt is computed, and its end."""
+    """Every process hears when a request is sent, when its prompt is computed and when it ends."""
 
     async def script(one: Process, two: Process, three: Process) -> None:
         first, second = one.send(worker=1), two.send(worker=1)
@@ -113,7 +113,7 @@ def test_each_hears_of_all(wiring: Wiring) -> None:
 def test_one_letter_for_all_that_happens_at_once(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many; but a large one is not waited for."""
+    """All news of one moment is one letter, unless it grows too large."""
     letters: list[bytes] = []
     write = wires.Outbox.write
 
@@ -148,7 +148,7 @@ def test_one_letter_for_all_that_happens_at_once(
 
 
 def test_one_that_comes_later(wiring: Wiring) -> None:
-    """It is told what is under way, once; and it need not have been told to begin with."""
+    """It is told once what is in flight, and may send before it has heard of the others."""
 
     async def script(one: Process, two: Process) -> None:
         for _ in range(100):
@@ -172,7 +172,7 @@ def test_one_that_comes_later(wiring: Wiring) -> None:
 
 
 def test_one_that_has_gone(wiring: Wiring) -> None:
-    """What it had is over, also what it told last; nothing is kept for it until another speaks."""
+    """Its requests end, and nothing waits for it until its successor speaks."""
 
     async def script(one: Process, two: Process, three: Process) -> None:
         three.send()
@@ -192,7 +192,7 @@ def test_one_that_has_gone(wiring: Wiring) -> None:
             one.end(number)
             again.send(worker=1)
             await until(lambda: (one.flying, again.flying) == ([0, 1], [0, 0]))
-            one.sharing.gone(2, three.pid)  # that is heard late, and of another one
+            one.sharing.gone(2, three.pid)  # arrives late, and is about its predecessor
             assert one.flying == [0, 1]
             one.sharing.gone(2, again.pid)
             assert one.flying == [0, 0]
@@ -204,7 +204,7 @@ def test_one_that_has_gone(wiring: Wiring) -> None:
 
 @pytest.mark.parametrize("most", [1 << 20, 1 << 13])
 def test_one_that_does_not_read(wiring: Wiring, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """What it missed is told later, or told anew if it is too much; the others hear meanwhile."""
+    """What it missed is sent later, or all again if that is too much; others hear at once."""
     monkeypatch.setattr(wires, "MOST_WAITING", most)
 
     async def script(one: Process, two: Process, three: Process) -> None:
@@ -219,7 +219,7 @@ def test_one_that_does_not_read(wiring: Wiring, monkeypatch: pytest.MonkeyPatch,
         await until(lambda: two.flying == [50, 0])
         assert three.flying == [0, 0]
         loop.add_reader(frozen, three.sharing._hear)
-        await until(lambda: three.flying == [50, 0])  # without anything new to be told
+        await until(lambda: three.flying == [50, 0])  # although there is no further news
         one.end(1000)
         await until(lambda: three.flying == [49, 0])
         await until(lambda: not one.sharing._outboxes[2].behind)
@@ -230,7 +230,7 @@ def test_one_that_does_not_read(wiring: Wiring, monkeypatch: pytest.MonkeyPatch,
 def test_nobody_waits_for_one_that_does_not_read(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who reads is told at once."""
+    """A process that reads hears the news at once."""
     monkeypatch.setattr(sharing, "AGAIN_S", 3600.0)
 
     async def script(one: Process, two: Process, three: Process) -> None:
@@ -245,7 +245,7 @@ def test_nobody_waits_for_one_that_does_not_read(
 
 
 def test_more_is_under_way_than_may_wait(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told all the same, once the other reads, and nothing of it stays."""
+    """Once the other process reads, it hears of all of them, and none of them stays."""
     monkeypatch.setattr(wires, "MOST_WAITING", 1 << 14)
 
     async def script(one: Process, two: Process, three: Process) -> None:
@@ -254,7 +254,7 @@ def test_more_is_under_way_than_may_wait(wiring: Wiring, monkeypatch: pytest.Mon
         for _ in range(3_000):
             one.send()
             one.sharing._flush()
-        await asyncio.sleep(0.2)  # it is tried again, and in vain
+        await asyncio.sleep(0.2)  # long enough for some retries, which fail
         loop.add_reader(frozen, three.sharing._hear)
         await until(lambda: three.flying == [3_000, 0])
         for number in range(1, 3_001):
@@ -266,7 +266,7 @@ def test_more_is_under_way_than_may_wait(wiring: Wiring, monkeypatch: pytest.Mon
 
 
 def test_one_that_hangs(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has under way counts until it is silent for long, and again when it speaks."""
+    """Its requests stop counting when it was silent for long, and count again when it speaks."""
     monkeypatch.setattr(sharing, "BEAT_S", 0.02)
     monkeypatch.setattr(sharing, "SILENT_S", 0.2)
 
@@ -285,7 +285,7 @@ def test_one_that_hangs(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_sign_of_life_is_enough(wiring: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers take minutes, of which there is nothing to be told."""
+    """Heartbeats suffice: an answer may take minutes without any news."""
     monkeypatch.setattr(sharing, "BEAT_S", 0.02)
     monkeypatch.setattr(sharing, "SILENT_S", 0.5)
 
@@ -301,7 +301,7 @@ def test_a_sign_of_life_is_enough(wiring: Wiring, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_written_to_one_before(wiring: Wiring) -> None:
-    """Whoever wrote it may have gone without anybody to tell."""
+    """A letter left over from before may come from a process that ended, so it is dropped."""
     booked = Booked(1, 0.0, "p", "w0", 10, 10, False, 1.0, 0, 0, 0, 1.0, ())
     os.write(wiring.wires(1).outboxes[0], encode(Letter(1, 7, [booked])))
 
@@ -314,7 +314,7 @@ def test_what_was_written_to_one_before(wiring: Wiring) -> None:
 
 
 def test_nobody_is_told_by_one_that_has_ended(wiring: Wiring) -> None:
-    """Requests may end later than the sockets are closed."""
+    """A closed process reports nothing: requests may end after its sockets are closed."""
 
     async def script(one: Process, two: Process) -> None:
         number = one.send()
@@ -322,7 +322,7 @@ def test_nobody_is_told_by_one_that_has_ended(wiring: Wiring) -> None:
         one.sharing.close()
         one.end(number)
         one.send()
-        one.sharing.gone(1, two.pid)  # whoever minds them may still say so
+        one.sharing.gone(1, two.pid)  # its supervisor may still report this
         assert one.sharing._news == []
 
     play(wiring, 2, script)

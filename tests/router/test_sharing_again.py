@@ -1,4 +1,4 @@
-"""Processes that tell each other what they send: what goes wrong is made good without more news."""
+"""Router processes that lost contact, or could not read, catch up without further news."""
 
 import asyncio
 import os
@@ -20,19 +20,19 @@ LONG = "long " * 12_000
 
 @pytest.fixture
 def wiring() -> Wiring:
-    """Of three processes."""
+    """The sockets of three processes."""
     return Wiring(3)
 
 
 @pytest.fixture(autouse=True)
 def closed(wiring: Wiring) -> object:
-    """And of none at the end."""
+    """Close the sockets at the end of the test."""
     yield
     wiring.close()
 
 
 def test_more_is_under_way_than_one_inbox_takes(wiring: Wiring) -> None:
-    """A newcomer hears of all of it, though nothing else happens."""
+    """A process that starts later hears of all requests, although nothing else happens."""
 
     async def script(one: Process, two: Process) -> None:
         for _ in range(400):
@@ -49,7 +49,7 @@ def test_more_is_under_way_than_one_inbox_takes(wiring: Wiring) -> None:
 def test_a_sign_of_life_that_could_not_be_written(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is written as soon as it can be, and others follow."""
+    """A heartbeat that could not be written is written as soon as the other process reads."""
 
     async def script(one: Process, two: Process) -> None:
         one.send()
@@ -76,7 +76,7 @@ def test_a_sign_of_life_that_could_not_be_written(
 def test_what_cannot_be_read_stops_nothing(
     wiring: Wiring, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another release may have taken its place on disk: it is passed over, and the log says so."""
+    """An unreadable letter, perhaps of another release, is logged and skipped."""
 
     async def script(one: Process, two: Process) -> None:
         one.send()
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_stops_nothing(
 
 
 def join(process: Process) -> None:
-    """It has a third worker."""
+    """Give the process a third worker."""
     pool = process.fleet.pools[0]
     upstream = Upstream("127.0.0.1", 1, tls=None, patience=_PATIENCE)
     pool.change(pool.models, [*pool.workers, Worker("w2", "http://w2", upstream, models=["m"])])
@@ -102,7 +102,7 @@ def join(process: Process) -> None:
 
 
 def test_a_reload_that_one_process_has_before_another(wiring: Wiring) -> None:
-    """What it sent meanwhile to a worker that the other did not know is told once more."""
+    """Requests to a worker that the other did not know yet are reported again after its reload."""
 
     async def script(one: Process, two: Process) -> None:
         join(one)

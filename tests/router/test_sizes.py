@@ -1,4 +1,4 @@
-"""What strategies tell of their sizes, as Prometheus is told."""
+"""Sizes that strategies report as metrics."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -14,17 +14,17 @@ from strategies.roundrobin import RoundRobin
 
 
 class Telling(RoundRobin):
-    """A plug-in that tells this of itself."""
+    """A strategy of another package, which reports `told`."""
 
     told: object = None
 
     def gauges(self) -> Mapping[str, float]:
-        """Whatever it pleases."""
+        """Return whatever the test set."""
         return self.told  # type: ignore[return-value]
 
 
 def scraped(told: object) -> str:
-    """Return what is told of two pools, one of which has such a strategy."""
+    """Return the metrics of two pools, the first of which reports `told`."""
     telling = Telling(NoOptions())
     telling.told = told
     sound = Telling(NoOptions())
@@ -34,7 +34,7 @@ def scraped(told: object) -> str:
 
 
 def test_any_number_will_do() -> None:
-    """A plug-in may count in its own way."""
+    """Any numeric type is accepted."""
     found = scraped({"plugin_size": Decimal("1.5")})
     assert 'warmroute_plugin_size{pool="a"} 1.5' in found
     assert 'warmroute_plugin_size{pool="b"} 2.0' in found
@@ -42,7 +42,7 @@ def test_any_number_will_do() -> None:
 
 @pytest.mark.parametrize("told", [None, {"plugin_size": "large"}, {"plugin_size": None}])
 def test_a_fault_hides_nothing_else(told: object, caplog: pytest.LogCaptureFixture) -> None:
-    """What others tell is told."""
+    """The metrics of other strategies are still there, and the fault is logged."""
     found = scraped(told)
     assert 'warmroute_plugin_size{pool="a"}' not in found
     assert 'warmroute_plugin_size{pool="b"} 2.0' in found

@@ -1,4 +1,4 @@
-"""Long prompts are made in threads, within bounds."""
+"""Long prompts are tokenized in threads, within bounds."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ SHORT = 1000
 
 
 class Gate:
-    """A tokenizer that waits to be opened."""
+    """A tokenizer that blocks until it is opened."""
 
     short = SHORT
 
@@ -32,7 +32,7 @@ class Gate:
         self.threads: set[str] = set()
 
     def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
-        """Return as many tokens as there are bytes, once it is open."""
+        """Return one token for each byte, once the gate is open."""
         self.threads.add(threading.current_thread().name)
         self.begun.release()
         assert self.opened.wait(20)
@@ -41,19 +41,19 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """One that is open in the end."""
+    """A gate that is opened at the end of the test, so that no thread stays blocked."""
     made = Gate()
     yield made
     made.opened.set()
 
 
 def request() -> bytes:
-    """One that is long."""
+    """Return a request that is as short as the limit or longer."""
     return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
 
 
 def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
-    """Messages, tools and parts cost time, however little they say."""
+    """Many messages, tools or parts take time however short they are, so they go to a thread."""
     tokenizing, asked = Tokenizing(), Request(model="m")
     gate.short = 100_000
     objects, strings = (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES)
@@ -67,7 +67,7 @@ def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
 )
 def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
-    """What took long on the loop is not done there again."""
+    """After one slow prompt on the loop, prompts of more than half its size are made in threads."""
     gate.opened.set()
     times = iter((0.0, took))
     tokenizing, prompts = Tokenizing(clock=lambda: next(times)), knowing(gate)
@@ -81,19 +81,19 @@ def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, ha
 
 
 class Clock:
-    """One that goes on by so much from look to look."""
+    """A clock that advances by `step` at every look."""
 
     def __init__(self) -> None:
         self.step = self.now = 0.0
 
     def __call__(self) -> float:
-        """Say what time it is."""
+        """Return the time."""
         self.now += self.step
         return self.now
 
 
 def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
-    """Once others of that model were quick, they are made on the loop again, little by little."""
+    """After enough quick ones in threads, prompts are made on the loop again, step by step."""
     gate.opened.set()
     clock = Clock()
 
@@ -116,13 +116,13 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
         await made(600, 1.0)
         assert not here(1)
         await made(600, 0.001, QUICK - 1)
-        await made(LEAST // 2, 1.0)  # slow though small: all over again
+        await made(LEAST // 2, 1.0)  # slow though small: counting starts again
         await made(600, 0.001, QUICK - 1)
         assert not here(1)
         await made(600, 0.001)
         assert here(LEAST)
         assert not here(LEAST + 1)
-        await made(LEAST // 2, 0.001, QUICK)  # tells nothing of longer ones
+        await made(LEAST // 2, 0.001, QUICK)  # says nothing about longer ones
         assert not here(LEAST + 1)
         await made(600, 0.001, QUICK)
         assert here(SHORT)
@@ -133,21 +133,21 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
 
 
 async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
-    """Have a prompt made."""
+    """Make one prompt in a thread."""
     body = request()
     made = await tokenizing.make(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
     return made.prompt
 
 
 def knowing(gate: Gate) -> Prompts:
-    """Prompts of a model with that tokenizer."""
+    """Build prompts of a model with that tokenizer."""
     prompts = Prompts()
     prompts.known = {"m": Known("m", cast("Exact", gate))}
     return prompts
 
 
 def test_who_is_short(gate: Gate) -> None:
-    """Small requests, and all that would not be tokenized."""
+    """Small requests are short, and so are all that would not be tokenized."""
     tokenizing, long = Tokenizing(), b"x" * (SHORT + 1)
     asked, other = Request(model="m"), Request(model="other")
     assert tokenizing.is_short(knowing(gate), asked, long[1:])
@@ -161,7 +161,7 @@ def test_who_is_short(gate: Gate) -> None:
 
 
 def test_the_loop_goes_on(gate: Gate) -> None:
-    """While a prompt is made, everything else is."""
+    """The event loop runs on while a thread tokenizes a prompt."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(patience=20.0), knowing(gate)
@@ -183,7 +183,7 @@ def test_the_loop_goes_on(gate: Gate) -> None:
 
 
 def test_no_more_than_so_many(gate: Gate) -> None:
-    """Others are keyed by their text at once."""
+    """Beyond the limit, prompts are keyed by their text at once."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
@@ -201,7 +201,7 @@ def test_no_more_than_so_many(gate: Gate) -> None:
 
 
 def test_a_client_that_leaves(gate: Gate) -> None:
-    """Its place is free when its thread has ended, or would have begun: then it is not begun."""
+    """Its prompt counts until its thread has ended; one that no thread has begun is skipped."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
@@ -212,7 +212,7 @@ def test_a_client_that_leaves(gate: Gate) -> None:
         first.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
         await asyncio.sleep(0)
-        assert tokenizing.pending == 2  # a thread cannot be stopped, and what waits keeps its body
+        assert tokenizing.pending == 2  # threads cannot be stopped, and what waits keeps its body
         assert not prompts.by_reason
         gate.opened.set()
         while tokenizing.pending:  # noqa: ASYNC110 - set from a thread
@@ -227,7 +227,7 @@ def test_a_client_that_leaves(gate: Gate) -> None:
 
 
 def test_workers_that_are_slow_to_tell(gate: Gate) -> None:
-    """They take no room from long prompts, nor from other pools; of their own there is an end."""
+    """They do not limit long prompts or other pools, but are limited within their own pool."""
 
     async def scene() -> None:
         tokenizing, told = Tokenizing(most=2, patience=20.0), asyncio.Event()
@@ -256,7 +256,7 @@ def test_workers_that_are_slow_to_tell(gate: Gate) -> None:
 
 
 def test_what_takes_too_long(gate: Gate) -> None:
-    """It is keyed by its text, and counts until its thread has ended."""
+    """It is keyed by its text, but counts as pending until its thread has ended."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(threads=1, patience=0.01), knowing(gate)

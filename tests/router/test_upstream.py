@@ -1,4 +1,4 @@
-"""Connections that are closed just as they are used."""
+"""Connections that are closed at the moment they are used."""
 
 import asyncio
 import socket
@@ -21,14 +21,14 @@ Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def served(serve: Served) -> tuple[asyncio.Server, Upstream]:
-    """Begin a worker that does as told, and the connections to it."""
+    """Start a worker that behaves as `serve` does; return it and connections to it."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     return server, Upstream("127.0.0.1", port, tls=None, patience=PATIENCE)
 
 
 async def asked(upstream: Upstream) -> bytes:
-    """Ask once, and give the connection back."""
+    """Send one request, then release the connection."""
     connection = await upstream.ask(*ASK)
     try:
         return await connection.chunk()
@@ -37,21 +37,21 @@ async def asked(upstream: Upstream) -> bytes:
 
 
 async def end(server: asyncio.Server, upstream: Upstream) -> None:
-    """Close both, and what stands between them."""
+    """Close both, and let the open connections end."""
     upstream.close()
     server.close()
     await asyncio.sleep(0.05)
 
 
 def hanging_up(late_s: float) -> tuple[Served, list[int]]:
-    """Answer each connection's first request; hang up at the second, `late_s` after it came."""
+    """Answer each connection's first request; close it `late_s` after the second one."""
     asked = [0]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         asked[0] += 1
         writer.write(ANSWER)
-        with suppress(asyncio.IncompleteReadError):  # the last one is not asked again
+        with suppress(asyncio.IncompleteReadError):  # the last connection gets no second request
             await reader.readuntil(b"{}")
             asked[0] += 1
             await asyncio.sleep(late_s)
@@ -62,15 +62,15 @@ def hanging_up(late_s: float) -> tuple[Served, list[int]]:
 
 
 def test_what_ended_while_nobody_listened_ended_at_once() -> None:
-    """The two crossed on the way; that this process was stopped just then makes no difference."""
+    """A close that crossed the request is retried, even if this process noticed it late."""
 
     async def play() -> None:
         serve, count = hanging_up(0)
         server, upstream = await served(serve)
         assert await asked(upstream) == b"ok"
         again = asyncio.ensure_future(asked(upstream))
-        await asyncio.sleep(0)  # it is written
-        time.sleep(2 * CROSSING_LOOKS * TICK_S)  # noqa: ASYNC251 - nobody listens
+        await asyncio.sleep(0)  # the request is written
+        time.sleep(2 * CROSSING_LOOKS * TICK_S)  # noqa: ASYNC251 - the loop is blocked
         assert await again == b"ok"
         assert count == [3]
         await end(server, upstream)
@@ -79,7 +79,7 @@ def test_what_ended_while_nobody_listened_ended_at_once() -> None:
 
 
 def test_what_ended_later_may_have_begun() -> None:
-    """Somebody was listening all the time."""
+    """A close after the loop has looked for long may mean that the request had begun."""
 
     async def play() -> None:
         serve, count = hanging_up(2 * CROSSING_LOOKS * TICK_S)
@@ -95,7 +95,7 @@ def test_what_ended_later_may_have_begun() -> None:
 
 @pytest.fixture
 def resetting() -> Iterator[socket.socket]:
-    """A door whose every guest is turned out at once."""
+    """A listening socket whose connections the test resets."""
     door = socket.create_server(("127.0.0.1", 0))
     with door:
         yield door

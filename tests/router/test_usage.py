@@ -1,4 +1,4 @@
-"""The tokens a worker reports are found at the end of its answer, however it is cut."""
+"""Reported usage is found at the end of an answer, however the bytes are split."""
 
 import json
 from itertools import pairwise
@@ -12,7 +12,7 @@ from router.usage import TAIL, Usage, UsageTail
 
 
 def read(*chunks: bytes) -> Usage:
-    """What is read of the prompt in these chunks of an answer."""
+    """Return the prompt's usage that is read from these chunks."""
     tail = UsageTail()
     for chunk in chunks:
         tail.add(chunk)
@@ -20,13 +20,13 @@ def read(*chunks: bytes) -> Usage:
 
 
 def cut(answer: bytes, places: list[int]) -> list[bytes]:
-    """The answer in pieces."""
+    """Split the answer at these places."""
     at = [0, *sorted(place % (len(answer) + 1) for place in places), len(answer)]
     return [answer[start:end] for start, end in pairwise(at)]
 
 
 def sse(*events: object) -> bytes:
-    """A stream of events with its end."""
+    """Build a whole stream of events."""
     lines = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
     return b"".join([*lines, b"data: [DONE]\n\n"])
 
@@ -43,7 +43,7 @@ CHUNK = {"choices": [{"delta": {"content": "word"}}], "usage": None}
 
 @given(st.text(max_size=3000), st.lists(st.integers(0), max_size=12))
 def test_a_whole_answer_in_any_pieces(text: str, places: list[int]) -> None:
-    """`usage` stands after the text, and some fields follow it."""
+    """`usage` follows the text, and other fields may follow it."""
     body = {"choices": [{"message": {"content": text}}], "usage": USAGE, "prompt_logprobs": None}
     for answer in (
         json.dumps(body),
@@ -55,14 +55,14 @@ def test_a_whole_answer_in_any_pieces(text: str, places: list[int]) -> None:
 
 @given(st.integers(0, 200), st.lists(st.integers(0), max_size=30))
 def test_a_stream_in_any_pieces(events: int, places: list[int]) -> None:
-    """It stands in the last event but one."""
+    """`usage` is in the last event but one."""
     answer = sse(*[CHUNK] * events, {"choices": [], "usage": USAGE})
     assert read(*cut(answer, places)) == FOUND
 
 
 @given(st.binary(max_size=3 * TAIL), st.lists(st.integers(0), max_size=12))
 def test_anything_is_read(answer: bytes, places: list[int]) -> None:
-    """No answer is so odd that reading it fails, and how it is cut changes nothing."""
+    """Any bytes can be read, and splitting them changes nothing."""
     assert read(*cut(answer, places)) == read(answer)
 
 
@@ -73,18 +73,18 @@ ALMOST = st.sampled_from(
 
 @given(st.lists(ALMOST, max_size=30))
 def test_almost_usage_is_read(pieces: list[str]) -> None:
-    """The same of answers that come close."""
+    """Answers that resemble a report can be read."""
     assert isinstance(read("".join(pieces).encode()), Usage)
 
 
 def test_the_last_one_counts() -> None:
-    """With continuous usage every event has one; the totals are in the last."""
+    """With continuous usage every event has a report; the last one has the totals."""
     events = [{"usage": {**USAGE, "prompt_tokens": n}} for n in range(101, 109)]
     assert read(sse(*events)) == Usage(108, 96)
 
 
 def test_null_after_it_does_not_hide_it() -> None:
-    """An event without usage may follow the one with it."""
+    """An event without usage may follow the report."""
     assert read(sse({"usage": USAGE}, CHUNK)) == FOUND
 
 
@@ -108,7 +108,7 @@ def test_null_after_it_does_not_hide_it() -> None:
     ids=lambda answer: repr(answer[:30]),
 )
 def test_no_usage(answer: bytes) -> None:
-    """Nothing is made up."""
+    """Without a valid report nothing is made up."""
     assert read(answer) == Usage()
 
 
@@ -123,7 +123,7 @@ def test_no_usage(answer: bytes) -> None:
     ],
 )
 def test_text_that_speaks_of_usage(text: str) -> None:
-    """An answer about the word itself is not taken for a report, before it or after it."""
+    """Text that mentions usage is not taken for a report, whether it precedes or follows it."""
     before = {"choices": [{"message": {"content": text}}], "usage": USAGE}
     after = {"usage": USAGE, "choices": [{"message": {"content": text}}]}
     assert read(json.dumps(before).encode()) == FOUND
@@ -137,7 +137,7 @@ OTHERS: list[tuple[dict[str, Any], Usage]] = [
         Usage(9, 4),
     ),
     ({"input_tokens": 9, "output_tokens": 2}, Usage(9, None)),
-    # Anthropic counts what was cached beside the input, not within it.
+    # Anthropic counts cached tokens in addition to the input, not as part of it.
     ({"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4}, Usage(9, 4)),
     (
         {"input_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 4},
@@ -152,7 +152,7 @@ OTHERS: list[tuple[dict[str, Any], Usage]] = [
 
 @pytest.mark.parametrize(("usage", "expected"), OTHERS)
 def test_other_names(usage: dict[str, Any], expected: Usage) -> None:
-    """Responses and Messages have names of their own; what was not reported is not zero."""
+    """Responses and Messages have their own names; what is missing is unknown, not zero."""
     assert read(json.dumps({"usage": usage}).encode()) == expected
 
 
@@ -167,14 +167,14 @@ def test_other_names(usage: dict[str, Any], expected: Usage) -> None:
     ],
 )
 def test_how_long_an_answer_was(usage: dict[str, Any], answer: int | None) -> None:
-    """By any of its names; what was not reported is not zero."""
+    """Output tokens are read by any of their names; missing or negative ones are unknown."""
     tail = UsageTail()
     tail.add(json.dumps({"usage": usage}).encode())
     assert tail.read().answer == answer
 
 
 def test_memory_is_bounded() -> None:
-    """Of an endless answer little more than the tail is kept."""
+    """Of an endless answer, at most twice the tail is kept."""
     tail = UsageTail()
     for _ in range(10_000):
         tail.add(b"x" * 100)
@@ -184,7 +184,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_an_end_that_looks_like_a_whole_answer() -> None:
-    """What was cut off before it counts: its braces are those of something within."""
+    """If an earlier part was cut off, the braces that are left belong to an inner object."""
     inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL)
     assert read(b"x" * TAIL, b"x" * TAIL, inner)[:2] == FOUND[:2]
 
@@ -200,7 +200,7 @@ SUMLESS = {key: value for key, value in USAGE.items() if key != "prompt_tokens_d
 
 
 def wholly(*events: object, streamed: bool) -> Usage:
-    """What is read of an answer, all of it."""
+    """Return everything that is read of an answer."""
     tail = UsageTail()
     tail.add(sse(*events) if streamed else b"".join(json.dumps(one).encode() for one in events))
     return tail.read()
@@ -212,7 +212,7 @@ def wholly(*events: object, streamed: bool) -> Usage:
 def test_where_cached_tokens_lay(
     streamed: bool, usage: dict[str, Any], more: dict[str, Any], host: int | None
 ) -> None:
-    """As LMCache's server or SGLang says it; the sum is theirs too where there is none."""
+    """Tiers are read as LMCache's server or SGLang reports them, even if `usage` has no sum."""
     found = Usage(120, 96, 5, 32, host)
     assert wholly({"usage": usage, **more}, streamed=streamed) == found
     assert wholly({**more, "usage": usage}, streamed=streamed) == found
@@ -234,14 +234,14 @@ def test_where_cached_tokens_lay(
     ],
 )
 def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
-    """Are not parts: the sum stands."""
+    """Tiers that do not add up to the sum are ignored."""
     assert wholly({"usage": USAGE, **more}, streamed=False) == Usage(120, 96, 5)
     assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)
 
 
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b"\r"])
 def test_the_last_event(line: bytes) -> None:
-    """However its lines end; that it was `[DONE]` tells that a client which leaves has all."""
+    """The last event is found whatever its line ends; `[DONE]` shows that an answer is complete."""
     tail = UsageTail()
     tail.add(b"data: {}" + 2 * line)
     assert tail.last_event() == b"data: {}"

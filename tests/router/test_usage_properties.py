@@ -1,4 +1,4 @@
-"""Of any stream, in any dialect and cut anywhere, the last report is read and nothing made up."""
+"""Of any stream, however worded and split, the last report is read and nothing is made up."""
 
 import json
 import pickle
@@ -12,14 +12,14 @@ from router.usage import TAIL, Usage, UsageTail
 
 
 class Event(NamedTuple):
-    """One event's bytes, and what it reports."""
+    """The bytes of one event, and the usage it reports."""
 
     data: bytes
     told: Usage | None
 
 
 def read(*chunks: bytes) -> Usage:
-    """What is read of the prompt in these chunks of an answer."""
+    """Return the prompt's usage that is read from these chunks."""
     tail = UsageTail()
     for chunk in chunks:
         tail.add(chunk)
@@ -35,7 +35,7 @@ maybe_counts = st.none() | counts
 
 @st.composite
 def reports(draw: st.DrawFn) -> tuple[dict[str, Any], Usage]:
-    """A `usage` object in one of the dialects, and what it says."""
+    """Draw a `usage` object in one of the dialects, and what it means."""
     prompt, cached, more = draw(counts), draw(maybe_counts), draw(counts)
     names = draw(st.sampled_from(["prompt_tokens", "input_tokens"]))
     usage: dict[str, Any] = {names: prompt, "total_tokens": more}
@@ -43,7 +43,7 @@ def reports(draw: st.DrawFn) -> tuple[dict[str, Any], Usage]:
         details = None if cached is None else {"cached_tokens": cached, "audio_tokens": 0}
         usage[f"{names}_details"] = details
         return usage, Usage(prompt, cached)
-    if cached is not None:  # Anthropic's way
+    if cached is not None:  # Anthropic's form
         usage["cache_read_input_tokens"] = cached
         return usage, Usage(prompt + cached, cached)
     return usage, Usage(prompt, None)
@@ -51,7 +51,7 @@ def reports(draw: st.DrawFn) -> tuple[dict[str, Any], Usage]:
 
 @st.composite
 def events(draw: st.DrawFn) -> Event:
-    """An event as some server may word it: with a report, with none, or without the key."""
+    """Draw an event as some server may word it: with a report, with null, or without the key."""
     body: dict[str, Any] = {"choices": [{"delta": {"content": draw(words)}}]}
     told = None
     kind = draw(st.sampled_from(["report", "null", "none", "nested", "comment", "done"]))
@@ -83,13 +83,13 @@ cuts = st.lists(st.integers(0), max_size=40)
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """The bytes in pieces, empty ones too."""
+    """Split the bytes, possibly into empty pieces."""
     at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[start:end] for start, end in pairwise(at)]
 
 
 def last_report(told: list[Event]) -> Usage:
-    """What the last event that reports anything says."""
+    """Return what the last event with a report says."""
     said = [found.told for found in told if found.told is not None]
     return said[-1] if said else Usage()
 
@@ -97,7 +97,7 @@ def last_report(told: list[Event]) -> Usage:
 @settings(deadline=None, max_examples=400)
 @given(streams, cuts)
 def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
-    """Whatever comes before, after and between, and however it is cut."""
+    """The last report is read, whatever surrounds it and however the stream is split."""
     data = b"".join(event.data for event in told)
     if len(data) <= TAIL:
         assert read(*cut(data, places)) == last_report(told)
@@ -106,7 +106,7 @@ def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
 @anyhow
 @given(streams)
 def test_byte_by_byte(told: list[Event]) -> None:
-    """One chunk or as many as there are bytes: the same is read."""
+    """Reading byte by byte gives the same as one chunk."""
     data = b"".join(event.data for event in told)
     assert read(*(bytes([byte]) for byte in data)) == read(data)
 
@@ -114,12 +114,12 @@ def test_byte_by_byte(told: list[Event]) -> None:
 @anyhow
 @given(streams, st.integers(0))
 def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
-    """Of a prefix nothing is read that no event has said in full."""
+    """Of a truncated stream, nothing is read that no event has reported."""
     data = b"".join(event.data for event in told)
     ends = list(accumulate(len(event.data) for event in told))
     stop = place % (len(data) + 1)
     whole = [event for event, end in zip(told, ends, strict=True) if end <= stop]
-    nearly = told[len(whole) : len(whole) + 1]  # its report may be there, its end is not
+    nearly = told[len(whole) : len(whole) + 1]  # its report may be complete, its end is missing
     seen = read(data[:stop])
     assert seen in {Usage(), *(event.told for event in [*whole, *nearly])}
 
@@ -129,7 +129,7 @@ def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
 def test_garbage_around_it(
     before: bytes, report: tuple[dict[str, Any], Usage], after: bytes, places: list[int]
 ) -> None:
-    """Bytes that are no text and no JSON neither hide a report nor add to it."""
+    """Bytes that are neither text nor JSON do not hide a report or add to it."""
     usage, told = report
     data = before + b'"usage": ' + json.dumps(usage).encode() + after
     assert read(*cut(data, places)) == told
@@ -140,7 +140,7 @@ def test_garbage_around_it(
 def test_a_report_out_of_reach(
     report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
 ) -> None:
-    """What lies further back than the tail is not half read."""
+    """A report further back than the tail is not read at all."""
     data = json.dumps({"usage": report[0]}).encode() + b" " * distance
     assert read(*cut(data, places)) == Usage()
 
@@ -173,7 +173,7 @@ HOSTILE = st.sampled_from(
 @anyhow
 @given(st.lists(st.tuples(HOSTILE, st.integers(1, 600)), max_size=6), cuts)
 def test_hostile_answers(parts: list[tuple[bytes, int]], places: list[int]) -> None:
-    """Repeated until it fills the tail, nothing makes reading fail, and no cut changes it."""
+    """Hostile input that fills the tail never raises, and splitting it changes nothing."""
     data = b"".join(piece * times for piece, times in parts)
     usage = read(data)
     assert read(*cut(data, places)) == usage
@@ -184,7 +184,7 @@ def test_hostile_answers(parts: list[tuple[bytes, int]], places: list[int]) -> N
 @anyhow
 @given(st.lists(st.integers(0, 70_000) | st.integers(0, 3), min_size=1, max_size=60))
 def test_what_is_kept(sizes: list[int]) -> None:
-    """However long the answer, no more is kept of it than a few tails and its largest chunk."""
+    """However long the answer, only a few tails and its largest chunk are kept."""
     tail = UsageTail()
     for size in sizes:
         tail.add(b"x" * size)
@@ -194,7 +194,7 @@ def test_what_is_kept(sizes: list[int]) -> None:
 
 
 def test_what_is_kept_of_crumbs() -> None:
-    """The same of a hundred thousand chunks of one byte, with nothing between them."""
+    """The bound also holds for 100,000 chunks of one byte, with empty ones between them."""
     tail = UsageTail()
     for _ in range(100_000):
         tail.add(b"x")
@@ -203,7 +203,7 @@ def test_what_is_kept_of_crumbs() -> None:
 
 
 def test_nothing_after_null_is_taken_for_it() -> None:
-    """`null` is not a report, and neither is the next object that happens to follow it."""
+    """`null` is not a report, and neither is the object that follows it."""
     report = b'data: {"usage":{"prompt_tokens":7}}\n\n'
     null = b'data: {"usage":null}\n\n'
     other = b'data: {"prompt_tokens":9}\n\n'
@@ -213,7 +213,7 @@ def test_nothing_after_null_is_taken_for_it() -> None:
 
 
 def test_the_worst_there_is() -> None:
-    """A tail full of reports that never end is read in no time to speak of, again and again."""
+    """A tail full of reports that never end yields no usage."""
     worst = [b'"usage":{' * 1000, b'"usage":{"a":[' * 1000, b'"usage":{"a":"' * 1000]
     for _ in range(50):
         assert all(read(answer) == Usage() for answer in worst)

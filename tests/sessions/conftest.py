@@ -9,6 +9,6 @@ from tests.sessions.redis_server import RedisServer
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
-    """One for all tests of a module, which keep out of each other's way by names."""
+    """One server for all tests of a module, which use different names."""
     with RedisServer() as server:
         yield server

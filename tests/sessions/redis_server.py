@@ -1,4 +1,4 @@
-"""A real redis-server, as a program, on a port of its own."""
+"""A real redis-server process on a port of its own."""
 
 import shutil
 import signal
@@ -17,7 +17,7 @@ from tests.support import Router, until
 
 
 def program() -> str:
-    """Where it is; skips the test where none is installed."""
+    """Return its path; skip the test if none is installed."""
     beside = Path(sys.executable).parent / "redis-server"
     found = str(beside) if beside.exists() else shutil.which("redis-server")
     if found is None:
@@ -26,7 +26,7 @@ def program() -> str:
 
 
 class RedisServer:
-    """Runs from `start` to `kill`, as often as wanted, on one port; it keeps nothing on disk."""
+    """Runs from `start` to `kill`, repeatedly if needed, on one port; it stores nothing on disk."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -35,7 +35,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, with nothing in it."""
+        """Start it empty."""
         options = (
             "--port",
             str(self.port),
@@ -58,7 +58,7 @@ class RedisServer:
             return False
 
     def kill(self) -> None:
-        """End it at once, and all that it knew with it."""
+        """Kill it at once; all its data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
@@ -66,7 +66,7 @@ class RedisServer:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """Let it answer nothing for a while, and forget nothing."""
+        """Stop it with SIGSTOP for a while; it keeps its data."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -75,7 +75,7 @@ class RedisServer:
             self._process.send_signal(signal.SIGCONT)
 
     def found_again(self, *routers: Router) -> None:
-        """Wait until they know that it is there."""
+        """Wait until these routers know that it can be reached."""
         for router in routers:
             for pool in router.door.fleet.pools:
                 name = pool.name
@@ -91,5 +91,5 @@ class RedisServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Kill it."""
         self.kill()
