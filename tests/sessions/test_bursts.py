@@ -1,4 +1,4 @@
-"""Many sessions that begin at once, noted in a real Redis: nobody's place is taken meanwhile."""
+"""Many sessions that begin at once, stored in a real Redis: load stays even and limits hold."""
 
 import asyncio
 import time
@@ -20,30 +20,30 @@ WORKERS = 4
 
 
 class Busy:
-    """What a worker has under way, and the most that it ever had."""
+    """The requests that a worker has in flight, and the most it ever had."""
 
     def __init__(self) -> None:
         self.now = self.most = self.all = 0
 
     def enter(self) -> bool:
-        """A request has come."""
+        """Count a request that has arrived."""
         self.now += 1
         self.all += 1
         self.most = max(self.most, self.now)
         return True
 
     def leave(self) -> bool:
-        """It is about to be answered."""
+        """Count a request that is about to be answered."""
         self.now -= 1
         return True
 
     def script(self) -> list[Action]:
-        """Each takes its time."""
+        """Return a script that takes a while for each request."""
         return [self.enter, 0.1, self.leave, *OK]
 
 
 class Team:
-    """Workers that count, and a router before them."""
+    """Workers that count their requests, and a router in front of them."""
 
     def __init__(self, stub: MakeStub, route: MakeRouter, redis: str | None, most: int) -> None:
         self.counts = [Busy() for _ in range(WORKERS)]
@@ -55,7 +55,7 @@ class Team:
         self.router: Router = route(pools=pools, session=rules, limits={"in_flight": most})
 
     def ask(self, path: str, bodies: list[tuple[dict[str, Any], str]]) -> list[httpx.Response]:
-        """Send them all at once, on connections that are there already."""
+        """Send all of them at once, over connections that are open already."""
         return asyncio.run(self._ask(path, bodies))
 
     async def _ask(self, path: str, bodies: list[tuple[dict[str, Any], str]]) -> list[Any]:
@@ -71,19 +71,19 @@ class Team:
 
 @pytest.fixture(params=[False, True], ids=["in memory", "in Redis"])
 def store(request: pytest.FixtureRequest) -> str | None:
-    """Where sessions are kept."""
+    """Where sessions are kept: None is in memory."""
     server: RedisServer | None = request.getfixturevalue("redis") if request.param else None
     return server.url if server else None
 
 
 def shares(replies: list[httpx.Response]) -> list[int]:
-    """How many each worker has, all of which must be well."""
+    """Return how many requests each worker answered; all must have succeeded."""
     assert {reply.status_code for reply in replies} == {200}
     return sorted(Counter(reply.headers["x-warmroute-worker"] for reply in replies).values())
 
 
 def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """Each is seen by those that come after it, while it is noted where it is."""
+    """Each new session counts for those that follow, even while the store is still recording it."""
     team = Team(stub, route, store, most=100)
     bodies = [(CHAT, f"s{number}") for number in range(6 * WORKERS)]
 
@@ -97,7 +97,7 @@ def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None
 
 
 def test_no_worker_is_sent_too_many(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """However many begin at once; the others wait for their turn."""
+    """However many begin at once, no worker gets more than its limit; the others wait."""
     team = Team(stub, route, store, most=2)
     bodies = [(CHAT, f"s{number}") for number in range(8 * WORKERS)]
     assert sum(shares(team.ask("/v1/chat/completions", bodies))) == 8 * WORKERS
@@ -106,7 +106,7 @@ def test_no_worker_is_sent_too_many(stub: MakeStub, route: MakeRouter, store: st
 
 
 def test_nor_of_one_session(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """Of its first requests one decides; the others wait where it is."""
+    """Of the first requests of one session one chooses the worker; the others wait for it."""
     team = Team(stub, route, store, most=2)
     assert shares(team.ask("/v1/chat/completions", [(CHAT, "one")] * 12)) == [12]
     assert max(one.most for one in team.counts) <= 2
@@ -116,7 +116,7 @@ def test_nor_of_one_session(stub: MakeStub, route: MakeRouter, store: str | None
 def test_those_without_a_prompt_spread_too(
     stub: MakeStub, route: MakeRouter, store: str | None
 ) -> None:
-    """A session that begins has had its worker's turn."""
+    """A new session counts as a turn of its worker, even without a prompt."""
     team = Team(stub, route, store, most=100)
     assert shares(team.ask("/invocations", [(OPEN, "")] * 6 * WORKERS)) == [6] * WORKERS
 
@@ -125,7 +125,7 @@ def test_those_without_a_prompt_spread_too(
 def test_an_id_is_begun_once(
     stub: MakeStub, route: MakeRouter, store: str | None, more: dict[str, Any]
 ) -> None:
-    """Of those who begin it at once, though they choose one worker, the first one has it."""
+    """Of those that begin one id at once, only the first succeeds, though all have one worker."""
     team = Team(stub, route, store, most=100)
     for worker in team.workers[1:]:
         worker.stop()
@@ -141,7 +141,7 @@ def test_an_id_is_begun_once(
 
 
 def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: MakeRouter) -> None:
-    """Where it was to begin nobody listens, and others were told that it exists: it has begun."""
+    """Its first worker is gone and others know of it: it still counts as new, not as moved."""
     workers = [stub() for _ in range(2)]
     router = route(*(worker.url for worker in workers), strategy="session")
     pool = router.door.fleet.pools[0]
@@ -151,7 +151,7 @@ def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: 
     class Asked(MemoryStore):
         async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
             bound = await super().bind(key, to, expected)
-            await asyncio.sleep(0.002)  # (so that it is another time)
+            await asyncio.sleep(0.002)  # (so that the time differs)
             await self.use(key)
             return bound
 
@@ -166,7 +166,7 @@ def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: 
 
 
 def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
-    """Others bind the session each time; nothing is sent, and nothing stays booked."""
+    """If others bind the session every time, nothing is sent and nothing stays booked."""
     workers = [stub() for _ in range(2)]
     router = route(*(worker.url for worker in workers), strategy="session")
     pool = router.door.fleet.pools[0]

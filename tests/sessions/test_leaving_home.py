@@ -1,4 +1,4 @@
-"""When a session's worker fails, is left out, drained or full: where the session is afterwards."""
+"""Where a session goes if its worker fails, is ejected, drained or full."""
 
 import asyncio
 import time
@@ -19,19 +19,19 @@ EVENTS = "warmroute_session_events_total"
 
 
 def ask(router: Router, session: str) -> httpx.Response:
-    """One turn."""
+    """Send one turn of a session."""
     named = {"x-session-id": session}
     return router.http.post("/v1/chat/completions", json=CHAT, headers=named)
 
 
 def two(stub: MakeStub) -> tuple[dict[str, Stub], list[dict[str, Any]]]:
-    """Two workers, by name and as settings have them."""
+    """Start two workers; return them by name, and as settings list them."""
     workers = {name: stub() for name in "ab"}
     return workers, [{"url": one.url, "name": name} for name, one in workers.items()]
 
 
 def leave_out(router: Router, name: str) -> None:
-    """Let a worker fail until it is left out."""
+    """Let a worker fail until it is ejected."""
 
     def fail() -> None:
         breaker = router.door.fleet.pools[0].named[name].breaker
@@ -43,7 +43,7 @@ def leave_out(router: Router, name: str) -> None:
 
 
 def test_a_worker_that_is_left_out_is_lost(stub: MakeStub, route: MakeRouter) -> None:
-    """Its sessions go elsewhere, and header, decision and metric tell the same story."""
+    """Its sessions move, and header, decision and metric agree on that."""
     _, listed = two(stub)
     router = route(*listed, strategy="session")
     home = ask(router, "k").headers["x-warmroute-worker"]
@@ -60,7 +60,7 @@ def test_a_worker_that_is_left_out_is_lost(stub: MakeStub, route: MakeRouter) ->
 def test_sessions_that_cannot_move_ask_it_all_the_same(
     stub: MakeStub, route: MakeRouter, stateful: bool
 ) -> None:
-    """It is there, and nobody else could answer; when it is gone they end."""
+    """An ejected worker is asked if nobody else could answer; once it is gone, sessions end."""
     workers, listed = two(stub)
     rules = {} if stateful else {"session": {"on_worker_lost": "error"}}
     listed = [{**one, "stateful": stateful} for one in listed]
@@ -79,7 +79,7 @@ def test_sessions_that_cannot_move_ask_it_all_the_same(
 def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
     stub: MakeStub, route: MakeRouter, strategy: str | dict[str, str]
 ) -> None:
-    """Others are told to come again; so where all workers are being drained."""
+    """Requests without a session there get 503, even if every worker is being drained."""
     workers, listed = two(stub)
     router = route(*listed, strategy=strategy, timeouts={"queue": "100ms"})
     home = ask(router, "k").headers["x-warmroute-worker"]
@@ -103,7 +103,7 @@ def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
 
 
 def test_a_session_is_not_moved_where_it_is_not_sent(stub: MakeStub, route: MakeRouter) -> None:
-    """Its worker was full, and no retry may be made: it stays, and nothing is counted."""
+    """If its worker is full and no retry is allowed, a session stays, and no move is counted."""
     workers, listed = two(stub)
     strategy = {"name": "session", "over": "leastload", "spill": "1h"}
     waits = {"queue": "100ms"}
@@ -118,10 +118,10 @@ def test_a_session_is_not_moved_where_it_is_not_sent(stub: MakeStub, route: Make
 
 
 class TestBeginningAgain:
-    """A session that was to begin with a prompt, and nobody answered it."""
+    """A session whose first prompt was not answered."""
 
     def test_has_not_begun(self, stub: MakeStub, route: MakeRouter) -> None:
-        """So it can be tried again, with the client's own id too; an error announces none."""
+        """It can be tried again, also with the client's own id; errors announce no session."""
         worker = stub(FULL)
         router = route(worker.url, strategy="session")
         for body in (OPENS, OPENS, CHAT):
@@ -137,7 +137,7 @@ class TestBeginningAgain:
         assert reply.headers[NEW].startswith("mine;")
 
     def test_nor_where_the_worker_is_gone(self, stub: MakeStub, route: MakeRouter) -> None:
-        """Refused at once, or dead on the way."""
+        """This also holds if the worker dies during the request or refuses the connection."""
         worker = stub([0.01, "close"])
         router = route(worker.url, strategy="session")
         reply = router.http.post("/invocations", json=OPENS)
@@ -148,7 +148,7 @@ class TestBeginningAgain:
         assert router.http.get("/sessions").json() == []
 
     def test_the_same_call_sent_again_is_no_other(self, stub: MakeStub, route: MakeRouter) -> None:
-        """Its answer was lost on the way, and the SDK sends it once more under the same name."""
+        """The SDK repeats a call whose answer was lost: same call, same session."""
         router = route(stub().url, strategy="session")
         opens = {"requestType": "NEW_SESSION", "extSessionID": "mine"}
         call = {"amz-sdk-invocation-id": "call-1"}
@@ -162,7 +162,7 @@ class TestBeginningAgain:
 def test_a_first_request_that_is_refused_after_others_have_followed(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """They were told that the session is there: that it moves on is told like any other move."""
+    """They were told that the session exists, so its later move is announced like any other."""
     _, listed = two(stub)
     router = route(*listed, strategy="session")
     pool = router.door.fleet.pools[0]
@@ -192,7 +192,7 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
 def test_a_stream_that_ends_before_any_of_it_was_told(
     stub: MakeStub, route: MakeRouter, operation: str, status: str
 ) -> None:
-    """The worker fails in a stream that nobody asked for, or in one of its errors."""
+    """The worker fails within a stream that nobody asked for, or within an error answer."""
     fields = "content-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
     part = f"HTTP/1.1 {status}\r\n{fields}data: {{}}\n\n"
     worker = stub([part.encode(), 0.05, "close"])
@@ -211,7 +211,7 @@ def test_a_stream_that_ends_before_any_of_it_was_told(
 def test_an_answer_that_cannot_be_told_begins_nothing(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """It was held back as a whole: the client is told an error, and of no session."""
+    """A worker's answer that was held back and fails: the client gets an error and no session."""
     monkeypatch.setattr("router.sagemaker.answer.LARGEST", 4)
     part = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
     worker = stub([part, 0.05, "close"] if trouble == "dies" else OK)

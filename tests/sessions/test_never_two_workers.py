@@ -1,4 +1,4 @@
-"""No live session is on two workers at once, unless a move was announced: any order of events."""
+"""In any order of events, no live session is on two workers unless a move was announced."""
 
 import asyncio
 import uuid
@@ -23,8 +23,8 @@ KEYS = ("a", "b")
 NAMES = ("w0", "w1", "w2")
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPEN = {"requestType": "NEW_SESSION"}
-#: What a client may do with a session. `turn`: in OpenAI's way, where any id will do; `go on`: in
-#: SageMaker's; `open` and `begin`: without a prompt and with one.
+#: What a client may do with a session. `turn`: OpenAI's API, where any id will do. `go on`:
+#: SageMaker's API. `open` and `begin`: without and with a prompt.
 ACTS = ("turn", "turn", "turn", "go on", "open", "begin", "close")
 
 
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What came of it."""
+    """A request and its answer."""
 
     asked: Asked
     answered: Answered
@@ -51,7 +51,7 @@ REQUESTS = st.lists(
 
 
 Before = str | tuple[str, str] | None
-#: All are well, or something befalls a worker, or it is as it was.
+#: Before the requests, all workers recover (`calm`), one gets a fault, or nothing changes (None).
 BEFORE: st.SearchStrategy[Before] = st.one_of(
     st.just("calm"),
     st.tuples(st.sampled_from(NAMES), st.sampled_from(("dead", "full", "broken"))),
@@ -60,13 +60,13 @@ BEFORE: st.SearchStrategy[Before] = st.one_of(
 
 
 class Routers(RuleBasedStateMachine):
-    """Routers that share sessions; each sees workers come and go for itself."""
+    """Routers that share sessions; each of them sees the workers' state for itself."""
 
     server: RedisServer | None = None
     routers: ClassVar[list[Machine]] = []
     runner: ClassVar[asyncio.Runner]
     spill = True
-    """Sessions may move for their worker's load; else they end with their worker."""
+    """Whether sessions may move to avoid load; if not, they end with their worker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Routers(RuleBasedStateMachine):
         return self.runner.run(work)
 
     def _all_are_well(self) -> bool:
-        """Every worker is there, and every router knows it."""
+        """Return whether every worker is well and every router knows it."""
         return all(
             router.wires[one.name].how == "well"
             and (one.ready and not one.draining and one.breaker.closed)
@@ -96,7 +96,7 @@ class Routers(RuleBasedStateMachine):
 
     @rule(requests=REQUESTS, load=st.floats(0, 3), busy=st.integers(0, 2), before=BEFORE)
     def ask(self, requests: list[Asked], load: float, busy: int, before: Before) -> None:
-        """Requests come in at once; each router is busy with something else, elsewhere."""
+        """Send requests at once, while each router has other load on one of the workers."""
         if before == "calm":
             self.mend()
         elif before is not None:
@@ -106,7 +106,7 @@ class Routers(RuleBasedStateMachine):
         for number, router in enumerate(self.routers):
             other = router.worker(NAMES[(busy + number) % len(NAMES)]).load
             booked.append((other, other.book(now, load)))
-        all_well = self._all_are_well()  # a request may find out that it is not so any more
+        all_well = self._all_are_well()  # a request may find out that this is no longer so
         came = self._do(self._all(requests))
         for other, booking in booked:
             other.release(booking, now)
@@ -131,13 +131,13 @@ class Routers(RuleBasedStateMachine):
         return Said(asked, await router.ask("/invocations", body))
 
     def _judge(self, key: str, came: list[Said], *, all_well: bool) -> None:
-        sent = [  # a worker's error is an answer too; where it was to begin a session, that has not
+        sent = [  # a worker's error is an answer too, but does not begin a session
             one.answered
             for one in came
             if one.answered.state or (one.asked.act == "open" and one.answered.status == 200)
         ]
         closed = sum(one.asked.act == "close" and one.answered.status == 200 for one in came)
-        begun = {one.worker for one in sent if one.state in {"new", ""}}  # `open` tells no state
+        begun = {one.worker for one in sent if one.state in {"new", ""}}  # `open` reports no state
         moved = {one.worker for one in sent if one.state in {"rebound", "spilled"}}
         stayed = {one.worker for one in sent if one.state == "kept"}
         home = self.homes[key]
@@ -145,7 +145,7 @@ class Routers(RuleBasedStateMachine):
         self.homes[key] = session.worker if session else None
         elsewhere = stayed - {home} - begun - moved
         assert self.spill or not moved, "moved though it must not"
-        if not all_well:  # who was refused where it went, or lost it, has not told of that
+        if not all_well:  # a request that was refused, or lost, after a move has not announced it
             untold = sum(one.answered.status >= 400 or one.answered.state != "kept" for one in came)
             assert len(elsewhere) <= untold, "on another worker, in silence"
             return
@@ -166,7 +166,7 @@ class Routers(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def expire(self, key: str) -> None:
-        """One, or all of them where only time can do it, reach their end."""
+        """Let one session expire, or all of them where only the clock can do it."""
         if isinstance(self.store, RedisStore):
             assert self.server is not None
             name = f"{self.store._stem}s:{key}"
@@ -184,12 +184,12 @@ class Routers(RuleBasedStateMachine):
         how=st.sampled_from(("well", "well", "full", "broken", "dead")),
     )
     def befall(self, router: int, name: str, how: str) -> None:
-        """Something befalls a worker, as one router will find out."""
+        """Give a worker a fault, or let it recover, as seen by one router."""
         self.routers[router % len(self.routers)].wires[name].how = how
 
     @rule()
     def mend(self) -> None:
-        """All are well again, and known to be."""
+        """Let all workers recover, and every router know it."""
         for router in self.routers:
             for name, wire in router.wires.items():
                 wire.how = "well"
@@ -202,20 +202,20 @@ class Routers(RuleBasedStateMachine):
 
     @rule(router=st.integers(0, 1), name=st.sampled_from(NAMES), ready=st.booleans())
     def notice(self, router: int, name: str, ready: bool) -> None:
-        """A router finds a worker dead, or alive again; the other one may not know yet."""
+        """A router finds a worker dead, or alive again; the other router may not know yet."""
         worker = self.routers[router % len(self.routers)].worker(name)
         worker.become(State.READY if ready else State.DOWN, "for a test")
 
     @rule(router=st.integers(0, 1), name=st.sampled_from(NAMES), drain=st.booleans())
     def drain(self, router: int, name: str, drain: bool) -> None:
-        """A worker is to be taken away, or not any more."""
+        """A worker is drained, or not any more."""
         chosen = self.routers[router % len(self.routers)]
         chosen.worker(name).draining = drain
         chosen.pool._staff(chosen.pool.workers)
 
     @invariant()
     def the_store_is_there(self) -> None:
-        """Or this would test nothing; and nothing is left booked."""
+        """The store is up, or this would test nothing; and nothing is left booked."""
         for router in self.routers:
             sessions = router.pool.sessions
             assert sessions is not None
@@ -223,7 +223,7 @@ class Routers(RuleBasedStateMachine):
             assert all(worker.load.in_flight == 0 for worker in router.pool.workers)
 
     def teardown(self) -> None:
-        """Let go of everything."""
+        """Stop the store."""
         self._do(self.store.stop())
 
 
@@ -234,7 +234,7 @@ class Routers(RuleBasedStateMachine):
 def test_never_two_workers(
     request: pytest.FixtureRequest, routers: int, shared: bool, spill: bool
 ) -> None:
-    """With one router and with two, which share a memory or a real Redis."""
+    """One router or two, which share sessions in memory or in a real Redis."""
     strategy: dict[str, Any] = {"name": "session", "over": "leastload"}
     rules = {"ttl": "100s", "on_worker_lost": "rebind" if spill else "error"}
     strategy |= {"spill": "1ms"} if spill else {}

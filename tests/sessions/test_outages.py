@@ -1,4 +1,4 @@
-"""A Redis that hangs for a moment, or comes back without its memory: what is believed, and when."""
+"""A Redis that hangs for a moment, or comes back empty: what routers believe, and when."""
 
 import asyncio
 import time
@@ -25,23 +25,23 @@ EVENTS = "warmroute_session_events_total"
 
 
 def invoke(router: Router, body: dict[str, Any], key: str | None = None) -> httpx.Response:
-    """What boto3 would send."""
+    """Send what boto3 would send."""
     return router.http.post("/invocations", json=body, headers={HEADER: key} if key else {})
 
 
 def opened(router: Router) -> str:
-    """The id of a session that has begun."""
+    """Begin a session and return its id."""
     reply = invoke(router, OPEN)
     assert reply.status_code == 200, reply.text
     return str(reply.headers["x-amzn-sagemaker-new-session-id"]).partition(";")[0]
 
 
 def routers(stub: MakeStub, route: MakeRouter, redis: RedisServer, count: int = 2) -> list[Router]:
-    """Some before the same workers, in a pool that no other test has."""
+    """Start routers with the same workers, in a pool that no other test uses."""
     workers = [stub().url for _ in range(3)]
     name = f"p{uuid.uuid4().hex[:8]}"
     pools = [{"name": name, "workers": workers, "strategy": "session"}]
-    # Longer than a busy machine may take: an outage that is not meant would be one all the same.
+    # The timeout is longer than a busy machine needs, so that no outage happens by accident.
     rules = {"ttl": "20m", "redis": {"url": redis.url, "timeout": "1500ms"}}
     made = [route(pools=pools, session=rules) for _ in range(count)]
     redis.found_again(*made)
@@ -51,7 +51,7 @@ def routers(stub: MakeStub, route: MakeRouter, redis: RedisServer, count: int = 
 def test_a_moment_s_silence_changes_nothing(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """Nothing fails meanwhile, and afterwards what is closed, or never was, is refused."""
+    """Nothing fails meanwhile; afterwards ids that are closed or unknown are refused."""
     one, other = routers(stub, route, redis)
     before, during = opened(one), opened(one)
     kept = opened(one)
@@ -81,7 +81,7 @@ def test_a_moment_s_silence_changes_nothing(
 def test_what_redis_has_forgotten_is_believed(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """Of any router: the session goes on. What has been closed since does not."""
+    """A session known to either router goes on, unless it was closed since."""
     one, other = routers(stub, route, redis)
     keys = [opened(one) for _ in range(4)]
     redis.kill()
@@ -99,7 +99,7 @@ def test_what_redis_has_forgotten_is_believed(
 def test_all_that_are_open_are_listed(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """However many have expired before them and were not yet swept away."""
+    """Thousands of expired sessions that were not swept away yet do not hide an open one."""
     import redis as client  # noqa: PLC0415
 
     [router] = routers(stub, route, redis, 1)
@@ -128,7 +128,7 @@ def test_all_that_are_open_are_listed(
 def test_what_is_no_session_disturbs_no_other(
     stub: MakeStub, route: MakeRouter, redis: RedisServer, wrong: dict[str, str]
 ) -> None:
-    """Whoever wrote it there: it is as one that is not open, and Redis is not held to be down."""
+    """A malformed entry counts as not open, and does not make Redis count as down."""
     import redis as client  # noqa: PLC0415
 
     [router] = routers(stub, route, redis, 1)
@@ -154,7 +154,7 @@ def test_what_is_no_session_disturbs_no_other(
 def test_whoever_looks_at_stores_goes_on_looking(
     stub: MakeStub, route: MakeRouter, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a fault of the router's own too, or nobody would notice that a store is back."""
+    """After an unexpected error the loop goes on, or nobody would notice that a store is back."""
     [router] = routers(stub, route, redis, 1)
     sessions = router.door.fleet.pools[0].sessions
     assert sessions is not None
@@ -169,7 +169,7 @@ def test_whoever_looks_at_stores_goes_on_looking(
 
 
 def test_what_befell_during_a_look_is_told_too() -> None:
-    """The store seemed lost to a request while it was being looked at, and answered after all."""
+    """A session bound during the look is recorded as well, though the store seemed lost to it."""
     sessions = Sessions(SessionSettings(), stays=True)
 
     class Slow(MemoryStore):
@@ -187,8 +187,10 @@ def test_what_befell_during_a_look_is_told_too() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_busy_router_finds_its_store_again(fails: bool) -> None:
-    """Each session is told once, though all are used again while the others are being told; also
-    where the store seems lost to a request meanwhile."""
+    """Each session is recorded once, even if all are used again meanwhile.
+
+    That also holds if the store seems lost to a request in the meantime.
+    """
     sessions = Sessions(SessionSettings(), stays=True)
 
     class Far(MemoryStore):
@@ -215,7 +217,7 @@ def test_a_busy_router_finds_its_store_again(fails: bool) -> None:
 
 
 def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer) -> None:
-    """It goes on where it is, whatever its hash says, and its id cannot begin another one."""
+    """It stays where it is, whatever its hash says, and its id cannot begin another session."""
     machine = Machine(("a", "b", "c"), {"strategy": "session"})
 
     async def test() -> None:
@@ -239,7 +241,7 @@ def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer)
 def test_what_was_closed_here_is_over_though_redis_has_forgotten_it(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """A router knows what it has closed, and begun again."""
+    """A router remembers what it closed, and what it began again after closing."""
     [one] = routers(stub, route, redis, 1)
     key, again = opened(one), "chosen-by-a-client"
     named = {"x-session-id": again}

@@ -1,4 +1,4 @@
-"""Several processes on one port, and one place for their sessions."""
+"""Several processes on one port, which share their sessions in Redis."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 def settings(folder: Path, **more: Any) -> Path:
-    """A file of settings."""
+    """Write a settings file."""
     file = folder / "settings.yaml"
     told = {"listen": "127.0.0.1:0", "strategy": "session", **more}
     file.write_text(json.dumps(told))
@@ -22,7 +22,7 @@ def settings(folder: Path, **more: Any) -> Path:
 
 
 def test_in_memory_they_are_refused(tmp_path: Path) -> None:
-    """What one process knows the next would not."""
+    """Sessions in memory would be known to one process only."""
     file = settings(tmp_path, workers=["http://127.0.0.1:9"])
     done = run("serve", "--config", file, "--processes", 2)
     assert done.returncode == 1
@@ -32,7 +32,7 @@ def test_in_memory_they_are_refused(tmp_path: Path) -> None:
 def test_through_redis_any_of_them_knows(
     tmp_path: Path, stub: MakeStub, redis: RedisServer
 ) -> None:
-    """Whichever process a connection comes to."""
+    """A session keeps its worker, whichever process takes the connection."""
     workers = [stub().url for _ in range(3)]
     file = settings(tmp_path, workers=workers, session={"redis": {"url": redis.url}})
     with started(tmp_path, "serve", "--config", file, "--processes", 2) as running:

@@ -1,4 +1,4 @@
-"""Workers that keep sessions themselves: never asked for a session that another one has."""
+"""Workers that keep sessions themselves: none is asked for a session of another one."""
 
 import json
 import threading
@@ -23,37 +23,37 @@ NEW = "x-amzn-sagemaker-new-session-id"
 
 
 def said(line: str) -> list[Action]:
-    """A container's answer with one more header line."""
+    """Return a container's answer with one more header line."""
     return [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n%b\r\n\r\n{}" % line.encode()]
 
 
 def pair(stub: MakeStub) -> dict[str, Stub]:
-    """Two containers, each with ids of its own."""
+    """Start two containers, each of which issues its own session ids."""
     return {name: stub(said(f"{NEW}: own-{name}")) for name in "ab"}
 
 
 def listed(workers: dict[str, Stub]) -> list[dict[str, Any]]:
-    """As settings have them."""
+    """Return the workers as settings list them."""
     return [{"url": one.url, "name": name, "stateful": True} for name, one in workers.items()]
 
 
 def invoke(router: Router, body: dict[str, Any], key: str | None = None) -> httpx.Response:
-    """What boto3 would send."""
+    """Send what boto3 would send."""
     return router.http.post("/invocations", json=body, headers={HEADER: key} if key else {})
 
 
 def opened(reply: httpx.Response) -> str:
-    """The id of a session that has begun."""
+    """Return the id of a session that has begun."""
     assert reply.status_code == 200, reply.text
     return str(reply.headers[NEW]).partition(";")[0]
 
 
 class TestOpening:
-    """It begins at a worker that does it."""
+    """A session begins at a worker that accepts it."""
 
     @pytest.mark.parametrize("trouble", ["dead", "full"])
     def test_the_next_one_is_asked(self, stub: MakeStub, route: MakeRouter, trouble: str) -> None:
-        """If one has just died or has no room."""
+        """A worker that has just died or is full is skipped."""
         workers = pair(stub)
         router = route(*listed(workers), strategy="session")
         if trouble == "dead":
@@ -67,7 +67,7 @@ class TestOpening:
         assert invoke(router, OPEN).headers["x-amzn-errortype"] == "ServiceUnavailable"
 
     def test_an_own_id_is_one_that_clients_can_use(self, stub: MakeStub, route: MakeRouter) -> None:
-        """Where the worker's is none, or is open already, the client gets one of ours."""
+        """If a worker's id is not one that clients can send, the client gets one of ours."""
         worker = stub(said(f"{NEW}: my_id.1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         first, second = opened(invoke(router, OPEN)), opened(invoke(router, OPEN))
@@ -77,7 +77,7 @@ class TestOpening:
         assert f"{HEADER}: my_id.1".lower().encode() in worker.requests[-1].lower()
 
     def test_what_nobody_will_use_is_taken_back(self, stub: MakeStub, route: MakeRouter) -> None:
-        """The prompt that opened it was refused; the same id can be opened again."""
+        """If the prompt that came with it is refused, it is closed, and its id is free again."""
         workers = {"a": stub(said(f"{NEW}: own-a"))}
         router = route(*listed(workers), strategy="session")
         body = {**CHAT, **OPEN, "extSessionID": "mine"}
@@ -97,7 +97,7 @@ class TestOpening:
     def test_it_has_not_begun_if_its_prompt_is_not_asked(
         self, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Because it is none, or because there is no room: the id is free again."""
+        """If its prompt is invalid, or there is no room, it is closed and its id is free again."""
         worker = stub(said(f"{NEW}: w-1"))
         listed = [{"url": worker.url, "stateful": True}]
         router = route(*listed, strategy="session", limits={"in_flight": 1, "queue": 0})
@@ -125,8 +125,7 @@ class TestOpening:
     def test_a_client_that_leaves_meanwhile(
         self, stub: MakeStub, route: MakeRouter, prompt: dict[str, Any]
     ) -> None:
-        """The worker opens it all the same: it is closed there, nothing is open here, and whoever
-        left is counted."""
+        """The worker opens it all the same: it is closed there, and the client counts as gone."""
         done: list[int] = []
         worker = stub([lambda: bool(done), *said(f"{NEW}: w-1")])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
@@ -152,7 +151,7 @@ class TestOpening:
         bound: str,
         value: float,
     ) -> None:
-        """And so is one of too many: its connection is closed, which is all that can be done."""
+        """After a while, or if there are too many, the connection is closed, for lack of better."""
         monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
@@ -162,7 +161,7 @@ class TestOpening:
         until(lambda: worker.closed_by_peer == 1)
 
     def test_an_end_of_its_own_is_the_last(self, stub: MakeStub, route: MakeRouter) -> None:
-        """However sessions slide."""
+        """An end that the worker sets holds, even if sessions slide."""
         worker = stub(said(f"{NEW}: w-1; Expires=2999-01-02T03:04:05Z"))
         rules = {"sliding": True, "ttl": "20m"}
         router = route({"url": worker.url, "stateful": True}, strategy="session", session=rules)
@@ -176,7 +175,7 @@ class TestOpening:
             assert told == f"kept; expires={written(ends)}"
 
     def test_the_endpoint_s_model_decides(self, stub: MakeStub, route: MakeRouter) -> None:
-        """It begins where its prompts will be answered."""
+        """A session begins on a worker of the endpoint's model."""
         plain = [stub(model="one"), stub(model="two")]
         router = route(
             *({"url": one.url, "name": name} for one, name in zip(plain, "ab", strict=True)),
@@ -193,10 +192,10 @@ class TestOpening:
 
 
 class TestClosing:
-    """The worker is told, whoever closes it."""
+    """The worker is told, whoever closes a session."""
 
     def test_a_busy_worker_s_session_stays(self, stub: MakeStub, route: MakeRouter) -> None:
-        """So that it can be closed later; one that the worker has forgotten is gone."""
+        """If its worker is full or fails, the session stays open and can be closed later."""
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         key = opened(invoke(router, OPEN))
@@ -217,7 +216,7 @@ class TestClosing:
         monkeypatch: pytest.MonkeyPatch,
         script: list[Action],
     ) -> None:
-        """And if it says nothing for a while."""
+        """It is closed here even if the worker refuses or does not answer."""
         monkeypatch.setattr("router.sagemaker.ending.PATIENCE_S", 0.2)
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
@@ -229,7 +228,7 @@ class TestClosing:
         assert router.http.delete(f"/sessions/{key}").status_code == 404
 
     def test_operators_close_it_there_too(self, stub: MakeStub, route: MakeRouter) -> None:
-        """As its client would."""
+        """The worker gets the same request as if the client had closed it."""
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         key = opened(invoke(router, OPEN))
@@ -239,7 +238,7 @@ class TestClosing:
 
 
 def test_what_a_container_says_of_itself(stub: MakeStub, route: MakeRouter) -> None:
-    """Its attributes stand in place of the caller's; which request it was, the router says."""
+    """Its custom attributes replace the caller's; the request id is the router's."""
     attributes = "x-amzn-sagemaker-custom-attributes"
     worker = stub(said(f"{attributes}: theirs\r\nx-amzn-requestid: w"))
     router = route({"url": worker.url, "stateful": True})
@@ -249,12 +248,12 @@ def test_what_a_container_says_of_itself(stub: MakeStub, route: MakeRouter) -> N
 
 
 class TestThroughRedis:
-    """Several routers know where a session is; while they cannot, they do not guess."""
+    """Routers share sessions in Redis; without it, they do not guess where one is."""
 
     def test_the_store_goes_and_comes_back(
         self, stub: MakeStub, route: MakeRouter, redis: RedisServer
     ) -> None:
-        """What a router has seen goes on; what it has not is for later; what has begun is noted."""
+        """Without Redis, known sessions go on, unknown ones get 503, new ones are noted later."""
         workers = pair(stub)
         rules = {"redis": {"url": redis.url, "timeout": "1500ms"}}
         one, other = (route(*listed(workers), strategy="session", session=rules) for _ in range(2))

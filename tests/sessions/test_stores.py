@@ -1,4 +1,4 @@
-"""What every store promises: in memory and in Redis alike."""
+"""What every store guarantees, in memory and in Redis."""
 
 import asyncio
 import time
@@ -24,8 +24,7 @@ Play = Callable[[Callable[[Make], Coroutine[Any, Any, None]]], None]
 
 @pytest.fixture(params=["memory", "redis"])
 def play(request: pytest.FixtureRequest) -> Play:
-    """Run a test in a loop, with a way to make stores; each has the same sessions as the others
-    where they are kept in one place."""
+    """Run a test in an event loop; it gets a function that makes stores with shared sessions."""
 
     def run(test: Callable[[Make], Coroutine[Any, Any, None]]) -> None:
         made: list[Store] = []
@@ -54,7 +53,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 
 def test_a_session_s_life(play: Play) -> None:
-    """Bound, used, moved, closed."""
+    """A session is bound, used, moved and closed."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=100))
@@ -79,7 +78,7 @@ def test_a_session_s_life(play: Play) -> None:
 
 
 def test_wrong_expectations(play: Play) -> None:
-    """Change nothing, and are told how it is."""
+    """A call with a wrong expectation changes nothing, and returns the actual state."""
 
     async def test(make: Make) -> None:
         store = make(Lease())
@@ -94,7 +93,7 @@ def test_wrong_expectations(play: Play) -> None:
 
 
 def test_of_many_at_once_one_binds(play: Play) -> None:
-    """From several routers; all are told the same."""
+    """Several routers bind one session at once: one succeeds, and all get the same result."""
 
     async def test(make: Make) -> None:
         stores = [make(Lease()) for _ in range(3)]
@@ -112,7 +111,7 @@ def test_of_many_at_once_one_binds(play: Play) -> None:
 
 
 def test_expiry(play: Play) -> None:
-    """Strict; a sliding one lives on with its use, up to its longest life."""
+    """Expiry is strict; the end of a sliding session that is used stays within its bounds."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=0.2))
@@ -135,7 +134,7 @@ def test_expiry(play: Play) -> None:
 
 
 def test_an_end_that_a_worker_has_given(play: Play) -> None:
-    """Is kept, however sessions slide; it is no later than any other's may be."""
+    """An end that a worker has set is kept, even if sessions slide, but not beyond `longest`."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=100, sliding=True, longest=1000))
@@ -160,7 +159,7 @@ def test_an_end_that_a_worker_has_given(play: Play) -> None:
 
 
 def test_counts_and_room(play: Play) -> None:
-    """No more than there may be; the one unused for longest goes."""
+    """If there are too many, the least recently used session is evicted."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=100, most=3))
@@ -181,7 +180,7 @@ def test_counts_and_room(play: Play) -> None:
 
 
 def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
-    """Nobody who is alive goes for them."""
+    """Expired sessions make room first, so no live one is evicted."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=0.1, most=2))
@@ -198,7 +197,7 @@ def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
 
 
 def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
-    """Redis is not kept from answering others while thousands go."""
+    """Evicting thousands takes several calls, so that Redis can answer others in between."""
 
     async def test() -> None:
         settings = RedisSettings(url=redis.url, timeout="5s")
@@ -220,7 +219,7 @@ def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
 def test_many_that_have_expired_are_cleared_away_by_and_by(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis is not kept from answering others before what is open is listed, all of it."""
+    """Expired sessions are cleared in several calls before the open ones are listed completely."""
     monkeypatch.setattr(redis_store, "SWEPT", 20)
 
     async def test() -> None:
@@ -246,7 +245,7 @@ def test_many_that_have_expired_are_cleared_away_by_and_by(
 
 
 def test_a_store_that_is_not_there(dead_url: str) -> None:
-    """Says so in time, whatever it is asked."""
+    """Every call raises StoreDown, with the reason."""
 
     async def test() -> None:
         url = dead_url.replace("http", "redis")
@@ -265,7 +264,7 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
 
 
 def test_a_store_that_says_nothing(redis: RedisServer) -> None:
-    """What to look at is said all the same, and what to set."""
+    """The error names the Redis and, for a wrong password, the setting."""
 
     async def ask(**more: Any) -> str:
         settings = RedisSettings(url=redis.url, timeout="1s", **more)
@@ -282,7 +281,7 @@ def test_a_store_that_says_nothing(redis: RedisServer) -> None:
 
 
 def test_what_others_use_is_not_one_s_own(play: Play) -> None:
-    """Whoever has begun a session may take it back or elsewhere, unless it was used since."""
+    """A session can be moved or closed by the one that began it, unless it was used since."""
 
     async def test(make: Make) -> None:
         store = make(Lease())
@@ -290,7 +289,7 @@ def test_what_others_use_is_not_one_s_own(play: Play) -> None:
             first, _ = await store.bind(key, Binding("w"), None)
             assert first is not None
             begun = first.used
-            if others:  # looked for it, or wanted to bind it themselves
+            if others:  # looked for it, or tried to bind it
                 await store.bind(key, Binding("u"), None)
             moved, done = await store.bind(key, Binding("v", used=begun), "w")
             assert moved is not None
@@ -303,14 +302,14 @@ def test_what_others_use_is_not_one_s_own(play: Play) -> None:
 
 
 def test_another_session_of_the_same_id_is_not_one_s_own(play: Play) -> None:
-    """The first was closed meanwhile, and begun anew: there it stays."""
+    """After a close, another session with the same id is not closed by the first one's owner."""
 
     async def test(make: Make) -> None:
         store = make(Lease())
         first, _ = await store.bind("a", Binding("w"), None)
         assert first is not None
         assert await store.close("a") is not None
-        await asyncio.sleep(0.01)  # so that it is another time
+        await asyncio.sleep(0.01)  # so that the time differs
         await store.bind("a", Binding("w"), None)
         assert await store.close("a", begun=first.created) is None
         second = await store.use("a")
@@ -321,7 +320,7 @@ def test_another_session_of_the_same_id_is_not_one_s_own(play: Play) -> None:
 
 
 def test_a_move_is_taken_back_unless_others_have_used_it(play: Play) -> None:
-    """Whoever has moved a session knows when it was used last."""
+    """A router that moved a session can move it back, unless it was used in between."""
 
     async def test(make: Make) -> None:
         store = make(Lease())
@@ -344,7 +343,7 @@ def test_a_move_is_taken_back_unless_others_have_used_it(play: Play) -> None:
 
 
 def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
-    """Nor scripts that it has forgotten: nobody notices; nor more questions than connections."""
+    """Lost connections and scripts are replaced unnoticed, and connections stay few."""
     import redis as client  # noqa: PLC0415
 
     async def test(direct: Any) -> None:
@@ -363,7 +362,7 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
 
 
 def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
-    """Something on the way has forgotten them: one question finds that out for all."""
+    """Connections were silently dropped on the way: one failed call replaces all of them."""
     lost: list[asyncio.StreamWriter] = []
     there: list[asyncio.StreamWriter] = []
     served: list[asyncio.Task[Any] | None] = []
@@ -400,7 +399,7 @@ def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
 
 
 def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
-    """What was on its way for them is not taken for what another one has asked."""
+    """The answer to a cancelled call is not taken for the answer to the next call."""
 
     async def test() -> None:
         store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())

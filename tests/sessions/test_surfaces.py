@@ -1,4 +1,4 @@
-"""SageMaker's paths: which names count there, what passes on, and who may come in."""
+"""SageMaker's paths: session ids, what is passed on to workers, and signatures."""
 
 import json
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ KEY = {"access_key": "AKIA1", "secret_key": "${SECRET}"}
     "path", ["/invocations", "/endpoints/x/invocations", "/v1/chat/completions"]
 )
 def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """By the configured header, then by the field of the body; neither reaches a worker."""
+    """The id is in the configured header, or else in the body; the header is not passed on."""
     worker = stub()
     router = route(worker.url, strategy="session", session={"field": "user"})
     for body, named, key in (
@@ -42,7 +42,7 @@ def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, 
 
 
 def test_of_all_names_sagemaker_s_counts_first(stub: MakeStub, route: MakeRouter) -> None:
-    """And `extSessionID` last; what SageMaker's words name must be open."""
+    """SageMaker's header comes first, `extSessionID` last; what they name must be open."""
     router = route(stub().url, strategy="session")
     named = {"x-session-id": "q", "X-Amzn-SageMaker-Session-Id": "nobody"}
     assert router.http.post("/invocations", json=CHAT, headers=named).status_code == 400
@@ -63,7 +63,7 @@ def test_names_mean_nothing_to_a_pool_without_sessions(stub: MakeStub, route: Ma
 def test_a_word_on_a_session_is_a_known_text(
     stub: MakeStub, route: MakeRouter, word: object
 ) -> None:
-    """Anything else is the client's fault, and named."""
+    """Any other value is refused with an error that names the field."""
     router = route(stub().url, strategy="session")
     reply = router.http.post("/invocations", json={**CHAT, "requestType": word})
     assert (reply.status_code, reply.headers[KINDS]) == (400, "ValidationError")
@@ -72,7 +72,7 @@ def test_a_word_on_a_session_is_a_known_text(
 
 @pytest.mark.parametrize("key", ["AWS4-HMAC-SHA256 Credential=A/b", "Bearer aHR0cHM6Ly9zdHM="])
 def test_credentials_for_aws_stay_here(stub: MakeStub, route: MakeRouter, key: str) -> None:
-    """Below an endpoint's `openai/` too; under `/v1` a worker's own key passes, as before."""
+    """AWS credentials are never passed on below an endpoint; under `/v1` a worker's own key is."""
     worker = stub()
     router = route(worker.url)
     fields = {"authorization": key}
@@ -85,7 +85,7 @@ def test_credentials_for_aws_stay_here(stub: MakeStub, route: MakeRouter, key: s
 
 
 def test_whose_errors_a_path_has() -> None:
-    """An endpoint, or what stands before all of them, may be called `openai`."""
+    """An endpoint, or a prefix of the path, may be called `openai`."""
     assert speaks_aws("/endpoints/openai/invocations")
     assert speaks_aws("/openai/endpoints/a/invocations-response-stream")
     assert speaks_aws("/invocations")
@@ -95,7 +95,7 @@ def test_whose_errors_a_path_has() -> None:
 
 
 def test_methods_of_an_endpoint_s_openai_paths(stub: MakeStub, route: MakeRouter) -> None:
-    """As under `/v1`."""
+    """The same methods are allowed as under `/v1`."""
     worker = stub()
     router = route(worker.url)
     base = "/endpoints/x/openai/v1"
@@ -107,7 +107,7 @@ def test_methods_of_an_endpoint_s_openai_paths(stub: MakeStub, route: MakeRouter
 
 
 def test_components_and_target_models(stub: MakeStub, route: MakeRouter) -> None:
-    """A component is a model or a listed name; what nobody knows is not answered by another."""
+    """A component is a model or a listed name; unknown ones are refused."""
     one, two = stub(model="one"), stub(model="two")
     endpoints = [{"name": "x", "model": "one"}, {"name": "part", "model": "two"}]
     router = route(one.url, two.url, sagemaker={"endpoints": endpoints})
@@ -124,12 +124,12 @@ def test_components_and_target_models(stub: MakeStub, route: MakeRouter) -> None
 
 
 class TestSignatures:
-    """`sagemaker.sigv4`."""
+    """Requests signed as `sagemaker.sigv4` demands."""
 
     def test_models_are_for_those_who_sign(
         self, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Knowing a key's name is not enough; a signature of any bytes is just a wrong one."""
+        """Knowing an access key is not enough, and arbitrary bytes are just a wrong signature."""
         monkeypatch.setenv("SECRET", "right")
         router = route(stub().url, auth="none", sagemaker={"sigv4": [KEY]})
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ").encode()
@@ -144,7 +144,7 @@ class TestSignatures:
                 assert read_all(client).startswith(b"HTTP/1.1 403 ")
 
     def test_the_other_paths_are_not_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who may use them must be said, if only that everyone may."""
+        """The settings must say who may use the other paths, if only that everyone may."""
         monkeypatch.setenv("SECRET", "right")
         told: dict[str, Any] = {"workers": ["http://w:1"], "sagemaker": {"sigv4": [KEY]}}
         with pytest.raises(ValueError, match="sigv4") as refused:
@@ -154,7 +154,7 @@ class TestSignatures:
 
 
 def told(*workers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Settings of a few workers."""
+    """Return settings with these workers."""
     listed = [{"url": f"http://w{n}:1", **worker} for n, worker in enumerate(workers)]
     return {"workers": listed, **more}
 
@@ -181,14 +181,14 @@ STATEFUL = {"stateful": True}
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], where: str) -> None:
-    """Sessions that would move although their state cannot, or never would; and mixed pools."""
+    """Mixed pools, spilling that cannot happen, and headers or lifetimes that are not allowed."""
     with pytest.raises(ValueError, match=where):
         Settings.model_validate(settings)
 
 
 @pytest.mark.parametrize("text", ["1.5", "20m", "0", "-1", "\u00b2", "99999999", "9" * 5000])
 def test_an_environment_that_says_no_lifetime(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """It is not passed over, unless nobody asks for it."""
+    """An invalid lifetime in the environment is an error, unless the settings give one."""
     monkeypatch.setenv("SES_TTL_MIN", text)
     with pytest.raises(ValueError, match="SES_TTL_MIN in the environment must be"):
         Settings.model_validate(told({}))
@@ -199,7 +199,7 @@ def test_an_environment_that_says_no_lifetime(monkeypatch: pytest.MonkeyPatch, t
 def test_the_longest_lifetimes_have_an_end(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, told_s: str | None
 ) -> None:
-    """With a date that clients are told."""
+    """They still end at a date that clients can be told."""
     monkeypatch.setenv("SES_TTL_MIN", "14400000")
     router = route(stub().url, strategy="session", session={"ttl": told_s} if told_s else {})
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
@@ -217,7 +217,7 @@ def test_the_longest_lifetimes_have_an_end(
     ],
 )
 def test_settings_that_do_not(settings: dict[str, Any]) -> None:
-    """Are taken."""
+    """These combinations are accepted."""
     assert Settings.model_validate(settings).all_pools()[0].strategy.name == "session"
 
 
@@ -225,8 +225,10 @@ def test_settings_that_do_not(settings: dict[str, Any]) -> None:
 def test_what_counts_is_there_once(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, added: str
 ) -> None:
-    """A field put before one that was signed would be read in its place: with the hash of
-    another body, that body would be taken for the one that was signed."""
+    """A copy of a signed field is refused if it stands before the signed one.
+
+    It would be read first: with the hash of another body, that body would pass as the signed one.
+    """
     monkeypatch.setenv("SECRET", "right")
     worker = stub()
     router = route(worker.url, auth="none", sagemaker={"sigv4": [KEY]})

@@ -1,4 +1,4 @@
-"""The table of sessions: who is where, and for how long."""
+"""The table of sessions: which worker each has, and for how long."""
 
 from math import inf
 
@@ -9,7 +9,7 @@ from router.sessions.table import MOVED, Binding, Lease, Table
 
 
 def test_expiry_is_strict() -> None:
-    """At its very end a session is over, the first time already."""
+    """A session is over at its end; the first use at that time is refused already."""
     table = Table(Lease(ttl=10))
     table.bind("a", Binding("w"), None, 100)
     assert table.use("a", 109.999) is not None
@@ -18,7 +18,7 @@ def test_expiry_is_strict() -> None:
 
 
 def test_use_does_not_lengthen_it() -> None:
-    """Unless sessions slide."""
+    """Use extends a session only if sessions slide."""
     for sliding in (False, True):
         table = Table(Lease(ttl=10, sliding=sliding))
         table.bind("a", Binding("w"), None, 100)
@@ -27,14 +27,14 @@ def test_use_does_not_lengthen_it() -> None:
 
 
 def test_the_longest_life_ends_a_sliding_one() -> None:
-    """However often it is used."""
+    """`longest` ends a sliding session however often it is used."""
     table = Table(Lease(ttl=10, sliding=True, longest=25))
     table.bind("a", Binding("w"), None, 0)
     assert [table.use("a", now) is not None for now in (8, 16, 24, 25)] == [True, True, True, False]
 
 
 def test_one_who_expects_wrongly_changes_nothing() -> None:
-    """And is told how it is."""
+    """A wrong expectation changes nothing, and the actual session is returned."""
     table = Table()
     assert table.bind("a", Binding("v"), "w", 0) == (None, False)
     first, done = table.bind("a", Binding("w"), None, 0)
@@ -47,7 +47,7 @@ def test_one_who_expects_wrongly_changes_nothing() -> None:
 
 
 def test_the_one_unused_for_longest_makes_room() -> None:
-    """Not the oldest."""
+    """The least recently used session is evicted, not the oldest."""
     table = Table(Lease(most=2))
     table.bind("a", Binding("w"), None, 0)
     table.bind("b", Binding("w"), None, 1)
@@ -58,7 +58,7 @@ def test_the_one_unused_for_longest_makes_room() -> None:
 
 
 def test_what_expired_makes_room_first() -> None:
-    """Nobody who is alive has to go for it."""
+    """An expired session makes room, so no live one is evicted."""
     table = Table(Lease(ttl=10, most=2))
     table.bind("a", Binding("w"), None, 0)
     table.bind("b", Binding("w"), None, 8)
@@ -67,7 +67,7 @@ def test_what_expired_makes_room_first() -> None:
 
 
 def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
-    """Closed and renewed ones are passed over."""
+    """Sessions that were closed or extended are passed over."""
     table = Table(Lease(ttl=10, sliding=True))
     for key in "abcd":
         table.bind(key, Binding("w"), None, 0)
@@ -79,7 +79,7 @@ def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
 
 
 def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
-    """They are not what it looks for, and all of them at once would take long."""
+    """Putting back all moved ends at once would take long, and they are not what it looks for."""
     table = Table(Lease(ttl=10, sliding=True))
     for number in range(5 * MOVED):
         table.bind(str(number), Binding("w"), None, 0)
@@ -94,7 +94,7 @@ def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
 
 
 def test_uses_put_back_what_has_moved() -> None:
-    """So that sweeps do not fall behind."""
+    """Each use puts some moved ends back, so that sweeps keep up."""
     table = Table(Lease(ttl=10, sliding=True))
     keys = [str(number) for number in range(1000)]
     for key in keys:
@@ -106,7 +106,7 @@ def test_uses_put_back_what_has_moved() -> None:
 
 
 def test_ends_of_closed_sessions_do_not_pile_up() -> None:
-    """However many are opened and closed within one lifetime."""
+    """The heap stays small however many are opened and closed within one lifetime."""
     table = Table(Lease(ttl=inf))
     for number in range(10_000):
         table.bind(str(number), Binding("w"), None, 0)
@@ -128,10 +128,10 @@ def test_ends_of_closed_sessions_do_not_pile_up() -> None:
 def test_it_is_what_a_plain_dictionary_would_be(
     steps: list[tuple[str, str, float]], sliding: bool
 ) -> None:
-    """With every rule written down once more, the slow way."""
+    """The table matches a simple model that implements every rule again."""
     lease = Lease(ttl=6, sliding=sliding, longest=15, most=4)
     table, now = Table(lease), 0.0
-    model: dict[str, tuple[float, float]] = {}  # created, expires; by last use
+    model: dict[str, tuple[float, float]] = {}  # created, expires; ordered by last use
     for what, key, later in steps:
         now += later
         model = {one: told for one, told in model.items() if now < told[1]}
@@ -149,7 +149,7 @@ def test_it_is_what_a_plain_dictionary_would_be(
                 if len(model) == 4:
                     del model[next(iter(model))]
                 model[key] = (now, now + 6)
-            else:  # whoever is told of it goes there
+            else:  # the caller goes to its worker: a use
                 model[key] = model.pop(key)
         elif what == "close":
             assert (table.close(key, now) is not None) == (model.pop(key, None) is not None)

@@ -1,4 +1,4 @@
-"""Two router processes and a real Redis, which comes and goes."""
+"""Two routers, mostly processes of their own, and a real Redis that comes and goes."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ SESSION = "X-Amzn-SageMaker-Session-Id"
 
 
 def invoke(url: str, body: dict[str, Any], session: str | None = None) -> httpx.Response:
-    """What boto3 would send."""
+    """Send what boto3 would send."""
     named = {SESSION: session} if session else {}
     return httpx.post(f"{url}/endpoints/x/invocations", json=body, headers=named, timeout=20)
 
@@ -34,7 +34,7 @@ def opened(url: str) -> str:
 
 
 def metric(url: str, line: str) -> float:
-    """The value of one series."""
+    """Return the value of one series."""
     for one in httpx.get(f"{url}/metrics").text.splitlines():
         if one.startswith(line + " "):
             return float(one.rpartition(" ")[2])
@@ -49,13 +49,13 @@ class Pair(NamedTuple):
 
     @property
     def up(self) -> bool:
-        """Both say that the store is there."""
+        """Whether both report that the store is up."""
         return all(metric(url, 'warmroute_session_store_up{pool="default"}') for url in self.urls)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Processes of their own, as an operator starts them, before four workers."""
+    """Two processes, started as an operator would, with four workers."""
     folder = tmp_path_factory.mktemp("routers")
     with ExitStack() as stack:
         settings = FleetSettings(workers=4, profile="toy", models=("toy",), kv_events=False)
@@ -77,7 +77,7 @@ def _serve(stack: ExitStack, folder: Path, name: str, workers: list[str], redis:
 
 
 def test_opened_here_used_there_closed_here(pair: Pair) -> None:
-    """On one worker all the time; when it is closed, it is for both."""
+    """The session stays on one worker, and a close holds for both routers."""
     one, other = pair.urls
     for first, second in ((one, other), (other, one)):
         key = opened(first)
@@ -93,7 +93,7 @@ def test_opened_here_used_there_closed_here(pair: Pair) -> None:
 
 
 def test_first_uses_at_once_agree(pair: Pair) -> None:
-    """An id that nobody knows is bound once, whoever is asked first."""
+    """Requests to both routers at once bind an unknown id to one worker."""
     for number in range(10):
         seen: list[str] = []
 
@@ -115,7 +115,7 @@ def test_first_uses_at_once_agree(pair: Pair) -> None:
 
 
 def test_redis_dies_and_comes_back_in_mid_traffic(pair: Pair) -> None:
-    """Nothing fails: not before, not meanwhile, not after; and the metrics tell."""
+    """No request fails before, during or after the outage, and the metrics show it."""
     statuses: list[tuple[int, str]] = []
     over = threading.Event()
     keys = [opened(pair.urls[n % 2]) for n in range(6)]
@@ -162,7 +162,7 @@ def _up(url: str) -> float:
 def test_while_redis_is_away_both_choose_alike(
     stub: MakeStub, route: MakeRouter, dead_url: str
 ) -> None:
-    """By the id's hash, spread over the workers; another worker goes on where one is lost."""
+    """Both pick the worker by the id's hash, which spreads sessions over all workers."""
     workers = [{"url": stub().url, "name": f"w{n}"} for n in range(3)]
     redis = {"url": dead_url.replace("http", "redis")}
     routers = [route(*workers, strategy="session", session={"redis": redis}) for _ in range(2)]
@@ -182,7 +182,7 @@ def test_while_redis_is_away_both_choose_alike(
 def test_a_request_without_a_session_asks_nobody(
     stub: MakeStub, route: MakeRouter, dead_url: str
 ) -> None:
-    """A Redis that hangs delays only those with a session, once a second."""
+    """It succeeds while Redis is away, and is not counted as hashed."""
     redis = {"url": dead_url.replace("http", "redis")}
     router = route(stub().url, strategy="session", session={"redis": redis})
     before = router.metric("warmroute_session_events_total", pool="default", event="hashed")

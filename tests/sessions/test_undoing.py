@@ -1,4 +1,4 @@
-"""A session that was to begin with a prompt and has not: what is undone, and what is not."""
+"""A session that was to begin with a prompt and did not: what is undone, and what is not."""
 
 import asyncio
 import json
@@ -22,12 +22,12 @@ HEADER = "X-Amzn-SageMaker-Session-Id"
 
 
 def invoke(router: Router, body: dict[str, Any], key: str = "NEW_SESSION") -> httpx.Response:
-    """What boto3 would send."""
+    """Send what boto3 would send."""
     return router.http.post("/invocations", json=body, headers={HEADER: key})
 
 
 def test_somebody_else_s_session_of_the_same_id_stays(stub: MakeStub, route: MakeRouter) -> None:
-    """Closed while its first prompt was asked, and begun by another: that one goes on."""
+    """It was closed during its first prompt and begun again by another client: that one stays."""
     done: list[int] = []
     broken = b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"
     worker = stub([lambda: bool(done), broken])
@@ -50,7 +50,7 @@ def test_somebody_else_s_session_of_the_same_id_stays(stub: MakeStub, route: Mak
 def test_a_session_that_its_worker_refuses_has_not_begun(
     stub: MakeStub, route: MakeRouter, status: int
 ) -> None:
-    """Its id is free, and unknown."""
+    """Its id stays unknown, and can be used to begin a session."""
     worker = stub([b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status])
     router = route(worker.url, strategy="session")
     assert invoke(router, OPENS).headers["x-amzn-errortype"] == "ModelError"
@@ -60,7 +60,7 @@ def test_a_session_that_its_worker_refuses_has_not_begun(
 
 
 def test_the_same_is_told_to_a_store_that_was_away() -> None:
-    """What has ended is only what began then."""
+    """A close recorded during an outage ends only the session that began at that time."""
     now = [1.0]
 
     async def told() -> Session | None:
@@ -78,7 +78,7 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
 
 
 def test_what_was_begun_again_while_it_was_away_stays() -> None:
-    """By the same id."""
+    """A session begun again with the same id is not closed with its predecessor's start time."""
     away = Away(9)
     away.begin("a", Session("w", 1.0, 9.0, 1.0))
     away.close("a")
@@ -92,7 +92,7 @@ def test_what_was_begun_again_while_it_was_away_stays() -> None:
 def test_a_client_that_leaves_while_it_is_bound(
     stub: MakeStub, route: MakeRouter, stateful: bool
 ) -> None:
-    """The store has done it, and its answer is on the way: it is undone."""
+    """The store has bound it and its answer is on the way, so the binding is undone."""
     line = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n{}"
     worker = stub([line])
     router = route({"url": worker.url, "stateful": stateful}, strategy="session")
@@ -111,7 +111,7 @@ def test_a_client_that_leaves_while_it_is_bound(
 
 
 def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> None:
-    """Each is told of its own worker, while the others are still being undone."""
+    """Each error names its own worker, while the sessions of the others are still being undone."""
     fails = threading.Event()
     workers = {model: stub([fails.is_set, "close"], model) for model in "abc"}
     router = route(*(worker.url for worker in workers.values()), strategy="session")
@@ -137,25 +137,25 @@ def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> N
 
 
 class Slow:
-    """A store whose answers take their time."""
+    """A store whose answers are slow."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.bound = 0
-        """Sessions, so far."""
+        """Number of calls of `bind` so far."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-        """Done at once, and told later."""
+        """Bind at once, answer later."""
         bound = await self.store.bind(key, to, expected)
         self.bound += 1
         await asyncio.sleep(0.2)
         return bound
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:
-        """The same."""
+        """Close at once, answer later."""
         closed = await self.store.close(key, begun=begun)
         await asyncio.sleep(0.2)
         return closed

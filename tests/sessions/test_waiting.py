@@ -1,4 +1,4 @@
-"""A session and the room on its worker: it waits there, or moves, as the settings say."""
+"""A session whose worker has no room: it waits there, or moves, as the settings say."""
 
 import threading
 import time
@@ -15,20 +15,20 @@ FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
 
 
 def ask(router: Router, session: str | None = None) -> httpx.Response:
-    """One request."""
+    """Send one request."""
     named = {"x-session-id": session} if session else {}
     return router.http.post("/v1/chat/completions", json=CHAT, headers=named)
 
 
 def decisions(router: Router) -> dict[str, float]:
-    """How many there were, by their reason."""
+    """Return the number of decisions, by reason."""
     name, words = "warmroute_decisions_total", ("bind", "session", "spill", "rebind")
     found = {word: router.metric(name, pool="default", reason=word) for word in words}
     return {word: count for word, count in found.items() if count}
 
 
 class Later:
-    """A request in a thread of its own."""
+    """A request in its own thread."""
 
     def __init__(self, router: Router, session: str) -> None:
         self.replies: list[httpx.Response] = []
@@ -36,18 +36,18 @@ class Later:
         self._thread.start()
 
     def worker(self) -> str:
-        """Who has answered it."""
+        """Return the worker that answered."""
         self._thread.join(20)
         return self.replies[0].headers["x-warmroute-worker"]
 
     def status(self) -> int:
-        """What it was answered."""
+        """Return the status of the answer."""
         self._thread.join(20)
         return self.replies[0].status_code
 
 
 def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """Though another one is idle; nobody else waits because of it."""
+    """It waits although another worker is idle, and no other request waits because of it."""
     done: list[int] = []
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
@@ -68,7 +68,7 @@ def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -
 
 
 def test_one_that_may_moves_instead(stub: MakeStub, route: MakeRouter) -> None:
-    """And says so, in the header and the metrics."""
+    """The move is announced in the header and counted in the metrics."""
     done: list[int] = []
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
@@ -91,7 +91,7 @@ def test_one_that_may_moves_instead(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_full_worker_s_session_is_told_so(stub: MakeStub, route: MakeRouter) -> None:
-    """Rather than served elsewhere; the next try finds its worker again."""
+    """It gets the 503 instead of another worker; the next request finds its worker again."""
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
     router = route(*listed, strategy="session")
@@ -106,7 +106,7 @@ def test_a_full_worker_s_session_is_told_so(stub: MakeStub, route: MakeRouter) -
 
 
 def test_a_full_worker_s_session_moves_if_it_may(stub: MakeStub, route: MakeRouter) -> None:
-    """However little moving is worth; header, decision and metric tell the same story."""
+    """It moves however long `spill` is; header, decision and metric agree."""
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
     strategy = {"name": "session", "over": "leastload", "spill": "1h"}
@@ -130,7 +130,7 @@ def test_a_session_stays_if_nobody_takes_its_request(
     last: list[Action] | None,
     shared: bool,
 ) -> None:
-    """It was only tried elsewhere; header, decision, metric and list tell the same story."""
+    """It was only tried elsewhere; header, decision, metric and list agree that it stayed."""
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
     strategy = {"name": "session", "over": "leastload", "spill": "1h"}
@@ -162,7 +162,7 @@ def test_a_session_stays_if_nobody_takes_its_request(
 
 
 def test_a_session_is_where_its_request_may_have_begun(stub: MakeStub, route: MakeRouter) -> None:
-    """The worker that took it on dies before it answers: it has moved, and that is counted."""
+    """If the worker that took it dies before it answers, it has moved, and that is counted."""
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
     strategy = {"name": "session", "over": "leastload", "spill": "1h"}
@@ -182,7 +182,7 @@ def test_a_session_is_where_its_request_may_have_begun(stub: MakeStub, route: Ma
 
 
 def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
-    """Begins a session, unless that is not wanted."""
+    """With `create: false` an unknown id gets 404; requests without an id are served."""
     router = route(stub().url, strategy="session", session={"create": False})
     reply = ask(router, "a")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_not_found")
@@ -190,7 +190,7 @@ def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_where_the_id_is_looked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """In AWS's header, then the configured one, then the field of the body."""
+    """The id is in AWS's header, or else the configured header, or else the field of the body."""
     names = {"header": "X-User-Id", "field": "user"}
     worker = stub()
     router = route(worker.url, strategy="session", session=names)
@@ -213,7 +213,7 @@ def test_where_the_id_is_looked_for(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_new_sessions_of_openai_clients(stub: MakeStub, route: MakeRouter) -> None:
-    """NEW_SESSION in AWS's header gives one with an id of ours."""
+    """NEW_SESSION in AWS's header begins a session with an id made by the router."""
     router = route(stub().url, strategy="session")
     named = {"X-Amzn-SageMaker-Session-Id": "NEW_SESSION"}
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers=named)
@@ -223,7 +223,7 @@ def test_new_sessions_of_openai_clients(stub: MakeStub, route: MakeRouter) -> No
 
 
 def test_a_new_session_s_id_is_told_in_a_stream(stub: MakeStub, route: MakeRouter) -> None:
-    """Comments would come before its worker is known, and take the header that tells the id."""
+    """Comments wait until its worker is known, or the header with its id would be too late."""
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 14\r\n\r\n"
     worker = stub([0.2, stream + b"data: [DONE]\n\n"])
     router = route(worker.url, strategy="session", timeouts={"comment": "20ms"})
@@ -237,7 +237,7 @@ def test_a_new_session_s_id_is_told_in_a_stream(stub: MakeStub, route: MakeRoute
 
 
 def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeRouter) -> None:
-    """Also where the strategy's options are others now."""
+    """Sessions keep their workers, even if the strategy's options change."""
     import asyncio  # noqa: PLC0415
 
     from router.settings import Settings  # noqa: PLC0415
@@ -257,7 +257,7 @@ def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeR
 
 
 def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> None:
-    """Then it begins elsewhere, also where a session would end with its worker."""
+    """The session begins on another worker, even if sessions end with their worker."""
     workers = [stub() for _ in range(2)]
     rules = {"on_worker_lost": "error"}
     router = route(*(one.url for one in workers), strategy="session", session=rules)
@@ -270,7 +270,7 @@ def test_a_new_session_s_worker_refuses(stub: MakeStub, route: MakeRouter) -> No
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_all_who_wait_have_their_turn(stub: MakeStub, route: MakeRouter, count: int) -> None:
-    """Several requests of one session; more new ones than there is room for."""
+    """Several requests of one session, or more new sessions than there is room for, all succeed."""
     workers = [stub([0.02, *OK]) for _ in range(count)]
     listed = [worker.url for worker in workers]
     router = route(*listed, strategy="session", limits={"in_flight": 1})
@@ -281,7 +281,7 @@ def test_all_who_wait_have_their_turn(stub: MakeStub, route: MakeRouter, count: 
 
 
 def test_who_waits_again_does_not_begin_anew(stub: MakeStub, route: MakeRouter) -> None:
-    """Its worker's place was taken by another while it was called: its time goes on."""
+    """A request that was called in vain, since another took its place, keeps its deadline."""
     done: list[int] = []
     worker = stub()
     bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
@@ -308,7 +308,7 @@ def test_who_waits_again_does_not_begin_anew(stub: MakeStub, route: MakeRouter) 
 
 
 def test_a_session_does_not_wait_for_good(stub: MakeStub, route: MakeRouter) -> None:
-    """Its time in the line is that of everybody, however idle the others are meanwhile."""
+    """It waits no longer than others, even if other workers are idle."""
     done: list[int] = []
     workers = {f"w{n}": stub() for n in range(2)}
     listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]

@@ -1,7 +1,6 @@
-"""Routers without sockets: the door and all behind it, and workers that are functions.
+"""Routers without sockets: everything behind the listening socket, and workers that are functions.
 
-What a router sends, and what it answers, is what it would send and answer over a network; only who
-is next to go on is decided here.
+A router sends and answers what it would over a network; only the scheduling is decided here.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":
 
 
 class _Transport(asyncio.Transport):
-    """Takes what is sent and lets it be answered in the loop's next turn."""
+    """Takes what is sent, and has it answered in the loop's next turn."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         super().__init__()
@@ -52,20 +51,20 @@ class _Transport(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self._connection.data_received, self._answer)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def abort(self) -> None:
-        """The same."""
+        """Do nothing."""
 
     def pause_reading(self) -> None:
-        """It has all come."""
+        """Do nothing: the answer has arrived whole."""
 
     def resume_reading(self) -> None:
-        """The same."""
+        """Do nothing."""
 
 
 class Wire:
-    """The way to one worker, for one router: `well`, `full`, `broken` or `dead`."""
+    """The way from one router to one worker, which is `well`, `full`, `broken` or `dead`."""
 
     tls = None
 
@@ -74,7 +73,7 @@ class Wire:
         self.how = "well"
 
     async def ask(self, head: bytes, body: bytes) -> Connection:
-        """As an upstream does."""
+        """Send a request as an upstream does."""
         if self.how == "dead":
             raise Refused("could not be reached")
         status = {"well": 200, "full": 503, "broken": 500}[self.how]
@@ -84,14 +83,14 @@ class Wire:
         return await connection.ask(head, body)
 
     def release(self, connection: Connection) -> None:
-        """Nothing is kept."""
+        """Do nothing: no connection is kept."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class _Line:
-    """Where an answer goes."""
+    """Collects what is written to a client."""
 
     stopping = False
 
@@ -102,13 +101,13 @@ class _Line:
         self.said += data
 
     def finished(self, exchange: Exchange) -> None:
-        """It is all there."""
+        """Do nothing."""
 
     def feed_from(self, source: Source | None) -> None:
-        """It is taken as it comes."""
+        """Do nothing: everything is taken as it comes."""
 
     def cut(self, *, framed: bool) -> None:
-        """There is no more."""
+        """Do nothing."""
 
 
 class Answered(NamedTuple):
@@ -117,18 +116,18 @@ class Answered(NamedTuple):
     status: int
     worker: str
     state: str
-    """What became of its session; empty if it was not said."""
+    """What became of its session; empty if the answer does not say."""
     reason: str
-    """Why that worker."""
+    """Why that worker was chosen."""
 
 
 class Yielding:
-    """A store that lets others go on before it does anything, and after."""
+    """A store that lets other tasks run before it does anything, and afterwards."""
 
     def __init__(self, store: Store, turns: Sequence[int]) -> None:
         self.store = store
         self._turns = turns
-        """How often, each time; then over again."""
+        """Number of loop turns to yield, used in rotation."""
         self._at = 0
 
     @property
@@ -175,7 +174,7 @@ class Yielding:
 
 
 def _copy(one: Session | None) -> Session | None:
-    """Like one that is elsewhere: what was said does not change afterwards."""
+    """Return a copy, as from another process: a session returned does not change later."""
     if one is None:
         return None
     return copy(one)
@@ -196,7 +195,7 @@ class Machine:
             worker.upstream = self.wires[worker.name]  # type: ignore[assignment]
 
     def begin(self, store: Store, clock: Clock) -> None:
-        """Everything is as at the start, with sessions that are kept there."""
+        """Reset everything, and keep sessions in this store."""
         stays = self.pool.strategy.stays  # type: ignore[attr-defined]  # it is `session`
         self.pool.sessions = Sessions(self._settings.session, stays=stays, clock=clock)
         self.pool.sessions.keep_in(store)
@@ -208,7 +207,7 @@ class Machine:
         self.pool.change(self.pool.models, self.pool.workers)
 
     def worker(self, name: str) -> Worker:
-        """One of its workers."""
+        """Return one of its workers."""
         return self.pool.named[name]
 
     async def ask(self, path: str, body: dict[str, Any], **fields: str) -> Answered:

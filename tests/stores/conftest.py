@@ -16,18 +16,18 @@ Write = Callable[..., list[str]]
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    """One for each test: some kill it."""
+    """One server for each test, since some kill it."""
     with RedisServer() as server:
         yield server
 
 
 def ids(*tokens: int) -> bytes:
-    """As prompts have them."""
+    """Return token ids as prompts have them."""
     return array("I", tokens).tobytes()
 
 
 def named(tokens: Sequence[int], chunk: int) -> list[str]:
-    """Name chunks by LMCache's rule, written once more."""
+    """Name chunks by LMCache's rule, implemented independently."""
     last = blake3(struct.pack(">QI", 0, 0)).digest()
     found = []
     for start in range(0, len(tokens) - chunk + 1, chunk):
@@ -39,7 +39,7 @@ def named(tokens: Sequence[int], chunk: int) -> list[str]:
 
 @pytest.fixture
 def write(redis: RedisServer) -> Write:
-    """Write the chunks of a prompt; returns their keys."""
+    """A function that writes the chunks of a prompt and returns their keys."""
 
     def written(tokens: Sequence[int], chunk: int, **more: Any) -> list[str]:
         model, rank = more.get("model", "toy"), more.get("rank", "01000100")

@@ -1,4 +1,4 @@
-"""The names of LMCache's chunks: as a real server made them."""
+"""The names of LMCache's chunks, compared with a recorded one."""
 
 from array import array
 
@@ -7,14 +7,14 @@ import pytest
 from router.stores.chunks import TOGETHER, Chunking, digests
 from router.stores.kinds import Kind, kind_of
 
-#: A prompt that was sent to vLLM 0.32 with LMCache 0.5.6, and what its first chunk of 64 was called
-#: in the event: the last eight bytes of the digest.
+#: A prompt that was sent to vLLM 0.32 with LMCache 0.5.6, and the name of its first chunk of 64
+#: tokens in the KV event: the last eight bytes of the digest.
 IDS = array("I", [(5 * 37 + j * 7 + j // 50) % 7000 + 300 for j in range(800)])
 RECORDED = 2374124787789390798
 
 
 def test_a_recorded_name() -> None:
-    """Computed from tokens alone; full chunks only, and no more than asked for."""
+    """Names depend only on tokens; only full chunks have one, and no more than asked are made."""
     named = digests(IDS.tobytes(), 64, 100)
     assert int.from_bytes(named[0][-8:], "big") == RECORDED
     assert len(named) == 12
@@ -23,7 +23,7 @@ def test_a_recorded_name() -> None:
 
 
 def test_a_name_hangs_on_all_before_it() -> None:
-    """And on nothing after it."""
+    """It depends on no token after the chunk."""
     changed = array("I", IDS)
     changed[130] += 1
     one, other = digests(IDS.tobytes(), 64, 100), digests(changed.tobytes(), 64, 100)
@@ -33,7 +33,7 @@ def test_a_name_hangs_on_all_before_it() -> None:
 
 @pytest.mark.parametrize("chunks", [0, 1, TOGETHER - 1, TOGETHER, 2 * TOGETHER + 1])
 def test_names_are_made_as_they_are_wanted(chunks: int) -> None:
-    """A few at a time, and the same as all at once."""
+    """A few are made at a time, and they equal those made all at once."""
     ids = array("I", range(16 * chunks + 15)).tobytes()
     names = list(Chunking(16).names(ids, "salt"))
     assert names == [f"{digest.hex()}@salt" for digest in digests(ids, 16, 1000)]
@@ -42,20 +42,20 @@ def test_names_are_made_as_they_are_wanted(chunks: int) -> None:
 
 @pytest.mark.parametrize(("gpus", "rank"), [(1, "01000100"), (8, "08000800")])
 def test_a_key_begins_with_model_and_rank(gpus: int, rank: str) -> None:
-    """As `ObjectKey.ComputeKVRank` packs them, of the first GPU."""
+    """The rank is that of the first GPU, packed as in `ObjectKey.ComputeKVRank`."""
     assert Chunking(256, gpus).prefix("asked") == f"asked@{rank}@0@"
     assert Chunking(256, gpus, "/models/x").prefix("asked") == f"/models/x@{rank}@0@"
 
 
 def test_each_gpu_has_a_key() -> None:
-    """As LMCache looks for them (`_lookup_kv_ranks`)."""
+    """These are the keys that LMCache looks up (`_lookup_kv_ranks`)."""
     assert Chunking(256, 3).keys("m", "d") == (
         ["m@03000300@0@d", "m@03010301@0@d", "m@03020302@0@d"],
     )
 
 
 def test_kinds_of_keys_are_told_apart() -> None:
-    """Those of the server, those of an engine's own process, and others."""
+    """Keys of LMCache's server, of LMCache in an engine's process, and others."""
     server = b"/models/a@b@01000100@0@" + b"ab" * 32
     engine = b"meta-llama/x@8@3@-1f9a@bfloat16"
     assert kind_of(server) == kind_of(server + b"@tenant") == Kind("/models/a@b", 1)

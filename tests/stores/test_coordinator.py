@@ -1,4 +1,4 @@
-"""LMCache's coordinator: its directory, asked over real sockets with answers of its own shape."""
+"""LMCache's coordinator: lookups in its directory, over real sockets."""
 
 import asyncio
 import threading
@@ -17,20 +17,20 @@ from tests.stores.conftest import ids
 
 CHUNK = 64
 PROMPT = list(range(1000, 1200))  # three chunks and a bit
-#: Where a chunk may lie, as `lmcache/v1/mp_coordinator/schemas.py` has it.
+#: Placements of a chunk, as in `lmcache/v1/mp_coordinator/schemas.py`.
 STORED = {"instance_id": "", "tier": "l2", "backend": "resp", "shared": True, "incarnation": 0}
 HOST = {"instance_id": "mp-1", "tier": "l1", "backend": "", "shared": False, "incarnation": 3}
 
 
 class Directory:
-    """Answers as it is told, and keeps what it was asked."""
+    """A coordinator that answers as told, and records what it was asked."""
 
     def __init__(self) -> None:
         self.chunk, self.gpus = CHUNK, 1
         self.places: list[list[dict[str, Any]]] = []
-        """Of each chunk; nothing is known of the others."""
+        """Placements by chunk; further chunks have none."""
         self.lacking: tuple[int, int] | None = None
-        """The chunk and the GPU whose part is nowhere."""
+        """The chunk and the GPU whose part is missing."""
         self.asked: list[dict[str, Any]] = []
         self.status, self.body = 200, b""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -41,7 +41,7 @@ class Directory:
         self._thread.start()
 
     def answer(self, question: dict[str, Any]) -> bytes:
-        """One entry for each chunk and GPU."""
+        """Return one entry for each chunk and GPU."""
         self.asked.append(question)
         tokens = question["token_ids"]
         chunks = len(tokens) // self.chunk
@@ -61,7 +61,7 @@ class Directory:
         return self.places[chunk] if known else []
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -85,7 +85,7 @@ def _handler(directory: Directory) -> type[BaseHTTPRequestHandler]:
 
 @pytest.fixture
 def directory() -> Iterator[Directory]:
-    """One, listening."""
+    """A coordinator that listens."""
     made = Directory()
     yield made
     made.stop()
@@ -96,7 +96,7 @@ def run(
     work: Callable[[Coordinator], Coroutine[Any, Any, Any]],
     chunking: Chunking = Chunking(CHUNK),  # noqa: B008 - never changes
 ) -> Any:
-    """Do something with an adapter, and let go of it."""
+    """Run something with an adapter, then close it."""
 
     async def done() -> Any:
         store = Coordinator(directory.url, chunking)
@@ -109,7 +109,7 @@ def run(
 
 
 def held(directory: Directory, tokens: list[int], **more: Any) -> int:
-    """Tokens that are found."""
+    """Return how many tokens are found."""
     salt = more.pop("salt", "")
     return int(
         run(
@@ -121,7 +121,7 @@ def held(directory: Directory, tokens: list[int], **more: Any) -> int:
 
 
 def test_what_all_can_load_counts(directory: Directory) -> None:
-    """Not what lies in one host's memory; and nothing behind a gap."""
+    """Chunks in one host's memory do not count, and neither do those after a gap."""
     directory.places = [[HOST, STORED], [STORED], [HOST]]
     assert held(directory, PROMPT) == 128
     directory.places = [[HOST], [STORED]]
@@ -131,7 +131,7 @@ def test_what_all_can_load_counts(directory: Directory) -> None:
 
 
 def test_it_is_asked_with_what_names_chunks(directory: Directory) -> None:
-    """The whole prompt, the model as engines have it, GPUs and salt."""
+    """It is asked with the whole prompt, the model as engines name it, GPUs and salt."""
     held(directory, PROMPT, salt="tenant", gpus=8, model="/models/toy")
     assert directory.asked == [
         {
@@ -144,7 +144,7 @@ def test_it_is_asked_with_what_names_chunks(directory: Directory) -> None:
 
 
 def test_a_chunk_is_there_when_all_its_parts_are(directory: Directory) -> None:
-    """Each GPU has one; here the second chunk lacks it on some."""
+    """Each GPU has a part; here the second chunk lacks one."""
     directory.gpus = 2
     directory.places = [[STORED], [STORED], [STORED]]
     directory.lacking = (1, 1)
@@ -152,7 +152,7 @@ def test_a_chunk_is_there_when_all_its_parts_are(directory: Directory) -> None:
 
 
 def test_what_was_written_is_found_whatever_lies_before_it(directory: Directory) -> None:
-    """The last full chunk alone, for all to load; what has none is not known."""
+    """After a while, or if there are too many, the connection is closed, for lack of better."""
     directory.places = [[HOST], [STORED], [HOST]]
 
     def wrote(tokens: int) -> bool | None:
@@ -172,13 +172,13 @@ async def _compared(store: Coordinator) -> str:
 
 
 def test_short_prompts_are_not_asked_about(directory: Directory) -> None:
-    """They have no chunk."""
+    """A prompt shorter than a chunk is not looked up."""
     assert held(directory, PROMPT[:63]) == 0
     assert directory.asked == []
 
 
 def test_another_size_of_chunks_is_said(directory: Directory) -> None:
-    """At the start, and by what comes back."""
+    """It is reported at the start, and by the results of lookups."""
     directory.chunk = 32
     said = run(directory, lambda store: store.check())
     assert "makes 2 chunks of 64 tokens" in said
@@ -206,14 +206,14 @@ def test_another_size_of_chunks_is_said(directory: Directory) -> None:
 def test_what_is_no_directory_is_down(
     directory: Directory, status: int, body: bytes, said: str
 ) -> None:
-    """With a sentence."""
+    """It raises StoreDown with the reason."""
     directory.status, directory.body = status, body
     with pytest.raises(StoreDown, match=said):
         held(directory, PROMPT)
 
 
 def test_a_coordinator_that_is_gone_is_down(directory: Directory) -> None:
-    """With a sentence."""
+    """It raises StoreDown with the reason."""
     store = Coordinator("http://127.0.0.1:1", Chunking(CHUNK))
 
     async def asked() -> None:

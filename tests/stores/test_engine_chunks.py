@@ -1,4 +1,4 @@
-"""The names of LMCache in the engine's own process: as LMCache 0.5.6 beside vLLM 0.32 made them."""
+"""Names of LMCache in the engine's process, as LMCache 0.5.6 with vLLM 0.32 made them."""
 
 from array import array
 from typing import Any
@@ -13,7 +13,7 @@ from router.stores.engine_chunks import EngineChunking, first
 from tests.sessions.redis_server import RedisServer
 from tests.stores.test_redis_chunks import check, held
 
-#: 200 tokens in chunks of 64, of `org/model` on two GPUs, by hash and seed: three full chunks.
+#: 200 tokens of `org/model` in chunks of 64 on two GPUs: root and three full chunks.
 TOKENS = list(range(100, 300))
 RECORDED: dict[tuple[Any, str | None], tuple[int, list[str]]] = {
     ("sha256_cbor", "0"): (
@@ -50,7 +50,7 @@ ENGINE: dict[str, Any] = {"names": "engine", "hash": "sha256_cbor", "seed": "0",
 
 @pytest.mark.parametrize(("how", "recorded"), RECORDED.items())
 def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[str]]) -> None:
-    """Whatever the hash and the seed; the root first."""
+    """The root and all names match, for each hash and seed."""
     function, seed = how
     assert first(function, seed) == recorded[0]
     chunking = EngineChunking(64, 2, "org/model", function, seed)
@@ -67,7 +67,7 @@ def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[s
     assert other.keys("asked", name)[1] == [f"asked@1@0@{recorded[1][0]}@half"]
 
 
-#: Appendix A of RFC 8949, and the ends of each width.
+#: Appendix A of RFC 8949, and the limits of each width.
 @pytest.mark.parametrize(
     ("number", "written"),
     [
@@ -83,14 +83,14 @@ def test_recorded_names(how: tuple[Any, str | None], recorded: tuple[int, list[s
     ],
 )
 def test_numbers_in_cbor(number: int, written: str) -> None:
-    """In as few bytes as can be, one by one and many at once."""
+    """Numbers take as few bytes as possible, one by one and in arrays."""
     assert cbor.head(cbor.NUMBER, number).hex() == written
     if number < 1 << 32:
         assert cbor.array(array("I", [number] * 3).tobytes()).hex() == "83" + 3 * written
 
 
 def test_many_numbers_in_cbor() -> None:
-    """Of all widths, in their order."""
+    """An array of all widths keeps its order."""
     numbers = [seed * 2654435761 % (1 << 32) >> seed % 32 for seed in range(1000)]
     one_by_one = b"".join(cbor.head(cbor.NUMBER, number) for number in numbers)
     assert cbor.array(array("I", numbers).tobytes()) == cbor.head(cbor.ARRAY, 1000) + one_by_one
@@ -100,7 +100,7 @@ def test_many_numbers_in_cbor() -> None:
 
 @pytest.mark.parametrize("part", ["metadata", ""])
 def test_what_it_wrote_is_found(redis: RedisServer, part: str) -> None:
-    """As Redis's own protocol has it, or LMCache's."""
+    """Chunks are found as written over Redis's own protocol or LMCache's."""
     recorded = RECORDED["sha256_cbor", "0"][1]
     with Redis(port=redis.port) as client:
         for name in recorded[:2]:
@@ -116,7 +116,7 @@ def test_what_it_wrote_is_found(redis: RedisServer, part: str) -> None:
 
 
 def test_other_names_are_said(redis: RedisServer) -> None:
-    """Of another model, number of GPUs, type, or by the other half of LMCache."""
+    """Keys of another model size, type or naming scheme are reported."""
     with Redis(port=redis.port) as client:
         client.set("toy@2@0@1f9ab@bfloat16kv_bytes", bytes(64 * 512))
         client.set("toy@2@0@1f9ab@bfloat16metadata", b"1")
@@ -136,7 +136,7 @@ def test_other_names_are_said(redis: RedisServer) -> None:
 
 
 def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
-    """Where it is known what a token takes: of the part that holds it, on one of the GPUs."""
+    """This needs the bytes per token; the size is that of the value, on one of the GPUs."""
     with Redis(port=redis.port) as client:
         client.set("toy@2@0@1f9ab@bfloat16metadata", b"1")
         client.set("toy@2@0@1f9ab@bfloat16kv_bytes", bytes(128 * 512 // 2))
@@ -158,7 +158,7 @@ def test_chunks_of_another_size_are_said(redis: RedisServer) -> None:
     ],
 )
 def test_settings_that_name_nothing(given: dict[str, Any], said: str) -> None:
-    """With the field."""
+    """The error names the field."""
     told = {"redis": "redis://r:1", "names": "engine", "hash": "sha256_cbor", **given}
     with pytest.raises(ValidationError, match=said):
         LmcacheSettings(**told)

@@ -1,4 +1,4 @@
-"""LMCache's chunks in a real Redis: found, bounded, and loud where they cannot be understood."""
+"""LMCache's chunks in a real Redis: lookups, their bounds, and reports of what does not match."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ def asked(
     bytes_per_token: int | None = None,
     **more: Any,
 ) -> Any:
-    """Run something with the adapter, and let go of it."""
+    """Run something with the adapter, then close it."""
     settings = LmcacheSettings(redis=redis.url, **{"chunk": CHUNK, **more})
 
     async def run() -> Any:
@@ -41,12 +41,12 @@ def asked(
 
 
 def held(redis: RedisServer, tokens: list[int], salt: str = "", **more: Any) -> int:
-    """Tokens that are found."""
+    """Return how many tokens are found."""
     return int(asked(redis, lambda store: store.held(ids(*tokens), "toy", salt), **more))
 
 
 def check(redis: RedisServer, asked_for: str = "", **more: Any) -> str:
-    """What is wrong, once a model was asked for."""
+    """Return what is wrong, after a lookup for a model."""
 
     async def checked(store: RedisChunks) -> str:
         if asked_for:
@@ -57,7 +57,7 @@ def check(redis: RedisServer, asked_for: str = "", **more: Any) -> str:
 
 
 def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
-    """Whole chunks from the first on; what has a salt is found by it alone."""
+    """Whole chunks are found from the first on; chunks with a salt only with that salt."""
     keys = write(PROMPT, CHUNK)
     assert held(redis, PROMPT) == 768
     assert held(redis, PROMPT[:200]) == 192
@@ -74,7 +74,7 @@ def test_what_lmcache_wrote_is_found(redis: RedisServer, write: Write) -> None:
 
 
 def test_long_prompts_are_asked_about_in_batches(redis: RedisServer, write: Write) -> None:
-    """No further than the first that has a gap, and of no more keys at once than that."""
+    """Lookups stop at the first batch with a gap, and are no larger than needed."""
     prompt = list(range(16 * (2 * BATCH + 10)))
     keys = write(prompt, 16)
     assert held(redis, prompt, chunk=16) == len(prompt)
@@ -89,7 +89,7 @@ def test_long_prompts_are_asked_about_in_batches(redis: RedisServer, write: Writ
 def test_of_long_prompts_little_is_named_at_once(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop serves others in between; nothing is named that is not asked about."""
+    """The event loop runs in between, and nothing is named that is not looked up."""
     named: list[int] = []
     questions: list[int] = []
     digests, leading = chunks.digests, RedisChunks._leading
@@ -119,7 +119,7 @@ def test_of_long_prompts_little_is_named_at_once(
 def test_a_chunk_is_there_when_all_gpus_parts_are(
     redis: RedisServer, write: Write, gpus: int
 ) -> None:
-    """LMCache loads none that lacks one; one key a GPU, each of its own rank."""
+    """LMCache does not load a chunk that lacks a part; each GPU's part has its own key."""
     keys = [
         write(PROMPT, CHUNK, rank=f"{gpus:02x}{gpu:02x}{gpus:02x}{gpu:02x}") for gpu in range(gpus)
     ]
@@ -134,7 +134,7 @@ def test_a_chunk_is_there_when_all_gpus_parts_are(
 def test_what_was_written_is_found_whatever_lies_before_it(
     redis: RedisServer, write: Write
 ) -> None:
-    """The last full chunk alone; what has no name is not known."""
+    """Only the last full chunk is looked up; without a name the result is None."""
     keys = write(PROMPT, CHUNK)
     with Redis(port=redis.port) as client:
         client.delete(keys[0], keys[3])
@@ -152,7 +152,7 @@ def test_what_was_written_is_found_whatever_lies_before_it(
 
 
 def test_other_gpus_of_our_model_are_said(redis: RedisServer, write: Write) -> None:
-    """Of that which is told, or of those that were asked for."""
+    """After a while, or if there are too many, the connection is closed, for lack of better."""
     write(PROMPT, CHUNK, rank="08000800")
     for more in ({"model": "toy"}, {}):
         said = check(redis, asked_for="toy", **more)
@@ -166,8 +166,10 @@ def test_other_gpus_of_our_model_are_said(redis: RedisServer, write: Write) -> N
 def test_what_others_keep_there_says_nothing_of_ours(
     redis: RedisServer, write: Write, ours: bool
 ) -> None:
-    """Of another model in the same Redis: neither its GPUs, nor its sizes, nor who names it; it is
-    mentioned where ours do not come."""
+    """Another model in the same Redis is not reported, only mentioned if ours is missing.
+
+    That goes for its GPUs, its sizes and who names it.
+    """
     write(PROMPT, CHUNK, model="other", rank="08000800")
     write(PROMPT, CHUNK, model="large", size=CHUNK * 4096)
     with Redis(port=redis.port) as client:
@@ -187,7 +189,7 @@ def test_what_others_keep_there_says_nothing_of_ours(
 
 
 def test_of_two_models_sizes_are_not_compared(redis: RedisServer, write: Write) -> None:
-    """What a token takes was said of one."""
+    """The bytes per token are those of one model."""
     write(PROMPT, CHUNK, model="large", size=CHUNK * 4096)
 
     async def both(store: RedisChunks) -> tuple[str, str]:
@@ -202,7 +204,7 @@ def test_of_two_models_sizes_are_not_compared(redis: RedisServer, write: Write) 
 
 
 def test_chunks_of_another_size_are_said(redis: RedisServer, write: Write) -> None:
-    """Where it is known what a token takes."""
+    """This needs the bytes per token."""
     write(PROMPT, 128, size=128 * 512)
     assert held(redis, PROMPT) == 0
     said = check(redis, bytes_per_token=512, model="toy")
@@ -212,7 +214,7 @@ def test_chunks_of_another_size_are_said(redis: RedisServer, write: Write) -> No
 
 
 def test_another_version_is_said(redis: RedisServer) -> None:
-    """LMCache in the engine's own process names chunks by the engine's hash."""
+    """LMCache in the engine's process names chunks by the engine's hash."""
     with Redis(port=redis.port) as client:
         client.set("toy@1@0@1f9ab@bfloat16", b"kv")
     assert "toy with 1 GPUs, bfloat16, named in the engine, and settings say" in check(
@@ -221,7 +223,7 @@ def test_another_version_is_said(redis: RedisServer) -> None:
 
 
 def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:
-    """What is there has nothing to do with LMCache, or nothing is there yet."""
+    """Nothing is reported if Redis is empty, or has only keys of others."""
     assert check(redis) == ""
     with Redis(port=redis.port) as client:
         client.set("warmroute:{pool}:used", b"1")
@@ -229,7 +231,7 @@ def test_a_store_that_is_empty_or_anothers_is_fine(redis: RedisServer) -> None:
 
 
 def why(url: str, secret: str | None = None) -> str:
-    """Why it cannot be asked, with the password that is in the environment under that name."""
+    """Return why Redis cannot be asked, with `secret` as the password setting."""
     settings = LmcacheSettings.model_validate({"redis": url, "password": secret})
 
     async def run() -> None:
@@ -245,7 +247,7 @@ def why(url: str, secret: str | None = None) -> str:
 
 
 def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
-    """With a sentence."""
+    """It raises StoreDown with the reason."""
     redis.kill()
     for work in (lambda s: s.check(), lambda s: s.held(ids(*PROMPT), "toy", "")):
         with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}: Connection refused"):
@@ -259,7 +261,7 @@ def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
 def test_a_redis_that_does_not_let_us_in(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which field is to be looked at."""
+    """The error names the setting to look at."""
     with Redis(port=redis.port) as client:
         client.config_set("requirepass", "right")
         assert why(redis.url) == (
@@ -284,7 +286,7 @@ def test_a_redis_that_does_not_let_us_in(
     ],
 )
 def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something else listens there, or is never heard."""
+    """Something else listens there, or never answers."""
     monkeypatch.setattr("router.stores.redis.PATIENCE_S", 0.5)
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
