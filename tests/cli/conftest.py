@@ -1,4 +1,4 @@
-"""`serve` as a fixture."""
+"""`warmroute serve` as a fixture."""
 
 import json
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.commands import Running, Serve, started
 
 @pytest.fixture
 def serve(tmp_path: Path, stack: ExitStack) -> Serve:
-    """Run `serve` in front of workers, with settings."""
+    """A function that runs `serve` with settings, in front of these workers."""
 
     def make(*urls: str, args: tuple[object, ...] = (), **settings: Any) -> Running:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.yaml"

@@ -1,4 +1,4 @@
-"""The console script as an operator meets it: real processes, real signals, plain sentences."""
+"""The console script as operators use it: real processes, real signals, plain messages."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ EXAMPLES = sorted(CONFIG.glob("*.yaml"))
 
 @contextmanager
 def fleet(folder: Path, workers: int) -> Iterator[list[str]]:
-    """`warmroute simulate`; yields the URLs it prints, each before its KV event endpoints."""
+    """Run `warmroute simulate`; yield the workers' URLs, the first word of each printed line."""
     args = ("simulate", "--workers", workers, "--port", 0, "--profile", "toy", "--model", "toy")
     with started(folder, *args) as running:
         until(lambda: running.out.read_text().count("\n") == workers, 20)
@@ -31,20 +31,20 @@ def fleet(folder: Path, workers: int) -> Iterator[list[str]]:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port on which somebody listens."""
+    """A port that is in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield int(listener.getsockname()[1])
 
 
 def config(folder: Path, urls: list[str], strategy: str = "prefixaware") -> Path:
-    """A file for these workers."""
+    """Write a settings file for these workers."""
     path = folder / f"{strategy}.yaml"
     path.write_text(f"strategy: {strategy}\nworkers: {json.dumps(urls)}\n")
     return path
 
 
 def test_version_and_help() -> None:
-    """Both end well; the help names every command."""
+    """Both exit with 0; the help names every command."""
     assert run("--version").stdout == f"warmroute {__version__}\n"
     done = run("--help")
     assert done.returncode == 0
@@ -53,7 +53,7 @@ def test_version_and_help() -> None:
 
 
 def test_nonsense() -> None:
-    """An unknown command, option or none at all is 2, and says so."""
+    """An unknown command or option, or a missing one, exits with 2 and a message."""
     for args in (["nope"], ["serve"], ["serve", "--nope"], ["simulate", "--workers", "many"]):
         done = run(*args)
         assert done.returncode == 2
@@ -61,7 +61,7 @@ def test_nonsense() -> None:
 
 
 def test_schema() -> None:
-    """What is printed is the file."""
+    """The output equals config/schema.json."""
     done = run("schema")
     assert (done.returncode, done.stdout) == (0, schema_text())
     assert done.stdout == (CONFIG / "schema.json").read_text()
@@ -69,7 +69,7 @@ def test_schema() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_check_of_a_good_file(path: Path) -> None:
-    """0, and every setting with its value and where it comes from; no secret."""
+    """The exit code is 0; every setting is listed with its value and source, and no secret."""
     done = run("check", path)
     assert done.returncode == 0
     rows = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines()[1:]}
@@ -81,7 +81,7 @@ def test_check_of_a_good_file(path: Path) -> None:
 
 
 def test_check_of_a_bad_file(tmp_path: Path) -> None:
-    """2, and every problem with its file and line."""
+    """The exit code is 2; every problem is listed with file and line."""
     path = tmp_path / "bad.yaml"
     path.write_text(
         "listen: nonsense\nstrateg: x\nworkers:\n  - htp://a\ntimeouts: {connect: 5}\n"
@@ -98,7 +98,7 @@ def test_check_of_a_bad_file(tmp_path: Path) -> None:
 def test_a_strategy_that_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """Of a package that is installed, and does not go with this build say: 1, and its own words."""
+    """If another package's strategy raises an error, the exit code is 1 and the error is shown."""
     info = tmp_path / "moody-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
@@ -118,7 +118,7 @@ def test_a_strategy_that_cannot_be_made(
 
 @pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
 def test_a_missing_file(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """One sentence and 2; the same for a folder."""
+    """The exit code is 2, with a one-line message; the same for a folder."""
     for path in (tmp_path / "none.yaml", tmp_path):
         done = run(*command, path)
         assert done.returncode == 2
@@ -129,14 +129,14 @@ def test_a_missing_file(tmp_path: Path, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_serve_an_example(tmp_path: Path, path: Path, number: signal.Signals) -> None:
-    """Each starts, without its workers too, is alive, and ends at a signal without noise."""
+    """Each example starts even without its workers, is live, and ends quietly at a signal."""
     with started(tmp_path, "serve", "--config", path, "--listen", "127.0.0.1:0") as running:
         assert httpx.get(running.url() + "/health/live", timeout=20).json() == {"status": "live"}
         assert running.cut(number) == 0
 
 
 def test_a_taken_port(tmp_path: Path, taken: int) -> None:
-    """1 and one plain sentence, by each command that listens."""
+    """Every command that listens exits with 1 and a one-line message."""
     path = config(tmp_path, ["http://127.0.0.1:1"])
     for args in (
         ("serve", "--config", path, "--listen", f"127.0.0.1:{taken}"),
@@ -152,7 +152,7 @@ def test_a_taken_port(tmp_path: Path, taken: int) -> None:
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", ":x"])
 def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
-    """2 and a sentence."""
+    """The exit code is 2, with a message."""
     path = config(tmp_path, ["http://127.0.0.1:1"])
     for args in (("serve", "--config", path), ("demo", "--once")):
         done = run(*args, "--listen", listen)
@@ -165,14 +165,14 @@ def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
     [("--port", 99999), ("--port", 65535, "--workers", 2), ("--speed", 0), ("--profile", "none")],
 )
 def test_a_fleet_that_cannot_be(args: tuple[object, ...]) -> None:
-    """A sentence and an exit code, not a fleet somewhere else."""
+    """The exit code is 2, with a one-line message, and no fleet starts elsewhere."""
     done = run("simulate", *args)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_simulate(tmp_path: Path) -> None:
-    """It prints its workers' URLs, each serves, and it ends at a signal."""
+    """It prints its workers' URLs, each of them serves, and it ends at a signal."""
     with fleet(tmp_path, 2) as urls:
         for url in urls:
             assert httpx.get(f"{url}/health").status_code == 200
@@ -180,7 +180,7 @@ def test_simulate(tmp_path: Path) -> None:
 
 
 def trace(folder: Path) -> Path:
-    """Ten requests that share beginnings."""
+    """Write a trace of ten requests that share prefixes."""
     path = folder / "trace.jsonl"
     lines = [
         {
@@ -197,7 +197,7 @@ def trace(folder: Path) -> Path:
 
 @pytest.mark.parametrize("strategy", ["roundrobin", "leastload", "prefixaware"])
 def test_replay(tmp_path: Path, strategy: str) -> None:
-    """A trace through the router over a fleet: every request is answered."""
+    """A trace is replayed through a router with a fleet: every request is answered."""
     with fleet(tmp_path, 2) as urls:
         args = ("serve", "--config", config(tmp_path, urls, strategy), "--listen", "127.0.0.1:0")
         with started(tmp_path, *args) as router:
@@ -216,7 +216,7 @@ def test_replay(tmp_path: Path, strategy: str) -> None:
 
 
 def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
-    """No trace, a bad one, nobody there, a bad URL: a sentence each, and not 0."""
+    """A missing or bad trace, no server, a bad URL or option: exit code 2 and a message."""
     bad, empty = tmp_path / "bad.jsonl", tmp_path / "empty.jsonl"
     bad.write_text(trace(tmp_path).read_text() + "junk\n")
     empty.write_text("")
@@ -235,14 +235,14 @@ def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
 
 
 def numbers(line: str) -> list[float]:
-    """The figures of a row of a table."""
+    """Return the numbers in a table row."""
     words = line.replace("%", "").replace(",", "").replace("│", " ").split()
     return [float(word) for word in words if word.replace(".", "").isdigit()]
 
 
 @pytest.mark.timeout(180)
 def test_demo(tmp_path: Path) -> None:
-    """It ends well, and its table shows what the product is for."""
+    """It exits with 0, and its table shows the advantage of prefix routing."""
     done = run("demo", "--once", "--listen", "127.0.0.1:0", timeout=170)
     assert done.returncode == 0, done.stderr
     rows = {

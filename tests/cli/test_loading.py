@@ -1,4 +1,4 @@
-"""What a server loads stays in memory for as long as it serves: only what it needs."""
+"""What a server imports stays in memory while it serves, so it imports only what it needs."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from router.cli import COMMANDS, app
 
-#: Libraries of tokenizers and chat templates, of clients and of simulated workers.
+#: Libraries for tokenizers, chat templates, clients and simulated workers.
 OTHERS = (
     "fastokens",
     "httpx",
@@ -22,7 +22,7 @@ OTHERS = (
 
 
 def test_a_server_loads_nothing_of_other_commands() -> None:
-    """Nor libraries that most have no use for: they are loaded where they are wanted."""
+    """Libraries that most servers do not need are imported when they are used."""
     script = "import sys, router.cli; router.cli.app(['serve']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -35,5 +35,5 @@ def test_a_server_loads_nothing_of_other_commands() -> None:
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["serv"], ["--version", "serve"]])
 def test_help_has_every_command(words: list[str]) -> None:
-    """Whatever is not the name of a command is answered with all of them at hand."""
+    """Anything that is not the name of a command gets all commands, for the help."""
     assert {one.name for one in app(words).registered_commands} == set(COMMANDS)

@@ -1,4 +1,4 @@
-"""A door's certificate that is not valid: it is used, as nothing better is there, and told."""
+"""A server certificate that is not valid: it is used, for lack of a better one, and reported."""
 
 import json
 import shutil
@@ -20,12 +20,12 @@ EXPIRES = "warmroute_tls_certificate_expires_timestamp_seconds"
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    """Who issues them."""
+    """The CA that issues the certificates."""
     return Authority(tmp_path / "ours")
 
 
 def told(port: int) -> float:
-    """When the certificate ends, as operators are told."""
+    """Return when the certificate expires, as metrics report it."""
     url = f"https://127.0.0.1:{port}/metrics"
     text = httpx.get(url, verify=False).raise_for_status().text  # noqa: S501 - it has expired
     (line,) = [line for line in text.splitlines() if line.startswith(EXPIRES + " ")]
@@ -36,7 +36,7 @@ def told(port: int) -> float:
 def test_one_that_has_expired(
     ours: Authority, stub: MakeStub, serve: Serve, tmp_path: Path, processes: int
 ) -> None:
-    """Is told at the start, once, and again where a reload finds one; metrics say until when."""
+    """It is logged once at the start and again after a reload; a metric says when it expires."""
     door = {end: str(tmp_path / f"door.{end}") for end in ("certificate", "key")}
 
     def put(issued: dict[str, str]) -> None:
@@ -59,7 +59,7 @@ def test_one_that_has_expired(
 
 
 def test_checking_one(ours: Authority, tmp_path: Path) -> None:
-    """What is not valid yet, or any more, is said where no results are."""
+    """A certificate that is not valid yet, or has expired, is reported on stderr."""
     file = tmp_path / "c.yaml"
     for begins, ends, word in (
         (SOON, SOON + timedelta(days=1), "is not valid before"),

@@ -1,4 +1,4 @@
-"""`warmroute serve` where strangers could come: what it opens, what it refuses, what it says."""
+"""`warmroute serve` where strangers could connect: what it allows, refuses and prints."""
 
 import json
 import re
@@ -23,7 +23,7 @@ MakeFile = Callable[..., Path]
 
 @pytest.fixture
 def file(stub: MakeStub, tmp_path: Path) -> MakeFile:
-    """Write a settings file for a worker with a key of its own; secrets lie beside it."""
+    """A function that writes settings for a worker with an API key; secret files lie beside it."""
     for name, key in (("door", DOOR), ("admin", ADMIN), ("worker", WORKER)):
         (tmp_path / f"{name}.secret").write_text(key + "\n")
 
@@ -37,13 +37,13 @@ def file(stub: MakeStub, tmp_path: Path) -> MakeFile:
 
 
 def keys(folder: Path, name: str) -> dict[str, list[str]]:
-    """The setting of one key that lies in a file."""
+    """Return the setting for one key in a file."""
     return {"keys": [f"file:{folder}/{name}.secret"]}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_two_doors(file: MakeFile, tmp_path: Path, processes: int) -> None:
-    """Both URLs are told, each opens with its own key, and TLS is spoken at both."""
+    """Both URLs are printed, each accepts only its own key, and both use TLS."""
     ours = Authority(tmp_path / "ours")
     path = file(
         tls=ours.issue(),
@@ -69,7 +69,7 @@ def test_two_doors(file: MakeFile, tmp_path: Path, processes: int) -> None:
 
 
 def test_nobody_is_let_in_by_accident(file: MakeFile) -> None:
-    """`--listen` is under the rules of `listen`: 2, and a sentence that says what to do."""
+    """`--listen` has the rules of `listen`: exit code 2, and a message that says what to do."""
     path = file()
     for address in ("0.0.0.0:0", "[::]:0", "example.org:80"):
         done = run("serve", "--config", path, "--listen", address)
@@ -79,7 +79,7 @@ def test_nobody_is_let_in_by_accident(file: MakeFile) -> None:
 
 
 def test_everybody_is_let_in_on_purpose(file: MakeFile, tmp_path: Path) -> None:
-    """With `auth: none` written out, `--listen` may be any address."""
+    """With an explicit `auth: none`, `--listen` may be any address."""
     path = file(auth="none", shutdown={"delay": "0s"})
     with started(tmp_path, "serve", "--config", path, "--listen", "0.0.0.0:0") as running:
         port = running.url().rpartition(":")[2]
@@ -88,7 +88,7 @@ def test_everybody_is_let_in_on_purpose(file: MakeFile, tmp_path: Path) -> None:
 
 
 def test_no_secret_is_told(file: MakeFile, tmp_path: Path) -> None:
-    """Neither to whoever reads the log, however much is logged, nor to whoever checks the file."""
+    """Neither the log, even at debug level, nor `check` shows a secret."""
     path = file(
         auth=keys(tmp_path, "door"),
         admin=keys(tmp_path, "admin"),

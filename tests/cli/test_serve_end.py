@@ -1,4 +1,4 @@
-"""How `serve` ends: told once in order, told twice at once, and never with a failure."""
+"""How `serve` ends: gracefully at the first signal, at once at the second, always with 0."""
 
 import json
 import re
@@ -20,17 +20,17 @@ BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK = b"9\r\ndata: 1\n\n\r\n"
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-#: Longer than any test.
+#: longer than any test
 LONG = {"delay": "1h", "drain": "1h"}
 
 
 def ready(running: Running) -> int:
-    """What it says to a balancer."""
+    """Return the status of its readiness."""
     return httpx.get(running.url() + "/health/ready").status_code
 
 
 def begun(port: int) -> socket.socket:
-    """A stream whose first event has arrived."""
+    """Return a client whose stream has its first event."""
     client = post(port, CHAT, BODY)
     data = b""
     while CHUNK not in data:
@@ -40,7 +40,7 @@ def begun(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_not_ready_but_serving(stub: MakeStub, serve: Serve, number: signal.Signals) -> None:
-    """While the delay lasts, balancers hear no, and whoever comes is served, and sent away."""
+    """During the delay readiness fails, but requests are served and their connections closed."""
     running = serve(stub().url, shutdown=LONG)
     url = running.url()
     with httpx.Client(base_url=url) as kept:
@@ -58,7 +58,7 @@ def test_not_ready_but_serving(stub: MakeStub, serve: Serve, number: signal.Sign
 
 
 def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
-    """Nobody new is let in, idle connections are closed, and every answer is given whole."""
+    """New connections are refused, idle ones closed, and every answer is completed."""
     worker = stub([SSE + CHUNK, 1.5, CHUNK + b"0\r\n\r\n"])
     slow = stub([1.5, JSON], model="slow")
     running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": "1h"})
@@ -83,7 +83,7 @@ def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
 
 @pytest.mark.parametrize("told", ["once", "twice"])
 def test_what_takes_too_long(stub: MakeStub, serve: Serve, told: str) -> None:
-    """When the drain is over, or at a second signal, each is cut with an error in its shape."""
+    """After the drain, or at a second signal, each answer is cut with an error of its format."""
     worker = stub([SSE + CHUNK, "stall"])
     slow = stub(["stall"], model="slow")
     drain = "100ms" if told == "once" else "1h"
@@ -114,7 +114,7 @@ def test_what_takes_too_long(stub: MakeStub, serve: Serve, told: str) -> None:
 
 
 def test_told_twice_before_the_delay_is_over(stub: MakeStub, serve: Serve) -> None:
-    """The second signal ends the waiting too."""
+    """The second signal ends the delay too."""
     worker = stub([SSE + CHUNK, "stall"])
     running = serve(worker.url, shutdown=LONG)
     with begun(running.port()) as streaming:
@@ -126,7 +126,7 @@ def test_told_twice_before_the_delay_is_over(stub: MakeStub, serve: Serve) -> No
 
 @contextmanager
 def balancer(url: str) -> Iterator[list[int]]:
-    """Clients behind a balancer that asks whether it may send, every time; yields the statuses."""
+    """Send requests while readiness is 200, as behind a balancer; yield the list of statuses."""
     statuses: list[int] = []
     may = threading.Event()
     may.set()
@@ -157,7 +157,7 @@ def balancer(url: str) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve, processes: int) -> None:
-    """From full traffic to the end of the process, no request fails."""
+    """Under full load until the process ends, no request fails."""
     script: list[Action] = [SSE + CHUNK, 0.02, CHUNK + b"0\r\n\r\n"]
     urls = (stub(script).url, stub(script).url)
     args = ("--processes", processes)
@@ -170,7 +170,7 @@ def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve, proce
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """Takes connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
         yield listener
@@ -180,7 +180,7 @@ def silent() -> Iterator[socket.socket]:
 def test_told_to_stop_before_it_has_started(
     serve: Serve, silent: socket.socket, processes: int
 ) -> None:
-    """Probes under way are given up, and nothing waits for a delay."""
+    """Probes in progress are abandoned, and no delay is waited for."""
     url = f"http://127.0.0.1:{silent.getsockname()[1]}"
     args = ("--processes", processes)
     running = serve(url, args=args, shutdown=LONG, health={"timeout": "1h"})
@@ -191,7 +191,7 @@ def test_told_to_stop_before_it_has_started(
 
 
 def test_a_taken_port_for_operators(tmp_path: Path, silent: socket.socket) -> None:
-    """1 and one plain sentence."""
+    """The exit code is 1, with a one-line message."""
     path = tmp_path / "warmroute.yaml"
     taken = f"127.0.0.1:{silent.getsockname()[1]}"
     given = {"workers": ["http://127.0.0.1:1"], "listen": "127.0.0.1:0"}
@@ -205,7 +205,7 @@ def test_a_taken_port_for_operators(tmp_path: Path, silent: socket.socket) -> No
 
 
 def test_told_to_stop_while_it_is_being_loaded(tmp_path: Path) -> None:
-    """Without noise; in a container nobody else would end it."""
+    """It ends quietly; as PID 1 of a container nothing else would end it."""
     with started(tmp_path, "serve", "--config", "none.yaml") as running:
         handled = f"/proc/{running.process.pid}/status"
 

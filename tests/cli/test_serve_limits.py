@@ -1,4 +1,4 @@
-"""Descriptors: as many as may be had, and a word where they are too few."""
+"""File descriptors: the limit is raised as far as possible, with a warning if it is too low."""
 
 import resource
 
@@ -8,7 +8,7 @@ from router.process import raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    """To the hard one; and what that does not suffice for is said once, with the numbers."""
+    """The soft limit becomes the hard one; if that is too low, a warning has the numbers."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     hard = before[1]
     try:

@@ -1,4 +1,4 @@
-"""What one process alone can do is refused where several serve, at the start and later."""
+"""Settings that only one process can serve are refused for several, at the start and later."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ WHY = "several processes cannot hear an engine that dials in at tcp://*:5557"
 
 
 def test_engines_that_dial_in_are_heard_by_one(tmp_path: Path) -> None:
-    """It would bind the port, and the others never hear them."""
+    """Only one process could bind the port, and the others would hear nothing."""
     file = tmp_path / "w.yaml"
     settings = {"listen": "127.0.0.1:0", "strategy": "kvaware", "workers": [DIALS]}
     file.write_text(json.dumps(settings))
@@ -35,7 +35,7 @@ def test_engines_that_dial_in_are_heard_by_one(tmp_path: Path) -> None:
     ids=["connected to", "a controller"],
 )
 def test_what_each_can_hear_or_ask_for(worker: dict[str, str], more: dict[str, str]) -> None:
-    """Is no matter."""
+    """These settings are accepted: each process can connect, or ask the controller."""
     given = {"strategy": "kvaware", "workers": [worker], **more}
     refuse_what_needs_one(Settings.model_validate(given))
     with pytest.raises(CannotBuild, match="cannot hear"):
@@ -43,7 +43,7 @@ def test_what_each_can_hear_or_ask_for(worker: dict[str, str], more: dict[str, s
 
 
 def test_later_too(stub: MakeStub, serve: Serve) -> None:
-    """Sessions as well: the settings in use are kept, and the log says why."""
+    """After a change of the file the settings in use are kept, and the log says why."""
     worker = stub()
     running = serve(worker.url, args=("--processes", 2))
     running.url()

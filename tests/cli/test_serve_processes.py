@@ -1,4 +1,4 @@
-"""`serve --processes`: several on one port, as one to whoever looks from outside."""
+"""`serve --processes`: several processes on one port, which look like one from outside."""
 
 import json
 import os
@@ -30,7 +30,7 @@ BODY = b'{"model":"m","messages":[],"stream":true}'
 
 
 def children(running: Running) -> set[int]:
-    """The processes that it started and that run."""
+    """Return the pids of its running child processes."""
     found = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -44,26 +44,26 @@ def children(running: Running) -> set[int]:
 
 
 def ask(url: str, times: int) -> None:
-    """Ask so often, each time on a connection of its own, which any process may get."""
+    """Send requests, each on a new connection, which any process may get."""
     for _ in range(times):
         assert answered_by(httpx.post(url + CHAT, json=chat()))
 
 
 def total(url: str, name: str) -> float:
-    """The sum of all series of one name."""
+    """Return the sum of all series of that name."""
     families = text_string_to_metric_families(httpx.get(url + "/metrics").text)
     return sum(s.value for family in families for s in family.samples if s.name == name)
 
 
 def spread(running: Running) -> set[str]:
-    """The processes that have logged a request."""
+    """Return the processes that have logged a request."""
     return set(re.findall(r"\[(\d)\] id=", running.err.read_text()))
 
 
 def test_connections_are_spread_and_counts_add_up(stub: MakeStub, serve: Serve) -> None:
-    """Whichever process is scraped, it knows of every request; and of every worker, once."""
+    """Whichever process is scraped reports every request, and every worker once."""
     silent = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-    workers = [stub([silent]), stub([silent])]  # without usage, nothing is learned of their pace
+    workers = [stub([silent]), stub([silent])]  # without usage, the pace is not learned
     running = serve(*(w.url for w in workers), args=THREE, logs={"requests": True})
     url = running.url()
     ask(url, 60)
@@ -83,12 +83,12 @@ def test_connections_are_spread_and_counts_add_up(stub: MakeStub, serve: Serve) 
 
 
 def by_process(running: Running) -> Counter[str]:
-    """How many requests each process has logged."""
+    """Return how many requests each process has logged."""
     return Counter(re.findall(r"\[(\d)\] id=", running.err.read_text()))
 
 
 def test_all_have_equally_many_connections(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
-    """However the kernel spreads them; and where one is, it stays."""
+    """This holds however the kernel spreads connections; each connection stays where it is."""
     running = serve(stub().url, args=THREE, logs={"requests": True})
     url = running.url()
     clients = [stack.enter_context(httpx.Client()) for _ in range(30)]
@@ -105,7 +105,7 @@ def test_all_have_equally_many_connections(stub: MakeStub, serve: Serve, stack: 
 
 
 def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
-    """In `/metrics` and in `/workers`."""
+    """Requests in flight are summed in `/metrics` and in `/workers`."""
     running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)
     url = running.url()
     for _ in range(12):
@@ -118,7 +118,7 @@ def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStac
 
 
 def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
-    """All say that they are not ready; streams end; the port is free; nobody stays."""
+    """All report not ready, streams are completed, the port is freed, and no process stays."""
     running = serve(
         stub([SSE + CHUNK, 2.0, CHUNK + END]).url,
         args=THREE,
@@ -141,7 +141,7 @@ def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
-    """As from systemd, which tells every process: it is not the second one, which cuts."""
+    """systemd signals every process: that counts as one signal, not as the second, which cuts."""
     running = serve(stub([SSE + CHUNK, 2.0, CHUNK + END]).url, args=THREE, shutdown={"delay": "0s"})
     with post(running.port(), CHAT, BODY) as client:
         assert client.recv(65536)
@@ -152,7 +152,7 @@ def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_told_twice(stub: MakeStub, serve: Serve) -> None:
-    """Everything ends at once, each stream with an error."""
+    """At the second signal everything ends at once, each stream with an error."""
     running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)
     with post(running.port(), CHAT, BODY) as client:
         assert client.recv(65536)
@@ -161,7 +161,7 @@ def test_told_twice(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
-    """It is started again and what it had counted is not forgotten."""
+    """It is started again, and its counters are kept."""
     running = serve(stub().url, args=THREE, logs={"requests": True})
     url = running.url()
     ask(url, 30)
@@ -184,7 +184,7 @@ def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_they_do_not_outlive_who_minds_them(stub: MakeStub, serve: Serve) -> None:
-    """If that process is killed, they end in order."""
+    """If their parent process is killed, they shut down."""
     running = serve(stub().url, args=THREE, shutdown={"delay": "0s"})
     port = running.port()
     pids = children(running)
@@ -195,7 +195,7 @@ def test_they_do_not_outlive_who_minds_them(stub: MakeStub, serve: Serve) -> Non
 
 
 def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None:
-    """The file is read once, what it says is told once, and no request fails meanwhile."""
+    """The file is read once, its changes are logged once, and no request fails meanwhile."""
     old, new = stub(STREAM), stub(STREAM)
     running = serve(old.url, args=THREE)
     url = running.url()
@@ -226,7 +226,7 @@ def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None
 
 @pytest.fixture
 def shared() -> Iterator[int]:
-    """A port that another server shares with whoever wants to."""
+    """A port on which another server listens with SO_REUSEPORT."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(("127.0.0.1", 0))
@@ -235,7 +235,7 @@ def shared() -> Iterator[int]:
 
 
 def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
-    """1 and one sentence, though the kernel would allow it."""
+    """The exit code is 1, with a one-line message, although the kernel would allow it."""
     path = tmp_path / "warmroute.yaml"
     path.write_text("workers: [http://127.0.0.1:1]")
     done = run("serve", "-c", path, "--listen", f"127.0.0.1:{shared}", "--processes", 2)
@@ -245,7 +245,7 @@ def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
 
 
 def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve: Serve) -> None:
-    """Each of its turns comes on a connection of its own, which any process may get."""
+    """Each turn comes on a new connection, which any process may get."""
     workers = [stub().url for _ in range(4)]
     running = serve(*workers, args=THREE, logs={"requests": True})
     url = running.url()
@@ -256,7 +256,7 @@ def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve:
             reply = httpx.post(url + CHAT, json=talk)
             home.add(answered_by(reply))
             talk["messages"].append({"role": "user", "content": "and then? " * 50})
-            time.sleep(0.05)  # as a client would, and longer than processes take to tell
+            time.sleep(0.05)  # as a client would, and longer than processes need to tell each other
     assert [len(home) for home in homes] == [1] * 10
     assert len(set.union(*homes)) == 4
     assert spread(running) == {"1", "2", "3"}
@@ -264,7 +264,7 @@ def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve:
 
 
 class Forgetful(LeastLoad):
-    """Somebody else's strategy: it looks at prompts, and is told only of what it ranked."""
+    """A strategy of another package: it reads prompts, and does not hear of others' requests."""
 
     reads_prompt = True
 
@@ -279,7 +279,7 @@ def test_what_is_not_shared_is_said(
     strategy: type[Any],
     warned: int,
 ) -> None:
-    """In plain words at the start; of prompts only where a strategy would miss them."""
+    """It is logged at the start; prompts are mentioned only if the strategy would miss them."""
     monkeypatch.setattr(registry, "make", lambda *_: strategy(strategy.Options()))
     caplog.set_level("INFO")
     say_what_is_not_shared(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
@@ -288,7 +288,7 @@ def test_what_is_not_shared_is_said(
 
 
 def test_how_many_there_may_be(tmp_path: Path) -> None:
-    """At least one."""
+    """0 processes are refused."""
     path = tmp_path / "warmroute.yaml"
     path.write_text("workers: [http://127.0.0.1:1]")
     assert run("serve", "-c", path, "--processes", 0).returncode == 2

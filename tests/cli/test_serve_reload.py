@@ -1,4 +1,4 @@
-"""`serve` with a file that changes, as operators and Kubernetes change it."""
+"""`serve` while its settings file changes, as operators and Kubernetes change it."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support import MakeStub, Stub, until
 
 
 def write(running: Running, *urls: str, **settings: Any) -> None:
-    """Write the file anew, as an editor does."""
+    """Replace the file, as an editor does."""
     file = running.file()
     if urls:
         settings["workers"] = urls
@@ -30,12 +30,12 @@ def write(running: Running, *urls: str, **settings: Any) -> None:
 
 
 def said(running: Running, text: str, times: int = 1) -> None:
-    """Wait until the log says it, so often."""
+    """Wait until the log has this text so many times."""
     until(lambda: running.err.read_text().count(text) >= times, 20)
 
 
 def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
-    """Is in effect soon, without a signal; the log says what is different."""
+    """It takes effect soon, without a signal; the log says what changed."""
     one, two = stub(), stub()
     running = serve(one.url)
     url = running.url()
@@ -50,7 +50,7 @@ def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_a_signal(stub: MakeStub, serve: Serve) -> None:
-    """SIGHUP reads the file at once, and again if nothing has changed."""
+    """SIGHUP reads the file at once, even if nothing has changed."""
     running = serve(stub().url)
     until(lambda: httpx.get(running.url() + "/health/ready").status_code == 200)
     for times in (1, 2):
@@ -61,11 +61,11 @@ def test_a_signal(stub: MakeStub, serve: Serve) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int) -> None:
-    """Whoever sends it may do so as soon as the file is there: it ends nobody who starts."""
+    """A SIGHUP that comes during the start, as soon as the file exists, ends nothing."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with started(tmp_path, "serve", "--config", pipe, "--processes", processes) as running:
-        with pipe.open("w") as settings:  # waits until it is read
+        with pipe.open("w") as settings:  # blocks until it is read
             running.process.send_signal(signal.SIGHUP)
             settings.write(json.dumps({"listen": "127.0.0.1:0", "workers": [dead_url]}))
         assert httpx.get(running.url() + "/health/live", timeout=20).status_code == 200
@@ -73,7 +73,7 @@ def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int
 
 
 def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
-    """Everything stays, and the log says why, once; a good one after it is taken."""
+    """Everything stays as it is, and the log says why, once; a good file after it is applied."""
     worker = stub()
     running = serve(worker.url)
     url = running.url()
@@ -95,7 +95,7 @@ def test_a_bad_file(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> None:
-    """Load on the real thing while workers and strategies come and go."""
+    """No request fails under load while workers and strategies come and go."""
     urls = [stub(STREAM).url for _ in range(3)]
     running = serve(*urls[:2])
     with load(running.url()) as outcomes:
@@ -111,7 +111,7 @@ def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> N
 
 
 def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
-    """The link to the folder is swapped; the file's name stays."""
+    """As in a ConfigMap, the link to the folder is swapped and the file keeps its name."""
     running = serve(stub().url)
     url, file = running.url(), running.file()
     folders = [file.parent / name for name in ("one", "two")]
@@ -135,7 +135,7 @@ def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
 
 
 def test_another_address_waits(stub: MakeStub, serve: Serve) -> None:
-    """The log says so each time; the rest of the file is in effect."""
+    """Each reload logs that it waits for a restart; the rest of the file takes effect."""
     worker = stub()
     running = serve(worker.url)
     url = running.url()
@@ -149,7 +149,7 @@ def test_another_address_waits(stub: MakeStub, serve: Serve) -> None:
 
 
 def shown(port: int, ca: Path) -> str:
-    """The name in the certificate that clients are shown, by the connections to come."""
+    """Return the name in the certificate that new connections are shown."""
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = False
     url = f"https://127.0.0.1:{port}/health/live"
@@ -161,7 +161,7 @@ def shown(port: int, ca: Path) -> str:
 
 @pytest.mark.parametrize("how", ["by itself", "on a signal"])
 def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how: str) -> None:
-    """Is shown to whoever connects next, though the settings are as before."""
+    """New connections get the new certificate, although the settings are unchanged."""
     write_pems(tmp_path)
     for name in ("pem", "key"):
         shutil.copy(tmp_path / f"one.{name}", tmp_path / f"door.{name}")
@@ -180,7 +180,7 @@ def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how
 def test_a_root_that_is_taken_out(
     tmp_path: Path, stub: MakeStub, serve: Serve, version: ssl.TLSVersion
 ) -> None:
-    """Whom it vouched for is not let in again, not even to go on with an earlier session."""
+    """Clients whose CA was removed are refused, even if they resume an earlier TLS session."""
     ours, before = Authority(tmp_path / "ours"), Authority(tmp_path / "before")
     roots = tmp_path / "clients.pem"
     shutil.copy(before.roots, roots)
@@ -199,7 +199,7 @@ def test_a_root_that_is_taken_out(
 def visited(
     port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
 ) -> ssl.SSLSession | None:
-    """Ask something, within a session if one is given; return it, or None if not let in."""
+    """Send a request, in a TLS session if given; return the session, or None if refused."""
     try:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=20) as raw,

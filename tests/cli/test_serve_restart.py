@@ -1,4 +1,4 @@
-"""A router is restarted: what it knew of caches is there again, or it says that it is not."""
+"""Restarting a router: what it knew of caches is restored, or it says that it starts cold."""
 
 import os
 import signal
@@ -18,19 +18,19 @@ from tests.sessions.redis_server import RedisServer
 from tests.sessions.test_two_routers import invoke, opened
 
 SOON = {"delay": "0s", "drain": "5s"}
-#: Prompts that have nothing in common.
+#: Prompts that share no prefix.
 PROMPTS = [f"{number} " * 900 for number in range(24)]
 
 
 @pytest.fixture(scope="module")
 def simulated() -> Iterator[FleetThread]:
-    """Workers that outlive routers."""
+    """Workers that outlive the routers."""
     with FleetThread(FleetSettings(workers=3, profile="toy", models=("toy",))) as fleet:
         yield fleet
 
 
 def asked(running: Running) -> dict[str, tuple[str, str]]:
-    """Ask everything once; tell by prompt where it went and why."""
+    """Send every prompt once; return the worker and the reason of each."""
     found = {}
     for prompt in PROMPTS:
         chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 1}
@@ -42,7 +42,7 @@ def asked(running: Running) -> dict[str, tuple[str, str]]:
 
 
 def restarted(serve: Serve, simulated: FleetThread, **settings: object) -> tuple[Running, Running]:
-    """One that was asked and has ended, and the one after it, asked too."""
+    """Return a router that got every prompt and has ended, and its successor."""
     before = serve(*simulated.urls, shutdown={**SOON, **settings})
     first = asked(before)
     assert {reason for _, reason in first.values()} == {"cold"}
@@ -51,7 +51,7 @@ def restarted(serve: Serve, simulated: FleetThread, **settings: object) -> tuple
 
 
 def test_prefixes_keep_their_workers(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
-    """With a folder to leave them in; a file is read once, and by nobody else."""
+    """With a state folder prefixes survive; their file is private, and removed once it is read."""
     folder = tmp_path / "state"
     folder.mkdir()
     settings = {**SOON, "state": str(folder)}
@@ -73,7 +73,7 @@ def test_prefixes_keep_their_workers(serve: Serve, simulated: FleetThread, tmp_p
 
 
 def test_without_a_folder_it_starts_cold(serve: Serve, simulated: FleetThread) -> None:
-    """And each decision says so, until it has been made once."""
+    """Every decision is cold until the prompt has been sent once."""
     _, after = restarted(serve, simulated)
     assert {reason for _, reason in asked(after).values()} == {"cold"}
     assert {reason for _, reason in asked(after).values()} == {"prefix"}
@@ -83,7 +83,7 @@ def test_without_a_folder_it_starts_cold(serve: Serve, simulated: FleetThread) -
 def test_what_cannot_be_used_is_passed_over(
     serve: Serve, simulated: FleetThread, tmp_path: Path, fault: str
 ) -> None:
-    """The log says why; it serves as any router does at first."""
+    """The log says why, and the router serves as on its first start."""
     folder = tmp_path / "state"
     folder.mkdir()
     file = folder / "default.1.prefixes"
@@ -100,7 +100,7 @@ def test_what_cannot_be_used_is_passed_over(
 
 
 def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    """And not only the end, when there is something to lose."""
+    """It fails at the start, and not at the end, when there is something to lose."""
     file = tmp_path / "w.yaml"
     state = tmp_path / "missing"
     file.write_text(f"workers: [http://127.0.0.1:9]\nshutdown: {{state: {state}}}\n")
@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
-    """By its place among them."""
+    """The file's name has the number of the process."""
     folder = tmp_path / "state"
     folder.mkdir()
     settings = {**SOON, "state": str(folder)}
@@ -121,7 +121,7 @@ def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path:
 
 
 def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:
-    """In Redis, though the router that opened them was killed."""
+    """Sessions are in Redis, so they survive even if the router was killed."""
     with RedisServer() as redis:
         settings: dict[str, Any] = {
             "strategy": "session",

@@ -1,4 +1,4 @@
-"""Signals before a command has begun with anything."""
+"""Signals that arrive before a command has begun to work."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: What is raised while an object goes away is passed over, as by compiled modules that are loaded.
+#: An exception raised in `__del__` is ignored by Python; loading compiled modules has such moments.
 DEAF = """
 import os, signal, sys
 from router.__main__ import main
@@ -34,7 +34,7 @@ main()
 def test_nobody_is_deaf_while_it_loads(
     tmp_path: Path, name: str, code: int, module: str, command: str
 ) -> None:
-    """It ends, whatever was being done: no second signal may ever come."""
+    """It ends whatever it was loading, since a second signal may never come."""
     args = [command, "--config", str(tmp_path / "none.yaml")]
     program = DEAF.format(name=name, module=module, args=args)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A client that reads comments, and a worker that is silent for a while."""
+"""A client that reads SSE comments, and a worker that is silent for a while."""
 
 import json
 import threading
@@ -25,14 +25,14 @@ EVENTS = [
     for word in TEXT
 ] + [b"data: [DONE]\n\n"]
 BODY = b"".join(EVENTS)
-#: Often enough for a test; and the only probe is the first one.
+#: Comments come often enough for a test, and the first probe is the only one.
 QUIET = {"interval": "1h", "timeout": "10s"}
 OFTEN: dict[str, Any] = {"timeouts": {"comment": "20ms"}, "health": QUIET}
 FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
+    """Encode one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -40,7 +40,7 @@ STREAM: list[Action] = [HEAD, *map(chunk, EVENTS), b"0\r\n\r\n"]
 
 
 class Talk:
-    """A client's request and what it has read of the answer."""
+    """A client's request, and what it has read of the answer."""
 
     def __init__(
         self, router: Router, path: str = PATH, *, stream: bool = True, key: str = ""
@@ -52,7 +52,7 @@ class Talk:
         self.comments = 0
 
     def silence(self, comments: int = 3) -> None:
-        """Read the header and so many comments."""
+        """Read the header and this many comments."""
         if self.answer is None:
             self.answer = HTTPResponse(self.client)
             self.answer.begin()
@@ -61,7 +61,7 @@ class Talk:
             self.comments += 1
 
     def rest(self) -> bytes:
-        """All that follows the comments."""
+        """Read all that follows the comments."""
         if self.answer is None:
             self.answer = HTTPResponse(self.client)
             self.answer.begin()
@@ -80,7 +80,7 @@ class Talk:
 
 
 def error_in(data: bytes) -> dict[str, Any]:
-    """The error of a stream that is nothing else."""
+    """Return the error of a stream that contains nothing else."""
     assert data.endswith(b"\n\n")
     (event,) = data.removesuffix(b"\n\n").split(b"\n\n")
     told = event.removeprefix(b"event: error\n").removeprefix(b"data: ")
@@ -89,13 +89,13 @@ def error_in(data: bytes) -> dict[str, Any]:
 
 
 def commented(router: Router) -> bool:
-    """Somebody has been sent a comment, and nothing else so far."""
+    """Return whether some client has got a comment and nothing else so far."""
     clients = tuple(router.door.clients)
     return any(client._answering and client._answering.commented for client in clients)
 
 
 class Gate:
-    """A worker that is silent until it is opened."""
+    """A worker that is silent until the gate is opened."""
 
     def __init__(self, stub: MakeStub, then: list[Action]) -> None:
         self._opened = threading.Event()

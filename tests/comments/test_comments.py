@@ -1,4 +1,4 @@
-"""Comments while a worker is silent, so that nobody on the way takes a stream for dead."""
+"""SSE comments while a worker is silent, so that no proxy takes the stream for dead."""
 
 import openai
 import pytest
@@ -21,7 +21,7 @@ from tests.support import OK, MakeRouter, MakeStub, head, post, read_all, until
 
 
 def test_the_answer_follows_unchanged(stub: MakeStub, route: MakeRouter) -> None:
-    """Comments, then every byte of the worker's stream, and its end."""
+    """After the comments come every byte of the worker's stream, and its end."""
     gate = Gate(stub, STREAM)
     router = route(gate.worker.url, **OFTEN)
     talk = Talk(router)
@@ -39,7 +39,7 @@ def test_the_answer_follows_unchanged(stub: MakeStub, route: MakeRouter) -> None
 
 
 def test_the_connection_can_be_used_again(stub: MakeStub, route: MakeRouter) -> None:
-    """The next answer begins where this one has ended."""
+    """The next answer begins where this one ends."""
     gate = Gate(stub, STREAM)
     router = route(gate.worker.url, **OFTEN)
     body = b'{"model":"m","stream":true,"prompt":"x"}'
@@ -55,7 +55,7 @@ def test_the_connection_can_be_used_again(stub: MakeStub, route: MakeRouter) -> 
 
 
 def test_the_official_client(stub: MakeStub, route: MakeRouter) -> None:
-    """It sees the words, and nothing of the comments."""
+    """OpenAI's client returns the words and ignores the comments."""
     worker = stub()
     router = route(worker.url, **OFTEN)
     worker.script = [lambda: commented(router), *STREAM]
@@ -67,14 +67,14 @@ def test_the_official_client(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_not_after_the_first_byte(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that pauses in its answer gets nothing put in between."""
+    """If the worker pauses within its answer, nothing is inserted."""
     worker = stub([HEAD + chunk(EVENTS[0]), 0.3, *map(chunk, EVENTS[1:]), b"0\r\n\r\n"])
     talk = Talk(route(worker.url, **OFTEN))
     assert talk.rest() == BODY
 
 
 def test_not_before_it_is_time(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that answers soon is relayed with its own header and not a byte more."""
+    """A quick answer has the worker's own header and not a byte more."""
     worker = stub(STREAM)
     talk = Talk(route(worker.url, timeouts={"comment": "1m"}, health=QUIET))
     assert talk.rest() == BODY
@@ -84,7 +84,7 @@ def test_not_before_it_is_time(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_not_in_an_answer_that_is_no_stream(stub: MakeStub, route: MakeRouter) -> None:
-    """A JSON body has no room for comments."""
+    """A JSON body cannot contain comments."""
     router = route(stub([0.3, *OK]).url, **OFTEN)
     talk = Talk(router, stream=False)
     assert isinstance(OK[0], bytes)
@@ -95,7 +95,7 @@ def test_not_in_an_answer_that_is_no_stream(stub: MakeStub, route: MakeRouter) -
 
 @pytest.mark.parametrize("timeouts", [{}, {"comment": "off"}], ids=["default", "off"])
 def test_off(stub: MakeStub, route: MakeRouter, timeouts: dict[str, str]) -> None:
-    """Unless told to, nothing is put in: the answer is the worker's to the byte."""
+    """By default no comments are sent, and the answer is the worker's to the byte."""
     router = route(stub([0.3, *STREAM]).url, timeouts=timeouts, health=QUIET)
     talk = Talk(router)
     assert talk.rest() == BODY
@@ -106,7 +106,7 @@ def test_off(stub: MakeStub, route: MakeRouter, timeouts: dict[str, str]) -> Non
 def test_no_stream_that_comments_cannot_be_put_before(
     stub: MakeStub, route: MakeRouter, comments: bool
 ) -> None:
-    """Where there may be comments, no worker is asked to compress its events."""
+    """With comments on, workers are not asked to compress events."""
     worker = stub(STREAM)
     router = route(worker.url, **(OFTEN if comments else {}))
     for stream in (b"true", b"false"):

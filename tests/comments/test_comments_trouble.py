@@ -1,4 +1,4 @@
-"""What goes wrong after the first comment: the status is sent, so events have to tell."""
+"""Failures after the first comment: the status has been sent, so an event reports the error."""
 
 import openai
 import pytest
@@ -25,7 +25,7 @@ from tests.support import Action, MakeRouter, MakeStub, post, read_all, until
     "path", [PATH, "/v1/completions", "/v1/responses", "/v1/messages", "/endpoints/e/invocations"]
 )
 def test_a_worker_that_fails(stub: MakeStub, route: MakeRouter, path: str, end: Action) -> None:
-    """An event in the stream's own shape says so; there is no other answer any more."""
+    """The error is an event in the format of the stream's API."""
     gate = Gate(stub, [end])
     router = route({"url": gate.worker.url, "name": "w"}, **OFTEN)
     talk = Talk(router, path)
@@ -42,7 +42,7 @@ def test_a_worker_that_fails(stub: MakeStub, route: MakeRouter, path: str, end: 
 
 
 def test_a_worker_that_stays_silent(stub: MakeStub, route: MakeRouter) -> None:
-    """Comments do not count as an answer: `first_byte` holds."""
+    """Comments do not count as an answer, so `first_byte` still applies."""
     worker = stub(["stall"])
     settings = {**OFTEN, "timeouts": {"comment": "20ms", "first_byte": "300ms"}}
     router = route(worker.url, **settings)
@@ -54,7 +54,7 @@ def test_a_worker_that_stays_silent(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
-    """They hear that they are not forgotten, then the answer, or in an event that there is none."""
+    """They get comments, then the answer, or an error event if there is none."""
     gate = Gate(stub, STREAM)
     router = route(
         gate.worker.url,
@@ -67,7 +67,7 @@ def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
     second.silence(2)
     assert router.metric("warmroute_queue_length") == 1
     with post(router.port, PATH, b'{"stream":true}', b"connection: close") as refused:
-        assert read_all(refused).startswith(b"HTTP/1.1 429 ")  # nothing was said to it before
+        assert read_all(refused).startswith(b"HTTP/1.1 429 ")  # nothing was sent before
     assert error_in(second.rest())["code"] == "overloaded"
     third = Talk(router)
     third.silence(1)
@@ -81,7 +81,7 @@ def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
 def test_one_who_gives_way(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has the most in line gives up a place to others, and hears what it would have heard."""
+    """A tenant with the most waiting requests gives way to another, and gets an error event."""
     names = ("MANY", "ONE")
     for name in names:
         monkeypatch.setenv(name, name * 8)
@@ -103,7 +103,7 @@ def test_one_who_gives_way(
 
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """Its status and its words are told in an event, as there is no other way any more."""
+    """Its status and message are passed on in an event."""
     body = b'{"error":{"message":"This model\'s maximum context length is 16 tokens"}}'
     gate = Gate(stub, [b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body])
     router = route(gate.worker.url, **OFTEN)
@@ -119,7 +119,7 @@ def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -
 
 
 def test_the_official_client_raises(stub: MakeStub, route: MakeRouter) -> None:
-    """It does not take the silence before an error for an empty answer."""
+    """It raises the error, rather than returning an empty answer."""
     body = b'{"error":{"message":"too long"}}'
     refusal = b"HTTP/1.1 400 X\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     worker = stub()
@@ -134,7 +134,7 @@ def test_the_official_client_raises(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_another_worker_is_asked(stub: MakeStub, route: MakeRouter) -> None:
-    """Comments are no answer: a worker that was full gives way, and the stream goes on."""
+    """Comments are not an answer, so a full worker can still be replaced by another."""
     gate = Gate(stub, FULL)
     good = stub(STREAM)
     router = route(gate.worker.url, good.url, strategy="roundrobin", **OFTEN)
@@ -147,7 +147,7 @@ def test_another_worker_is_asked(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: str) -> None:
-    """A worker that fails within its first event leaves an error that can be read."""
+    """If a worker fails within its first event, the client still gets a well-formed error."""
     gate = Gate(stub, [HEAD + chunk(EVENTS[0][:20]), 0.05, end])
     router = route(gate.worker.url, **OFTEN)
     talk = Talk(router)
@@ -157,7 +157,7 @@ def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: str
 
 
 def test_a_client_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
-    """It is noticed, counted, and the worker stops, as in any other stream."""
+    """It is noticed and counted, and the worker stops, as in any other stream."""
     worker = stub(["stall"])
     router = route(worker.url, **OFTEN)
     talk = Talk(router)

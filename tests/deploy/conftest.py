@@ -1,4 +1,4 @@
-"""What a router tells Prometheus when everything has happened that makes series."""
+"""The metrics of routers and a controller, after everything happened that creates series."""
 
 import json
 from contextlib import ExitStack
@@ -19,8 +19,11 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream":
 
 @pytest.fixture
 def scraped(stub: MakeStub, route: MakeRouter, tmp_path: Path, stack: ExitStack) -> list[str]:
-    """What a router says after an answer, a failure and a refusal; one that has a memory; one of
-    two processes, which ask a controller; and that controller."""
+    """The metrics of three routers and a controller.
+
+    One router has answered, failed and refused; one keeps sessions and hears of blocks; one has two
+    processes, which ask the controller.
+    """
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1,'
     usage += b'"prompt_tokens_details":{"cached_tokens":3}}}\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
@@ -39,7 +42,7 @@ def scraped(stub: MakeStub, route: MakeRouter, tmp_path: Path, stack: ExitStack)
 
 @pytest.fixture
 def exported(scraped: list[str]) -> dict[str, set[str]]:
-    """Labels by name of series."""
+    """The label names of each series."""
     found: dict[str, set[str]] = {}
     for text in scraped:
         for family in text_string_to_metric_families(text):
@@ -49,7 +52,7 @@ def exported(scraped: list[str]) -> dict[str, set[str]]:
 
 
 def remembering(worker: Stub, route: MakeRouter) -> Router:
-    """A router that keeps sessions, hears of blocks, and asks a store."""
+    """Start a router that keeps sessions, has KV blocks, and asks a store."""
     store = {"l2": {"lmcache": {"redis": "redis://127.0.0.1:1"}}}
     router = route(worker.url, strategy={"name": "session", "over": "kvaware"}, tiers=store)
     named = {"x-session-id": "one"}
@@ -64,7 +67,7 @@ def remembering(worker: Stub, route: MakeRouter) -> Router:
 
 
 def together(worker: Stub, folder: Path, stack: ExitStack) -> list[str]:
-    """URLs of a router of two processes, over TLS, and of the controller that they ask."""
+    """Start a router with two processes and TLS, and its controller; return both URLs."""
     settings = {
         "listen": "127.0.0.1:0",
         "workers": [worker.url],

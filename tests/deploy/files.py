@@ -1,4 +1,4 @@
-"""The files under `deploy/`, read as those who use them do."""
+"""The files under `deploy/`, parsed as their users would."""
 
 import json
 import re
@@ -13,12 +13,12 @@ _VARIABLE = re.compile(r"\$\{\w+(?::[-?]([^}]*))?\}")
 
 
 def documents(path: Path) -> list[Any]:
-    """Every document of a YAML file; duplicate keys are errors."""
+    """Return every document of a YAML file; duplicate keys are errors."""
     return list(YAML(typ="safe", pure=True).load_all(path.read_text(encoding="utf-8")))
 
 
 def resource(path: Path, kind: str, name: str) -> Any:
-    """One resource of Kubernetes'."""
+    """Return one Kubernetes resource."""
     found = [
         one for one in documents(path) if (one["kind"], one["metadata"]["name"]) == (kind, name)
     ]
@@ -34,13 +34,13 @@ class Engine(NamedTuple):
     environment: dict[str, str]
 
     def option(self, name: str) -> Any:
-        """What an option's JSON says."""
+        """Return the value of an option, which is JSON."""
         (found,) = [arg for arg in self.args if arg.startswith(f"{name}=")]
         return json.loads(found.partition("=")[2])
 
 
 def composed(route: str) -> dict[str, Engine]:
-    """The workers of a compose file, by name, with the defaults of all variables."""
+    """Return the workers of a compose file by name, with the defaults of all variables."""
     (data,) = documents(DEPLOY / "compose" / f"{route}.yaml")
     return {
         name: Engine(
@@ -54,7 +54,7 @@ def composed(route: str) -> dict[str, Engine]:
 
 
 def clustered(route: str) -> Engine:
-    """The workers of a StatefulSet, which are all alike."""
+    """Return the worker of a StatefulSet, all of whose pods are equal."""
     stateful = resource(DEPLOY / "kubernetes" / f"{route}.yaml", "StatefulSet", "vllm")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value", "") for one in container["env"]}
@@ -62,5 +62,5 @@ def clustered(route: str) -> Engine:
 
 
 def _plain(text: str) -> str:
-    """Put in the default of each variable, as compose does where none is set."""
+    """Replace each variable by its default, as compose does if it is not set."""
     return _VARIABLE.sub(lambda found: found[1] or "", text)

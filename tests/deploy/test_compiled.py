@@ -1,4 +1,4 @@
-"""The request path as C: the modules that the build hook names compile, and do what they did."""
+"""The request path compiled to C: the modules named by the build hook compile and still work."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("router", "strategies", "controller", "simulator", "tests", "docs")
-#: Tests of what is compiled: decisions, and requests through real sockets.
+#: Tests of compiled code: decisions, and requests over real sockets.
 SUITES = (
     "tests/strategies",
     "tests/cancel",
@@ -29,7 +29,7 @@ SUITES = (
     "tests/http/test_http_sent_once.py",
     "tests/router/test_recall.py",
 )
-#: What Python 3.12 and later say of how mypyc cancels what a compiled function waits for.
+#: The warning of Python 3.12 and later about how mypyc cancels what a compiled function awaits.
 THROWN = "ignore:the (type, exc, tb) signature of throw:DeprecationWarning"
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
 HEADER = Path(sysconfig.get_path("include"), "Python.h")
@@ -49,7 +49,7 @@ setup(
 
 
 def hook() -> dict[str, list[str]]:
-    """The hook's settings."""
+    """Return the hook's settings."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
     found: dict[str, list[str]] = wheel["hooks"]["mypyc"]
@@ -57,7 +57,7 @@ def hook() -> dict[str, list[str]]:
 
 
 def run(folder: Path, *command: str) -> str:
-    """Run Python on that tree; what it says."""
+    """Run Python in that source tree; return its output."""
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
@@ -71,30 +71,30 @@ def run(folder: Path, *command: str) -> str:
 
 
 def names() -> list[str]:
-    """Modules that are compiled."""
+    """Return the modules that are compiled."""
     return [path[1:].removesuffix(".py").replace("/", ".") for path in hook()["include"]]
 
 
 @pytest.mark.parametrize("name", names())
 def test_no_class_that_is_decoded_by_its_annotations(name: str) -> None:
-    """They are not kept: msgspec would want `type` where it should want `str`."""
+    """Compiled classes lose their annotations: msgspec would see `type` in place of `str`."""
     for _, made in inspect.getmembers(importlib.import_module(name), inspect.isclass):
         assert made.__module__ != name or not issubclass(made, (Struct, BaseModel)), made
 
 
 def classes(name: str) -> list[type]:
-    """Those that a module makes."""
+    """Return the classes that a module defines."""
     module = importlib.import_module(name)
     return [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == name]
 
 
 def is_protocol(made: type) -> bool:
-    """It has no body: whoever extends it only says so."""
+    """Return whether it is a protocol, which has no body that a subclass would inherit."""
     return bool(getattr(made, "_is_protocol", False))
 
 
 def test_no_interpreted_class_extends_a_compiled_one() -> None:
-    """It could not be made: only what is compiled too can."""
+    """Such a class could not be created: only compiled classes can extend compiled ones."""
     compiled = {one for name in names() for one in classes(name) if not is_protocol(one)}
     for path in (ROOT / "router").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -106,7 +106,7 @@ def test_no_interpreted_class_extends_a_compiled_one() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_no_compiled_class_extends_one_with_a_dictionary(name: str) -> None:
-    """It would lie where the compiled one's own attributes are."""
+    """The base's dictionary would overlap the attributes of the compiled class."""
     for made in classes(name):
         for base in () if issubclass(made, Enum) else made.__mro__[1:]:
             if base.__module__ not in {*names(), "builtins"} and not is_protocol(made):
@@ -115,14 +115,14 @@ def test_no_compiled_class_extends_one_with_a_dictionary(name: str) -> None:
 
 @pytest.mark.parametrize("path", hook()["include"])
 def test_nothing_is_awaited_while_an_error_is_handled(path: str) -> None:
-    """What a compiled coroutine handles is the thread's: while it waits, others would change it."""
+    """A compiled coroutine's current exception is the thread's: others could change it."""
     tree = ast.parse((ROOT / path[1:]).read_text(encoding="utf-8"))
     found = [f"line {part.lineno}" for part in _handling(tree) if any(map(_waits, ast.walk(part)))]
     assert not found
 
 
 def _handling(tree: ast.Module) -> Iterator[ast.ExceptHandler | ast.stmt]:
-    """What runs with an error at hand: of what is entered, only `asyncio.timeout` ends at once."""
+    """Yield the code that runs during an exception; `asyncio.timeout` exits without waiting."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Try | ast.TryStar):
             yield from node.handlers
@@ -144,15 +144,15 @@ def _waits(node: ast.AST) -> bool:
     not (shutil.which(COMPILER) and HEADER.exists()), reason="no C compiler, or no Python.h"
 )
 def test_it_does_what_it_did(tmp_path: Path) -> None:
-    """Without optimisation, which takes a minute less."""
+    """They are compiled without optimisation, which saves a minute."""
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     modules = [path[1:] for path in hook()["include"]]
     run(tmp_path, "-c", _BUILD, *hook()["mypy-args"], *modules)
     loaded = f"import importlib as i; print(*(i.import_module(n).__file__ for n in {names()}))"
     assert {Path(file).suffix for file in run(tmp_path, "-c", loaded).split()} == {".so"}
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # setuptools is not to read it
-    # What is not laid out as Python believes shows when it is collected.
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # setuptools must not read it
+    # If objects are not laid out as Python expects, a garbage collection crashes.
     run(
         tmp_path,
         "-c",

@@ -1,4 +1,4 @@
-"""Every page: what it links to within the repository is there, down to the heading."""
+"""Every link within the repository leads to a file and heading that exist."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """Headings, as GitHub makes addresses of them."""
+    """Return the anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", said.lower()).replace(" ", "-") for said in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Files, and headings in them."""
+    """Links lead to files that exist, and to headings in them."""
     links = re.findall(r"\]\(([^)]+)\)", FENCED.sub("", page.read_text("utf-8")))
     for link in links:
         if link.startswith("https://"):

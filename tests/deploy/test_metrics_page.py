@@ -1,4 +1,4 @@
-"""docs/metrics.md: every series that there is, with its type and its labels, and no other."""
+"""docs/metrics.md lists every exported series with its type and labels, and no others."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SERIES = re.compile(r"`(\w+)(?:\{([\w,]+)\})?`")
 
 
 class Series(NamedTuple):
-    """One row, or one of several in it."""
+    """One series of a table row."""
 
     name: str
     type: str
@@ -21,7 +21,7 @@ class Series(NamedTuple):
 
 
 def documented() -> list[Series]:
-    """All that stand in its tables."""
+    """Return all series in the page's tables."""
     rows = filter(None, map(ROW.match, PAGE.read_text().splitlines()))
     return [
         Series(name, row[2], frozenset(filter(None, labels.split(","))))
@@ -31,7 +31,7 @@ def documented() -> list[Series]:
 
 
 def told(scraped: list[str]) -> Iterator[tuple[str, str, frozenset[str] | None]]:
-    """Name, type and, if there is a sample, labels of everything that is exported."""
+    """Yield name, type and, if there is a sample, labels of every exported series."""
     for text in scraped:
         for family in text_string_to_metric_families(text):
             name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -40,7 +40,7 @@ def told(scraped: list[str]) -> Iterator[tuple[str, str, frozenset[str] | None]]
 
 
 def test_every_series_is_in_the_page(scraped: list[str]) -> None:
-    """As it is exported, and nothing that is not."""
+    """Each exported series is listed as it is, and nothing else is listed."""
     page = {one.name: one for one in documented()}
     assert len(page) == len(documented()) > 70
     seen: set[str] = set()

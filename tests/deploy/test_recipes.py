@@ -1,4 +1,4 @@
-"""Compose files and manifests: they parse, agree with each other, and the router takes its part."""
+"""Compose files and manifests: they parse, agree with each other, and suit the router."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.deploy.files import (
 )
 
 KEY = "sk-0123456789abcdef"
-#: What makes the names of blocks, in vLLM and in LMCache: one that differs, and nothing is found.
+#: What names of blocks and chunks depend on in vLLM and LMCache: if one differs, none is found.
 NAMING = (
     "PYTHONHASHSEED",
     "LMCACHE_CHUNK_SIZE",
@@ -30,17 +30,17 @@ NAMING = (
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipes' secret."""
+    """Set the secret that the recipes use."""
     monkeypatch.setenv("WARMROUTE_KEY", KEY)
 
 
 def urls(settings: Settings) -> list[str]:
-    """Where the router would look for its workers."""
+    """Return the URLs of the router's workers."""
     return [worker.url for pool in settings.all_pools() for worker in pool.workers]
 
 
 def check_events(settings: Settings, engine: Engine) -> None:
-    """The router listens to every worker, where its engine publishes and replays."""
+    """Check that the router connects to every worker where its engine publishes and replays."""
     assert settings.strategy.name == "kvaware"
     told = engine.option("--kv-events-config")
     for pool in settings.all_pools():
@@ -50,7 +50,7 @@ def check_events(settings: Settings, engine: Engine) -> None:
 
 
 def test_every_file_parses() -> None:
-    """All YAML there is."""
+    """Every YAML file parses."""
     found = sorted(DEPLOY.rglob("*.yaml"))
     assert len(found) >= 9
     for path in found:
@@ -58,7 +58,7 @@ def test_every_file_parses() -> None:
 
 
 def test_images_need_no_registry() -> None:
-    """Short names with a version; that of the router is built here."""
+    """Image names are short and have a version; the router's own image is built here."""
     names = []
     for route in ROUTES:
         (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
@@ -76,14 +76,14 @@ def test_images_need_no_registry() -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_all_workers_are_started_alike(route: str) -> None:
-    """By compose and in a cluster: the same image, arguments and environment."""
+    """Compose and the cluster use the same image, arguments and environment."""
     one, other = composed(route).values()
     assert one == other == clustered(route)
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_workers_name_blocks_alike_and_tell_of_them(route: str) -> None:
-    """A fixed seed and hash; events with replay; cached tokens in answers."""
+    """Seed and hash are fixed, events can be replayed, and answers report cached tokens."""
     engine = clustered(route)
     assert engine.environment["PYTHONHASHSEED"].isdigit()
     assert "--prefix-caching-hash-algo=sha256_cbor" in engine.args
@@ -98,7 +98,7 @@ def test_workers_name_blocks_alike_and_tell_of_them(route: str) -> None:
 
 
 def test_native_offloading() -> None:
-    """Bytes of host memory, within what the pod may have; events with their tokens."""
+    """The engine has 64 GiB of host memory for blocks, and its events contain tokens."""
     told = clustered("native").option("--kv-transfer-config")
     assert (told["kv_connector"], told["kv_role"]) == ("OffloadingConnector", "kv_both")
     extra = told["kv_connector_extra_config"]
@@ -106,7 +106,7 @@ def test_native_offloading() -> None:
 
 
 def test_lmcache_over_redis() -> None:
-    """All that its keys are made of is said; the store is the one that is started."""
+    """Everything that its keys depend on is set, and the store is the Redis that is started."""
     engine = clustered("lmcache")
     assert engine.option("--kv-transfer-config")["kv_connector"] == "LMCacheConnectorV1"
     assert all(engine.environment[name] for name in NAMING)
@@ -120,7 +120,7 @@ def test_lmcache_over_redis() -> None:
 
 
 def test_the_router_finds_the_workers_of_compose() -> None:
-    """By the names of the services; their events too, and the tokenizer that it needs for them."""
+    """Workers are found by service name, and the router gets their events and a tokenizer."""
     for route in ROUTES:
         name = "warmroute-lmcache.yaml" if route == "lmcache" else "warmroute.yaml"
         settings = load(DEPLOY / "compose" / name)
@@ -136,7 +136,7 @@ def test_the_router_finds_the_workers_of_compose() -> None:
 
 @pytest.mark.parametrize("where", ["compose", "kubernetes"])
 def test_the_router_names_chunks_as_lmcache_does(where: str) -> None:
-    """By the workers' own environment; and it may read the Redis that they write to."""
+    """Its settings match the workers' environment, and the image can read their Redis."""
     if where == "compose":
         settings = load(DEPLOY / "compose" / "warmroute-lmcache.yaml")
         engines = [*composed("lmcache").values()]
@@ -159,7 +159,7 @@ def test_the_router_names_chunks_as_lmcache_does(where: str) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
-    """By the names that a StatefulSet gives, events too; it may end in its own time."""
+    """Workers are found by their StatefulSet names; the router's pod has the time to drain."""
     path = DEPLOY / "kubernetes" / f"{route}.yaml"
     text = resource(path, "ConfigMap", "warmroute")["data"]["warmroute.yaml"]
     settings = loads(text)
@@ -178,7 +178,7 @@ def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
 
 
 def test_the_manifest_of_hyperpod() -> None:
-    """It becomes settings, and every field is told of."""
+    """It becomes settings, and no field about routing is lost."""
     path = DEPLOY / "hyperpod" / "endpoint.yaml"
     settings, notes = take(path)
     assert len(urls(settings)) == 4
@@ -193,7 +193,7 @@ def test_the_manifest_of_hyperpod() -> None:
 
 
 def test_readme_names_every_folder() -> None:
-    """And no other."""
+    """Every folder is linked in the README."""
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
     folders = {one.name for one in DEPLOY.iterdir() if one.is_dir()}
     assert {name for name in folders if f"[`{name}/`]({name})" in text} == folders
@@ -204,7 +204,7 @@ def _containers(deployment: Any) -> list[Any]:
 
 
 def test_mounted_files_are_there() -> None:
-    """What compose binds into containers."""
+    """Files that compose mounts exist."""
     for route in ROUTES:
         (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
         for service in compose["services"].values():

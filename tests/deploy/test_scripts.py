@@ -1,4 +1,4 @@
-"""The scripts that make the environment."""
+"""The scripts that set up the development environment."""
 
 import subprocess
 from pathlib import Path
@@ -8,14 +8,14 @@ TAG = "cpython-311-x86_64-linux-gnu.so"
 
 
 def remove_compiled(root: Path) -> str:
-    """Call the function of that name, as strictly as the scripts do; return what it says."""
+    """Call the shell function of that name, as strictly as the scripts do; return its stderr."""
     script = f'set -euo pipefail; . "{ENVIRONMENT}"; ROOT="{root}"; remove_compiled; echo done >&2'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     return done.stderr
 
 
 def test_what_a_compiled_build_leaves_is_removed(tmp_path: Path) -> None:
-    """Or it would be run in place of the sources; other libraries are none of ours."""
+    """Left-over libraries would run in place of the sources; other libraries are kept."""
     left = [f"router/proxy.{TAG}", f"strategies/cost.{TAG}", f"router/a/b.{TAG}", f"1__mypyc.{TAG}"]
     kept = ["router/proxy.py", f".venv/lib/other.{TAG}", f"other.{TAG}"]
     for name in (*left, *kept):

@@ -1,4 +1,4 @@
-"""The dashboard and the rules ask for series that exist, with labels that they have."""
+"""The dashboard and the rules use series that exist, with labels that they have."""
 
 import json
 import re
@@ -22,13 +22,13 @@ ENGINES = {
     "vllm:external_prefix_cache_queries_total",
 }
 NAME = re.compile(r"(?<![\w:])((?:warmroute_|process_|vllm:|pool:)[\w:]+)")
-#: A selector of one series: its name, and what it asks of labels.
+#: A selector of one series: its name, and its label matchers.
 SELECTED = re.compile(r"((?:warmroute_|process_|vllm:|pool:)[\w:]+)\{([^}]*)\}")
 BY = re.compile(r"by \(([^)]*)\)\s*\((?:rate\()?((?:warmroute_|process_|pool:)[\w:]+)")
 
 
 def asked() -> Iterator[str]:
-    """Every expression of the dashboard and of the rules."""
+    """Yield every expression of the dashboard and of the rules."""
     for panel in DASHBOARD["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
     yield from (variable["query"]["query"] for variable in DASHBOARD["templating"]["list"][1:])
@@ -38,8 +38,8 @@ def asked() -> Iterator[str]:
 RECORDED = {rule["record"] for group in RULES for rule in group["rules"] if "record" in rule}
 
 
-#: What `promtool check metrics` holds against names and labels: other units than Prometheus' own,
-#: types in names, and what a histogram's series are called.
+#: What `promtool check metrics` rejects in names: units other than Prometheus' base units, and
+#: types or the suffixes of a histogram's series.
 UNITS = re.compile(
     r"_(ms|milliseconds|us|microseconds|ns|minutes?|hours?|[kmg]i?b|kilobytes|megabytes|percent)(_|$)"
 )
@@ -48,14 +48,14 @@ SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def test_every_series_exists(exported: dict[str, set[str]]) -> None:
-    """By its whole name, as Prometheus keeps it."""
+    """Every name used is exported, an engine's, or recorded by a rule."""
     names = {name for expression in asked() for name in NAME.findall(expression)}
     assert len(names) > 35
     assert names <= exported.keys() | ENGINES | RECORDED
 
 
 def test_what_is_to_be_looked_at_first_is_there() -> None:
-    """The series that docs/metrics.md sends an operator to are on the dashboard or in a rule."""
+    """Series that docs/metrics.md sends operators to are on the dashboard or in a rule."""
     page = (DEPLOY.parent / "docs" / "metrics.md").read_text("utf-8")
     first = NAME.findall(page.split("## Where to look first")[1].split("\n## ")[0])
     assert len(first) > 10
@@ -64,7 +64,7 @@ def test_what_is_to_be_looked_at_first_is_there() -> None:
 
 
 def test_every_label_exists(exported: dict[str, set[str]]) -> None:
-    """A selector with a label that a series lacks finds nothing, and says nothing."""
+    """A selector with a label that a series lacks finds nothing, without an error."""
     count = 0
     for expression in asked():
         for name, selectors in SELECTED.findall(expression):
@@ -79,7 +79,7 @@ def test_every_label_exists(exported: dict[str, set[str]]) -> None:
 
 
 def test_metrics_are_as_promtool_wants_them(scraped: list[str]) -> None:
-    """Each family is told once, with a sentence of help and a type; names say unit, not type."""
+    """Each family appears once, with help and type; names contain the unit, not the type."""
     for text in scraped:
         told = [line.split(" ", 3)[1:3] for line in text.splitlines() if line.startswith("# ")]
         names = [name for kind, name in told if kind == "TYPE"]
@@ -104,7 +104,7 @@ def test_metrics_are_as_promtool_wants_them(scraped: list[str]) -> None:
 
 
 def test_every_panel_has_a_place_of_its_own() -> None:
-    """None lies on another; all have a title and something to draw."""
+    """Panels do not overlap, and each has a title and something to draw."""
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -123,7 +123,7 @@ def test_every_panel_has_a_place_of_its_own() -> None:
 
 
 def test_every_alert_says_something() -> None:
-    """With the labels that are left of its series."""
+    """Every alert has a severity and a one-sentence summary."""
     for group in RULES:
         for rule in group["rules"]:
             assert ("record" in rule) is not ("alert" in rule)
@@ -133,7 +133,7 @@ def test_every_alert_says_something() -> None:
 
 
 def test_prometheus_scrapes_the_services_of_compose() -> None:
-    """The router by its key, the workers without; the rules are mounted beside."""
+    """Targets are services of compose, the router's key is compose's secret, rules are loaded."""
     (settings,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")
     jobs = {job["job_name"]: job for job in settings["scrape_configs"]}
     (compose,) = documents(DEPLOY / "compose" / "native.yaml")

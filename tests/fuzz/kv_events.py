@@ -1,7 +1,7 @@
-"""Any bytes as KV events, guided by coverage: `python tests/fuzz/kv_events.py -max_total_time=60`.
+"""Fuzz KV events, guided by coverage: `python tests/fuzz/kv_events.py -max_total_time=60`.
 
-Whatever comes is taken, or refused with a counted reason; nothing else is raised, and neither the
-index nor what waits in the stream grows beyond its bound. Needs the extra `fuzz`.
+Any bytes are accepted or refused with a counted reason; nothing else is raised, and neither the
+index nor the stream's pending messages exceed their bounds. Needs the extra `fuzz`.
 """
 
 import sys
@@ -27,7 +27,7 @@ _time = count()
 
 
 def one(data: bytes) -> None:
-    """The first byte says what happens, the next two the sequence, the rest is the payload."""
+    """Run one input: the first byte is the action, two are the sequence, the rest is payload."""
     now = next(_time) / 10
     what, sequence = (data[0] % 8 if data else 0), int.from_bytes(data[1:3], "big") % 32
     payload, stream = data[3:], _source.stream
@@ -50,7 +50,7 @@ def one(data: bytes) -> None:
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Begin with what engines say; from there on as ever."""
+    """Start with messages as engines send them; then mutate as usual."""
     if len(data) > 3:
         mutated: bytes = atheris.Mutate(data, max_size)
         return mutated

@@ -1,8 +1,8 @@
-"""What engines say, for fuzzing to begin with: most of any bytes ends at the first field."""
+"""Messages as engines send them, to start fuzzing with: random bytes fail at the first field."""
 
 import msgspec
 
-#: Two blocks, with every field that is read; `parent_block_hash` may be one of these again.
+#: Two blocks, with every field that is read; `parent_block_hash` may refer to one of these.
 STORED: dict[str, object] = {
     "type": "BlockStored",
     "block_hashes": [11, 12],
@@ -27,7 +27,7 @@ _EVENTS: list[object] = [
     ["BlockRemoved", [11], "CPU"],
     {"type": "AllBlocksCleared"},
 ]
-#: Each alone, and all together.
+#: Each event alone, and all together.
 PAYLOADS = [
     msgspec.msgpack.encode([1.5, events, 0]) for events in (*([e] for e in _EVENTS), _EVENTS)
 ]

@@ -151,7 +151,7 @@ class TestOpening:
         bound: str,
         value: float,
     ) -> None:
-        """After a while, or if there are too many, the connection is closed, for lack of better."""
+        """After a while, or if there are too many, it is given up by closing its connection."""
         monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")

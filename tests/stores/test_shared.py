@@ -1,4 +1,4 @@
-"""A store that is asked before decisions: in time, or it does not count; loud when useless."""
+"""A shared store, asked before decisions: within a deadline, and with warnings if useless."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ PROMPT = Prompt("toy", 400, ids=bytes(1600))
 
 
 class Told:
-    """A store by hand."""
+    """A store that answers as the test sets it."""
 
     def __init__(self, tokens: int = 256) -> None:
         self.tokens = tokens
@@ -24,16 +24,16 @@ class Told:
         self.wrong = ""
         self.asked = self.looked = 0
         self.writes: bool | None = True
-        """What is computed comes to lie there; None if that cannot be asked."""
+        """Whether what is computed gets stored; None if that cannot be looked up."""
         self.wrote_ids: list[bytes] = []
 
     @property
     def chunk(self) -> int:
-        """As is usual."""
+        """Return the usual chunk size."""
         return 256
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """As it was told."""
+        """Return `tokens`, raise StoreDown, or never answer."""
         del ids, model, salt
         self.asked += 1
         if self.slow:
@@ -43,44 +43,44 @@ class Told:
         return self.tokens
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
-        """As it was told: of one model alone, if it has a name."""
+        """Return `writes`, but False for all models but `toy`."""
         del salt
         self.wrote_ids.append(ids)
         return None if self.writes is None else self.writes and model == "toy"
 
     def compare(self, model: str) -> str:
-        """The model."""
+        """Name the model."""
         return f"by the names of {model}"
 
     async def check(self) -> str:
-        """As it was told."""
+        """Return `wrong`."""
         self.looked += 1
         return self.wrong
 
     async def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Losing(Told):
-    """A store in which what is asked about comes to lie, until it is emptied."""
+    """A store that keeps the first chunk of every prompt asked about, until it is emptied."""
 
     def __init__(self) -> None:
         super().__init__(0)
         self.kept: set[bytes] = set()
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """The first chunk is written at once."""
+        """Store the first chunk, and find nothing."""
         self.kept.add(ids[: 4 * self.chunk])
         return await super().held(ids, model, salt)
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
-        """What was not lost since."""
+        """Return whether the chunk was not lost since."""
         await super().wrote(ids, model, salt)
         return ids in self.kept
 
 
 class Clock:
-    """Seconds, by hand."""
+    """A clock that the test sets, in seconds."""
 
     now = 100.0
 
@@ -89,21 +89,21 @@ class Clock:
 
 
 def prompt_of(number: int, tokens: int = 400, model: str = "toy") -> Prompt:
-    """A prompt unlike the others."""
+    """Build a prompt that shares nothing with the others."""
     return Prompt(model, tokens, ids=number.to_bytes(4, "little") * tokens)
 
 
 async def work(
     store: SharedStore, clock: Clock, rate: float, seconds: float, model: str = "toy"
 ) -> None:
-    """Prompts that nobody has seen come at a rate, and are computed."""
+    """Send new prompts at a rate, all of which are computed."""
     for number in range(int(seconds * rate)):
         clock.now += 1 / rate
         prompt = prompt_of(number, model=model)
         await store.ask(prompt)
         store.computed(prompt, 0)
         assert len(store.written._waiting) <= WAITING
-        await asyncio.sleep(0)  # looking takes place meanwhile
+        await asyncio.sleep(0)  # the checks run meanwhile
         await asyncio.sleep(0)
 
 
@@ -111,7 +111,7 @@ async def work(
 def test_what_is_computed_and_does_not_come_is_said_under_any_load(
     rate: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some times an hour, and counted each time; not where it comes, nor before it had time to."""
+    """Missing chunks are counted, and logged every few minutes; none are if they arrive in time."""
 
     async def run(*, writes: bool | None) -> SharedStore:
         clock, told = Clock(), Told(0)
@@ -140,8 +140,11 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
 @pytest.mark.parametrize("lasts", [0, 30])
 @pytest.mark.parametrize("rate", [1 / 3600, 0.1, 1.0, 20.0])
 def test_a_store_that_lost_all_is_not_wrong(rate: float, lasts: int) -> None:
-    """It began anew, or was emptied, now and then: what it had is counted as missing, unless that
-    was long ago, and not held against it, however long answers take and however quiet it is."""
+    """A store that was restarted or emptied now and then is not reported as wrong.
+
+    Missing chunks are counted, unless they were due long ago. That holds however long answers take
+    and however few requests there are.
+    """
 
     async def run() -> SharedStore:
         clock, told = Clock(), Losing()
@@ -154,7 +157,7 @@ def test_a_store_that_lost_all_is_not_wrong(rate: float, lasts: int) -> None:
             await store.ask(asked[-1])
             if len(asked) > lasts * rate:
                 store.computed(asked.popleft(), 0)
-            for _ in range(2):  # looking takes place meanwhile
+            for _ in range(2):  # the checks run meanwhile
                 await asyncio.sleep(0)
             assert store.wrong == ""
         await store.close()
@@ -165,7 +168,7 @@ def test_a_store_that_lost_all_is_not_wrong(rate: float, lasts: int) -> None:
 
 
 def test_one_model_that_comes_says_nothing_of_another() -> None:
-    """One that is asked for by a name that its workers do not know is named, and it alone."""
+    """A model asked for by a name that its workers do not know is reported, and only that one."""
 
     async def run() -> None:
         clock, told = Clock(), Told(0)
@@ -184,8 +187,10 @@ def test_one_model_that_comes_says_nothing_of_another() -> None:
 
 
 def test_what_was_computed_is_looked_for() -> None:
-    """The first chunk after what was cached; nothing of prompts that lay there, were too short or
-    too long, or never asked about."""
+    """The first chunk after the cached part is looked up.
+
+    Not so for prompts that are stored already, too short, too long or never asked about.
+    """
 
     async def run() -> list[int]:
         clock, told = Clock(), Told(0)
@@ -210,7 +215,7 @@ def test_what_was_computed_is_looked_for() -> None:
 
 
 def test_no_more_of_a_prompt_lies_there_than_it_has() -> None:
-    """Whatever an unsound directory says: no prompt costs less than nothing."""
+    """An unsound answer never exceeds the prompt, so no cost can be negative."""
 
     async def run() -> int:
         store = SharedStore(Told(300_000), 5.0)
@@ -221,7 +226,7 @@ def test_no_more_of_a_prompt_lies_there_than_it_has() -> None:
 
 
 def test_an_answer_is_kept_for_its_prompt() -> None:
-    """And for no other, be it equal."""
+    """The answer counts for that prompt object only, not for an equal one."""
 
     async def run() -> None:
         store = SharedStore(Told(), 5.0)
@@ -237,7 +242,7 @@ def test_an_answer_is_kept_for_its_prompt() -> None:
 def test_answers_that_are_kept_are_few(
     monkeypatch: pytest.MonkeyPatch, what: str, bound: int
 ) -> None:
-    """And short, all together; the oldest go first, however often one is asked about."""
+    """Their number and total size are bounded; the oldest go first, however often asked."""
     monkeypatch.setattr(shared, what, bound)
 
     async def run() -> None:
@@ -251,7 +256,7 @@ def test_answers_that_are_kept_are_few(
 
 
 def test_salts_that_are_kept_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All together, with the tokens: how long they are is for clients to say."""
+    """Salts count towards the total size too, since clients choose their length."""
     monkeypatch.setattr(shared, "KEPT_BYTES", 1000)
 
     async def run() -> None:
@@ -268,7 +273,7 @@ def test_salts_that_are_kept_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_in_trouble_is_left_alone_for_a_while(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is raised; it is said once, and it counts again when it answers."""
+    """Nothing is raised, one line is logged, and the store counts again once it answers."""
     told, clock = Told(), Clock()
 
     async def run() -> None:
@@ -292,7 +297,7 @@ def test_a_store_in_trouble_is_left_alone_for_a_while(
 
 
 def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) -> None:
-    """After a number of questions in vain; what is wrong is said once, until something is found."""
+    """After enough questions in vain the content is checked, and a problem is logged once."""
     told = Told(0)
     told.wrong = "it holds chunks of another size"
 
@@ -316,7 +321,7 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_prompts_without_ids_are_not_asked_about() -> None:
-    """There is nothing to ask."""
+    """Without token ids there is nothing to ask."""
     told = Told()
     asyncio.run(SharedStore(told, 5.0).ask(Prompt("toy", 400)))
     assert told.asked == 0
