@@ -20,7 +20,7 @@ BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK = b"9\r\ndata: 1\n\n\r\n"
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-#: longer than any test
+#: Longer than any test.
 LONG = {"delay": "1h", "drain": "1h"}
 
 

@@ -212,7 +212,7 @@ def visited(
 
 
 def test_signals_while_it_ends(serve: Serve, stub: MakeStub) -> None:
-    """Nothing is read any more."""
+    """After the order to stop, neither SIGHUP nor a changed file has any effect."""
     worker: Stub = stub()
     running = serve(worker.url, shutdown={"delay": "1h"})
     url = running.url()

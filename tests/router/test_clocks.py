@@ -10,12 +10,12 @@ SOURCES = Path(router.__file__).parent
 #: deadline of a request or a connection from it.
 KNOWING = {
     "cli_tell.py",
-    "exchange.py",  # the field Date
+    "exchange.py",  # the Date header
     "identity/environment.py",  # templates that name today's date
     "memory_status.py",
     "reload.py",
     "sagemaker/sigv4.py",
-    "sessions/sessions.py",  # sessions that several routers share end at a time of day
+    "sessions/sessions.py",  # sessions shared by several routers end at a wall-clock time
     "snapshots.py",
     "state.py",
 }

@@ -48,7 +48,7 @@ def gate() -> Iterator[Gate]:
 
 
 def request() -> bytes:
-    """Return a request that is as short as the limit or longer."""
+    """Return a request whose body is longer than SHORT."""
     return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
 
 
@@ -67,7 +67,7 @@ def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
 )
 def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
-    """After one slow prompt on the loop, prompts of more than half its size are made in threads."""
+    """After a slow prompt on the loop, those of over half its size go to threads; or even all."""
     gate.opened.set()
     times = iter((0.0, took))
     tokenizing, prompts = Tokenizing(clock=lambda: next(times)), knowing(gate)

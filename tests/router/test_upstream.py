@@ -79,7 +79,7 @@ def test_what_ended_while_nobody_listened_ended_at_once() -> None:
 
 
 def test_what_ended_later_may_have_begun() -> None:
-    """A close after the loop has looked for long may mean that the request had begun."""
+    """If the close comes later, the request may have begun, so it is not retried."""
 
     async def play() -> None:
         serve, count = hanging_up(2 * CROSSING_LOOKS * TICK_S)

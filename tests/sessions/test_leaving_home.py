@@ -79,7 +79,7 @@ def test_sessions_that_cannot_move_ask_it_all_the_same(
 def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
     stub: MakeStub, route: MakeRouter, strategy: str | dict[str, str]
 ) -> None:
-    """Requests without a session there get 503, even if every worker is being drained."""
+    """Its sessions are served; other requests get 503, as every worker is drained or gone."""
     workers, listed = two(stub)
     router = route(*listed, strategy=strategy, timeouts={"queue": "100ms"})
     home = ask(router, "k").headers["x-warmroute-worker"]
