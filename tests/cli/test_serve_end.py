@@ -1,4 +1,4 @@
-"""How `serve` ends: gracefully at the first signal, at once at the second, always with 0."""
+"""How `serve` ends: gracefully at the first signal, at once at the second."""
 
 import json
 import re
