@@ -33,7 +33,7 @@ class Authority:
         return paths
 
     def server(self, name: str = "127.0.0.1", clients: str | None = None) -> ssl.SSLContext:
-        """Make a worker's TLS context; with `clients` (a root file), require client certificates."""
+        """Make a worker's TLS context; with `clients` (roots), demand client certificates."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         paths = self.issue(name)
         context.load_cert_chain(paths["certificate"], paths["key"])
