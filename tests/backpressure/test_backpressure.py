@@ -105,7 +105,7 @@ def test_reading_on(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> 
         got.append(answer.read())
     assert b"".join(got) == worker.body()
     until(router.idle)
-    assert router.worker().upstream.idle == 1  # a slow client is no reason to close it
+    assert router.worker().upstream.idle == 1  # the worker's connection is kept
 
 
 def test_those_who_read_are_served(

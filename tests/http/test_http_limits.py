@@ -309,7 +309,7 @@ def test_heads(tight: Router) -> None:
 
 
 def test_bodies(worker: Stub, tight: Router) -> None:
-    """`limits.body` holds for inference; other paths take a small one whatever it is."""
+    """A body of exactly `limits.body` passes, one byte more gets 413; other paths take 64 KiB."""
     body = b'{"model":"m","x":"%b"}' % (b"x" * (65536 - 20))
     assert tight.http.post(CHAT, content=body).status_code == 200
     assert worker.requests[-1].endswith(body)

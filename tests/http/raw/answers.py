@@ -57,7 +57,7 @@ class Answers:
         return True
 
     def read_until(self, count: int | None = None, *, interims: int | None = None) -> None:
-        """Read until there are that many final and interim answers, or until the end."""
+        """Read until there are that many final or that many interim answers, or until the end."""
         while (
             (count is None or len(self.final) < count)
             and (interims is None or len(self.interims) < interims)
