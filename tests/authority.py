@@ -1,4 +1,4 @@
-"""An authority that issues certificates for a test, as real ones do."""
+"""A certificate authority for tests."""
 
 import ssl
 from datetime import datetime
@@ -8,7 +8,7 @@ import trustme
 
 
 class Authority:
-    """Issues certificates, and writes them where settings can name them."""
+    """A CA that writes its root and the certificates it issues to files that settings can name."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -23,7 +23,7 @@ class Authority:
         begins: datetime | None = None,
         ends: datetime | None = None,
     ) -> dict[str, str]:
-        """A certificate and its key, for one name; valid now, if nothing else is said."""
+        """Issue a certificate for one name, by default valid now; return both files' paths."""
         issued = self._ca.issue_cert(name, not_before=begins, not_after=ends)
         paths = {end: str(self._folder / f"{name}.{end}") for end in ("certificate", "key")}
         Path(paths["certificate"]).unlink(missing_ok=True)
@@ -33,7 +33,7 @@ class Authority:
         return paths
 
     def server(self, name: str = "127.0.0.1", clients: str | None = None) -> ssl.SSLContext:
-        """What a worker shows; with `clients`, certificates of those roots are demanded."""
+        """Make a worker's TLS context; with `clients` (roots), demand client certificates."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         paths = self.issue(name)
         context.load_cert_chain(paths["certificate"], paths["key"])
@@ -43,7 +43,7 @@ class Authority:
         return context
 
     def client(self, shown: dict[str, str] | None = None) -> ssl.SSLContext:
-        """What a client trusts, and shows."""
+        """Make a client's TLS context, which trusts this CA and presents `shown` if given."""
         context = ssl.create_default_context(cafile=self.roots)
         if shown is not None:
             context.load_cert_chain(shown["certificate"], shown["key"])

@@ -1,4 +1,4 @@
-"""The console script in processes of its own."""
+"""Runs the `warmroute` console script in separate processes."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ ENV = {**os.environ, "VLLM_API_KEY": "sk-test", "COLUMNS": "200", "NO_COLOR": "1
 
 
 def run(*args: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; it never ends in a traceback."""
+    """Run a command until it exits; fail if it prints a traceback."""
     done = subprocess.run(
         [WARMROUTE, *map(str, args)],
         capture_output=True,
@@ -32,7 +32,7 @@ def run(*args: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
 
 
 class Running(NamedTuple):
-    """A command that serves."""
+    """A server command that runs in the background."""
 
     process: subprocess.Popen[bytes]
     out: Path
@@ -44,7 +44,7 @@ class Running(NamedTuple):
         return Path(str(self.args[self.args.index("--config") + 1]))
 
     def url(self) -> str:
-        """Where the router listens, as it says itself."""
+        """The router's URL, taken from its own log."""
         until(lambda: "listens on http" in self.err.read_text() or self.process.poll(), 20)
         text = self.err.read_text()
         assert "listens on http" in text, text
@@ -55,31 +55,31 @@ class Running(NamedTuple):
         return int(self.url().rpartition(":")[2])
 
     def end(self, number: signal.Signals) -> int:
-        """Send a signal; return the exit code of an end without a traceback."""
+        """Send a signal and return the exit code; fail if there was a traceback."""
         self.process.send_signal(number)
         return self.code()
 
     def cut(self, number: signal.Signals) -> int:
-        """Send a signal to a server, and again once it has begun to end."""
+        """Send a signal to a server, and once more after it has begun to shut down."""
         self.process.send_signal(number)
         until(lambda: "stopping" in self.err.read_text(), 20)
         return self.end(number)
 
     def code(self) -> int:
-        """Wait for the end."""
+        """Wait for the exit and return its code; fail if there was a traceback."""
         code = self.process.wait(20)
         assert "Traceback" not in self.err.read_text()
         return code
 
 
 class Serve(Protocol):
-    """Run `serve` in front of workers, with further arguments and settings."""
+    """Run `warmroute serve` in front of workers, with further arguments and settings."""
 
     def __call__(self, *urls: str, args: tuple[object, ...] = (), **settings: Any) -> Running: ...
 
 
 def refuses(port: int) -> bool:
-    """Nobody listens there."""
+    """Whether connections to this port of 127.0.0.1 are refused."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
     except ConnectionRefusedError:
@@ -89,7 +89,7 @@ def refuses(port: int) -> bool:
 
 @contextmanager
 def started(folder: Path, *args: object) -> Iterator[Running]:
-    """A command in the background, killed if the test does not end it."""
+    """Run a command in the background; kill it if the test has not ended it."""
     name = f"{args[0]}-{len(list(folder.iterdir()))}"
     out, err = folder / f"{name}.out", folder / f"{name}.err"
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Fixtures every test may use."""
+"""Fixtures for all tests."""
 
 import gc
 import os
@@ -13,26 +13,26 @@ from hypothesis import settings
 
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
-#: Read when its library is imported: no test fetches anything, whatever its workers are called.
+#: Set before `huggingface_hub` is imported: no test downloads anything, whatever model it names.
 os.environ["HF_HUB_OFFLINE"] = "1"
-#: A busy machine says nothing about what is tested: no example has to be quick.
+#: No Hypothesis deadline: on a busy machine a slow example is not a failure.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
-#: Modules after which all there is is walked once, while nothing is served.
+#: After this many test modules, one full garbage collection also covers all frozen objects.
 WALKED_EVERY = 20
 _modules = count(1)
 
 
 def pytest_collection_finish() -> None:
-    """Set aside what thousands of tests are made of."""
+    """Freeze the collected test items, of which there are thousands."""
     set_aside()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_little() -> Iterator[None]:
-    """Set aside what a module has left behind, such as workloads that its tests have in common.
+    """Freeze what a module has left behind, such as workloads that its tests share.
 
-    What was set aside and has died since is let go of now and then.
+    Every `WALKED_EVERY` modules, unfreeze first, so that dead objects are freed.
     """
     yield
     if next(_modules) % WALKED_EVERY == 0:
@@ -41,22 +41,25 @@ def leave_little() -> Iterator[None]:
 
 
 def set_aside() -> None:
-    """What is alive is not walked any more: a full collection stops all threads, routers and
-    workers alike, and takes a second and more of a suite, longer than a test waits for either."""
+    """Exempt all live objects from garbage collection.
+
+    A full collection stops all threads, including the router's and the workers'. Late in the suite
+    it would take more than a second, which is longer than some tests wait.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Closes what a test opened, the last first."""
+    """An exit stack that closes what a test has opened, in reverse order."""
     with ExitStack() as opened:
         yield opened
 
 
 @pytest.fixture
 def stub(stack: ExitStack) -> MakeStub:
-    """Make a worker that answers by a script."""
+    """Make workers that answer by a script."""
 
     def make(script: list[Action] | None = None, model: str = "m") -> Stub:
         made = Stub(script, model)
@@ -68,7 +71,7 @@ def stub(stack: ExitStack) -> MakeStub:
 
 @pytest.fixture
 def route(stack: ExitStack) -> MakeRouter:
-    """Start a router in front of workers or with whole settings."""
+    """Start a router in front of workers, or with complete settings."""
 
     def make(*workers: str | dict[str, Any], **settings: Any) -> Router:
         if workers:

@@ -1,4 +1,4 @@
-"""Certificates and keys for tests, made for nothing else: they open nothing anywhere."""
+"""Certificates and keys made for these tests only; they give access to nothing."""
 
 from pathlib import Path
 
@@ -51,11 +51,11 @@ m30VMNTeTjmeBLmSojdL+TittYNBR3bpmypuHYxLVgIsYItp9kzoYPNT8iiSgHU=
 -----END ENCRYPTED PRIVATE KEY-----
 """,
 }
-"""Two self-signed certificates with their keys, and the first key with a password."""
+"""Two self-signed certificates with their keys, and a copy of the first key with a password."""
 
 
 def write_pems(folder: Path) -> None:
-    """Write them all, and a chain of both certificates."""
+    """Write all files of `PEMS`, and `both.pem` with both certificates."""
     for name, text in PEMS.items():
         (folder / name).write_text(text)
     (folder / "both.pem").write_text(PEMS["one.pem"] + PEMS["two.pem"])

@@ -1,4 +1,4 @@
-"""A router over real sockets, and workers that misbehave on demand."""
+"""A router on real sockets, and workers that misbehave on demand."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ from router.worker import Worker
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something to become true; fail if it does not."""
+    """Wait until the condition holds; fail if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 class Router:
-    """The product in a thread of its own, on a free port."""
+    """A complete router in its own thread, on a free port."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         parsed = Settings.model_validate(settings)
@@ -59,11 +59,11 @@ class Router:
         assert not self._thread.is_alive()
 
     def worker(self, place: int = 0) -> Worker:
-        """One of the fleet's workers, to look at."""
+        """Return one of the fleet's workers, for inspection."""
         return list(self.door.fleet.workers)[place]
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function in its loop, and wait for the end of it."""
+        """Call a function on the router's event loop and wait for it to return."""
 
         async def called() -> None:
             function()
@@ -77,7 +77,7 @@ class Router:
         return self.door.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def idle(self) -> bool:
-        """Nothing is booked on any worker."""
+        """Whether nothing is booked on any worker."""
         loads = [worker.load for worker in self.door.fleet.workers]
         return all(load.in_flight == 0 and load.kv_tokens == 0 for load in loads)
 
@@ -89,19 +89,19 @@ def head(path: str, length: int, *fields: bytes) -> bytes:
 
 
 def send(port: int, data: bytes) -> socket.socket:
-    """Open a connection of one's own and send bytes, whole requests or less."""
+    """Open a new connection and send bytes: whole requests or parts of them."""
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
     client.sendall(data)
     return client
 
 
 def post(port: int, path: str, body: bytes, *fields: bytes) -> socket.socket:
-    """Send a whole request on a connection of its own; to leave, close it."""
+    """Send a complete request on a new connection and return its socket."""
     return send(port, head(path, len(body), *fields) + body)
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Everything until the other side closes."""
+    """Read until the other side closes."""
     pieces = []
     while piece := client.recv(65536):
         pieces.append(piece)
@@ -117,8 +117,8 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
 
 
 Action = bytes | float | str | Callable[[], bool]
-"""What a stub does next: write bytes, sleep seconds, `close`, `reset`, `stall` for good, or wait
-until something is true."""
+"""What a stub does next: write bytes, sleep (float, seconds), `close`, `reset`, `hang up` (close
+the sending side only), `stall` forever, or wait until a function returns true."""
 
 JSON = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
 OK: list[Action] = [
@@ -128,7 +128,7 @@ OK: list[Action] = [
 
 
 class Stub:
-    """A worker that answers probes as it should and everything else by a script."""
+    """A worker that answers probes normally and all other requests by a script."""
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class Stub:
         self.closed_by_peer = 0
         self.connections = 0
         self.close_next = False
-        """Close instead of answering, once."""
+        """Close the connection at the next request instead of answering it."""
         self.well = True
-        """Whether `/health` says so."""
+        """Whether `/health` answers 200; otherwise 500."""
         models = b'{"object":"list","data":[{"id":"%b"}]}' % model.encode()
         self._fixed = {
             b"/health": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -208,7 +208,7 @@ class Stub:
                         if not await self._act(action, writer):
                             return
                 except ConnectionError:
-                    self.closed_by_peer += not gone.done()  # we wrote before it looked
+                    self.closed_by_peer += not gone.done()  # the write fails before the read
                     raise
                 finally:
                     gone.cancel()
@@ -221,7 +221,7 @@ class Stub:
                 await writer.wait_closed()
 
     async def _notice(self, reader: asyncio.StreamReader) -> None:
-        """Count a peer that closes while it is being answered."""
+        """Count a peer that closes its connection while it is being answered."""
         while not reader.at_eof():
             if reader.exception():
                 break
@@ -245,7 +245,7 @@ class Stub:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
             return False
-        elif action == "hang up":  # without a word, as one who cuts in between would have it
+        elif action == "hang up":  # without a TLS close_notify, as if cut on the way
             writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
             return False
         else:
@@ -253,7 +253,7 @@ class Stub:
         return True
 
     def stop_listening(self) -> None:
-        """Refuse new connections and keep those there are."""
+        """Refuse new connections but keep the existing ones."""
 
         async def close() -> None:
             self._accepting.close()

@@ -1,4 +1,4 @@
-"""A worker that writes as fast as it is let, and a client that reads as slowly as it likes."""
+"""A worker that writes as fast as it can, and a client that reads as slowly as it likes."""
 
 import asyncio
 import fcntl
@@ -14,23 +14,24 @@ from tests.support import head
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"%b","stream":true,"messages":[{"role":"user","content":"hi"}]}'
-#: Bytes of one event, its end included.
+#: Bytes of one event, including the empty line that ends it.
 EVENT = 32 << 10
 
 
 Shape = Literal["stream", "endless event", "whole"]
-"""Events in chunks; the same, but none of them ever ends; or one body whose length is told."""
+"""What the answer is: a chunked stream of events, a stream of one event that never ends, or a
+whole body with a Content-Length."""
 
 
 def event(number: int) -> bytes:
-    """Each is another one, so that none can be lost, doubled or misplaced unseen."""
+    """A numbered event, so that a lost, repeated or misplaced one is noticed."""
     start = b"data: %010d " % number
     return start + b"x" * (EVENT - len(start) - 2) + b"\n\n"
 
 
 @dataclass(eq=False)
 class Pour:
-    """One answer under way."""
+    """One answer in progress."""
 
     transport: asyncio.WriteTransport
     given: int = 0
@@ -38,22 +39,22 @@ class Pour:
 
     @property
     def written(self) -> int:
-        """Bytes that the kernel has taken."""
+        """Bytes that the kernel has accepted."""
         return self.given - self.transport.get_write_buffer_size()
 
     @property
     def in_kernel(self) -> int:
-        """Of these, bytes that the kernel has not brought to the other side."""
+        """Bytes of `written` that the other side's kernel has not acknowledged yet."""
         return queued(self.transport.get_extra_info("socket"), termios.TIOCOUTQ)
 
 
 def queued(raw: socket.socket, which: int) -> int:
-    """Bytes in one of the kernel's two queues of a socket, as Linux tells it (tcp(7))."""
+    """Bytes in one of the kernel's two queues of a socket: FIONREAD or TIOCOUTQ, see tcp(7)."""
     return int.from_bytes(fcntl.ioctl(raw.fileno(), which, bytes(4)), sys.byteorder)
 
 
 class Fountain(Looped):
-    """Answers each request with so many events."""
+    """A worker that answers each request with that many events."""
 
     def __init__(self, events: int, shape: Shape = "stream") -> None:
         self.pours: list[Pour] = []
@@ -64,11 +65,11 @@ class Fountain(Looped):
 
     @property
     def open(self) -> int:
-        """Answers under way."""
+        """The number of answers in progress."""
         return sum(not pour.over for pour in self.pours)
 
     def body(self) -> bytes:
-        """What each client should have read at the end."""
+        """The complete body that each client must have read at the end."""
         return b"".join(map(self._piece, range(self._events)))
 
     def _piece(self, number: int) -> bytes:
@@ -82,7 +83,7 @@ class Fountain(Looped):
         return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (kind, framing)
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer what comes, in order."""
+        """Answer requests in order."""
         raw: socket.socket = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
         while True:
@@ -120,11 +121,11 @@ class Fountain(Looped):
 
 
 class Reader:
-    """A client with hardly any room of its own."""
+    """A client with a very small receive buffer."""
 
     def __init__(self, port: int, model: str = "m") -> None:
         self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # before the window is
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # before connecting
         self.socket.settimeout(30)
         self.socket.connect(("127.0.0.1", port))
         body = BODY % model.encode()
@@ -138,11 +139,11 @@ class Reader:
 
     @property
     def in_kernel(self) -> int:
-        """Bytes that have come and were not read."""
+        """Bytes that have arrived and were not read."""
         return queued(self.socket, termios.FIONREAD)
 
     def answer(self) -> http.client.HTTPResponse:
-        """The answer, its header read; the body is there to be read."""
+        """Return the answer with its head read and its body still to be read."""
         answer = http.client.HTTPResponse(self.socket)
         answer.begin()
         return answer

@@ -1,4 +1,4 @@
-"""Clients that read slowly: the worker waits, nothing piles up here, and not a byte is lost."""
+"""Slow clients: their workers are held back, the router buffers little, and no byte is lost."""
 
 import termios
 from contextlib import ExitStack
@@ -12,23 +12,23 @@ from tests.backpressure.fountain import Fountain, Reader, Shape, queued
 from tests.support import MakeRouter, MakeStub, Router, until
 
 QUIET = {"interval": "1h", "timeout": "10s"}
-#: Most that is held of one answer between its worker and its client: what one read brought, what
-#: may wait for the client, and what may wait for the head.
+#: Most bytes of one answer that the router itself may hold: those of one read from the worker,
+#: those that may wait for the client, and those that may wait for the head.
 MOST = 512 << 10
 
-#: As good as without end; and bytes that not even the kernel has room for.
+#: `ENDLESS`: so many events that they never end. `ENOUGH`: more bytes than all kernel buffers hold.
 ENDLESS, ENOUGH = 1 << 30, 64 << 20
 
 
 class MakeFountain(Protocol):
-    """Make a worker that writes as fast as it is let."""
+    """Make a worker that writes as fast as it can."""
 
     def __call__(self, events: int, shape: Shape = "stream") -> Fountain: ...
 
 
 @pytest.fixture
 def fountain(stack: ExitStack) -> MakeFountain:
-    """Make a worker that writes as fast as it is let."""
+    """Make workers that write as fast as they can."""
 
     def make(events: int, shape: Shape = "stream") -> Fountain:
         made = Fountain(events, shape)
@@ -42,18 +42,18 @@ shapes = pytest.mark.parametrize("shape", get_args(Shape))
 
 
 def upstream(router: Router) -> Connection:
-    """The one connection to the worker that is in use."""
+    """The only connection to the worker that is in use."""
     (connection,) = router.worker().upstream._busy
     return connection
 
 
 def paused(router: Router) -> bool:
-    """The worker is being held back."""
+    """Whether the router has stopped reading from the worker."""
     return any(connection._paused for connection in tuple(router.worker().upstream._busy))
 
 
 def in_kernel(router: Router) -> int:
-    """Bytes of an answer that the kernel holds for the router, on both of its sides."""
+    """Bytes of the answer in the kernel's buffers of the router's two sockets."""
     (client,) = (client for client in router.door.clients if client._answering)
     return _queued(upstream(router), termios.FIONREAD) + _queued(client, termios.TIOCOUTQ)
 
@@ -65,7 +65,7 @@ def _queued(end: Connection | Client, which: int) -> int:
 
 @shapes
 def test_nothing_is_read(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> None:
-    """The worker can write what fits the kernel's buffers and a few hundred KiB, and no more."""
+    """If the client reads nothing, the router stops the worker and holds less than `MOST`."""
     worker = fountain(ENDLESS, shape)
     router = route(worker.url, health=QUIET)
     with Reader(router.port) as reader:
@@ -91,7 +91,7 @@ def test_nothing_is_read(fountain: MakeFountain, route: MakeRouter, shape: Shape
 
 @shapes
 def test_reading_on(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> None:
-    """Whoever stops many times and goes on has every byte at the end, in order."""
+    """A client that pauses many times gets every byte, in order."""
     worker = fountain(1000, shape)  # 31 MiB
     router = route(worker.url, health=QUIET)
     with Reader(router.port) as reader:
@@ -105,13 +105,13 @@ def test_reading_on(fountain: MakeFountain, route: MakeRouter, shape: Shape) -> 
         got.append(answer.read())
     assert b"".join(got) == worker.body()
     until(router.idle)
-    assert router.worker().upstream.idle == 1  # a slow client is no reason to close it
+    assert router.worker().upstream.idle == 1  # the worker's connection is kept
 
 
 def test_those_who_read_are_served(
     fountain: MakeFountain, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """While others hold their workers back, by the same worker too."""
+    """While some clients do not read, others are served, even by the same worker."""
     worker, quick = fountain(100), stub(model="quick")
     router = route(worker.url, quick.url, health=QUIET)
     with ExitStack() as stack:
@@ -129,13 +129,13 @@ def test_those_who_read_are_served(
 
 
 def test_the_worker_s_silence_is_not_blamed(fountain: MakeFountain, route: MakeRouter) -> None:
-    """A worker that is held back is not one that sends nothing for too long."""
+    """A worker that the router has stopped reading from does not run into `timeouts.idle`."""
     worker = fountain(100)
     router = route(worker.url, timeouts={"idle": "100ms"}, health=QUIET)
     with Reader(router.port) as reader:
         until(lambda: paused(router))
         held = upstream(router)
         since = held._loop.time()
-        until(lambda: held._loop.time() > since + 0.5)  # it is looked at ten times a second
+        until(lambda: held._loop.time() > since + 0.5)  # timeouts are checked ten times a second
         assert reader.answer().read() == worker.body()
     until(router.idle)

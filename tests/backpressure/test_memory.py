@@ -1,4 +1,4 @@
-"""The router's own memory under a thousand slow readers: a process of its own, measured."""
+"""The router's memory with a thousand slow readers, measured in a process of its own."""
 
 import json
 import re
@@ -15,20 +15,21 @@ from tests.commands import Running, started
 from tests.support import MakeStub, until
 
 READERS = 1000
-#: Bytes that each reader takes in one go; how often until all buffers have been in use, and then.
+#: Bytes that each reader takes per round, rounds until all buffers have been used, rounds after.
 SIP, WARM_UP, ROUNDS = 64 << 10, 5, 4
-#: Most that one reader may cost. By how much the whole may still vary is far less than what passes.
+#: Most bytes that one reader may cost, and most by which memory may grow in the rounds after the
+#: warm-up, far less than the bytes that pass in them.
 EACH, NOISE = 1 << 20, 96 << 20
 
 
 def resident(running: Running) -> int:
-    """Bytes of memory that the process holds."""
+    """The process's resident memory in bytes."""
     status = Path(f"/proc/{running.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) << 10
 
 
 def take(readers: list[Reader], each: int) -> None:
-    """Everyone reads so much; whoever has nothing to read is waited for."""
+    """Have every reader read `each` bytes, waiting for those that have nothing to read yet."""
     left = dict.fromkeys(readers, each)
     with selectors.DefaultSelector() as selector:
         for reader in readers:
@@ -48,7 +49,7 @@ def take(readers: list[Reader], each: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStack) -> None:
-    """It grows with their number and not with what passes; they leave, and nothing stays behind."""
+    """Memory grows with the number of readers, not with bytes relayed; nothing stays in flight."""
     worker, quick = Fountain(1 << 30), stub(model="quick")
     stack.callback(worker.stop)
     config = tmp_path / "config.yaml"
@@ -95,6 +96,6 @@ def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStac
 
 
 def series(http: httpx.Client, name: str, label: str = "") -> set[str]:
-    """The values of all series of that name and label."""
+    """The values of all series with that name and label."""
     text = http.get("/metrics").text
     return set(re.findall(rf"\nwarmroute_{name}\{{.*{label}.*\}} (.*)", text))

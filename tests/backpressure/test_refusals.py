@@ -1,4 +1,4 @@
-"""Refused requests of a client that does not take what it is answered."""
+"""Refusals sent to clients that do not read, or that send very many requests."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ from router.reading import Bounds
 
 
 class Nobody:
-    """Behind this door there is nothing."""
+    """A door that refuses every request."""
 
     bounds = Bounds()
     stopping = False
@@ -27,11 +27,11 @@ class Nobody:
         raise NotImplementedError
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
-        """Nobody counts."""
+        """Count nothing."""
 
 
 class Narrow(asyncio.Transport):
-    """Takes one answer, and no other until that has been taken from it."""
+    """A transport that pauses the protocol after each answer until the test resumes it."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Narrow(asyncio.Transport):
         self.aborted = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are fixed."""
+        """Ignore the limits."""
 
     def is_closing(self) -> bool:
         return False
@@ -61,7 +61,7 @@ class Narrow(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Once everything is taken."""
+        """Do nothing."""
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -71,7 +71,7 @@ class Narrow(asyncio.Transport):
 
 
 def test_one_after_the_other_as_they_are_taken() -> None:
-    """Not all of them at once, though each is refused without anybody working on it."""
+    """Pipelined requests are refused one at a time, each after the client has read the last one."""
     with asyncio.Runner() as runner:
         client = Client(Nobody(), runner.get_loop())
         transport = Narrow(client)
@@ -85,7 +85,7 @@ def test_one_after_the_other_as_they_are_taken() -> None:
 
 
 class Answering(Nobody):
-    """Answers whatever comes."""
+    """A door that answers every request with its path."""
 
     def admit(self, exchange: Exchange) -> int:
         del exchange
@@ -99,7 +99,7 @@ class Answering(Nobody):
 
 
 def test_a_refusal_comes_after_what_waits() -> None:
-    """What cannot be read is refused in its turn, not in that of a request that came before."""
+    """Bytes that cannot be parsed are refused after the requests that came before them."""
     with asyncio.Runner() as runner:
         client = Client(Answering(), runner.get_loop())
         transport = Narrow(client)
@@ -116,14 +116,14 @@ def test_a_refusal_comes_after_what_waits() -> None:
 
 
 class Wide(Narrow):
-    """Takes whatever it is given."""
+    """A transport that accepts everything without pausing."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.answers.append(bytes(data))
 
 
 def test_others_have_their_turn() -> None:
-    """Nobody works on what is refused at once, so only this ends it: a few a turn of the loop."""
+    """At most `AT_ONCE` refusals are written per turn of the loop, so that others get a turn."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         client = Client(Nobody(), loop)
@@ -143,7 +143,7 @@ def test_others_have_their_turn() -> None:
 
 
 def test_tiny_chunks_take_turns() -> None:
-    """Each takes longer to read than its bytes: after many, others come before the next read."""
+    """Tiny chunks cost much for their size: after many of them, reading pauses for one turn."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         client = Client(Answering(), loop)
@@ -165,7 +165,7 @@ def test_tiny_chunks_take_turns() -> None:
 
 
 def test_who_takes_something_is_not_cut_off() -> None:
-    """However slowly: `clients.write` is for those who have taken nothing in all that time."""
+    """`clients.write` ends a connection only if the client has read nothing in all that time."""
     with asyncio.Runner() as runner:
         client = Client(Answering(), runner.get_loop())
         transport = Wide(client)

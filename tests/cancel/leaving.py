@@ -1,4 +1,4 @@
-"""A router whose clients leave, and what is true of it afterwards."""
+"""Clients that disconnect, and what must be true of the router afterwards."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ EVENT = b'data: {"id":"1","object":"chat.completion.chunk","choices":[]}\n\n'
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
 FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
-#: OpenAI's and vLLM's own paths, and SageMaker's, whose answers are told anew.
+#: OpenAI's and vLLM's own paths, and SageMaker's, whose answers the router may re-encode.
 PATHS = [
     *ENDPOINTS.values(),
     *(
@@ -34,7 +34,7 @@ PATHS = [
     ),
 ]
 everywhere = pytest.mark.parametrize("endpoint", PATHS, ids=lambda each: each.path)
-#: No timeout and no probe of ours ends anything within a test.
+#: No timeout and no probe of the router ends anything during a test.
 PATIENT = {
     "timeouts": {"connect": "1m", "first_byte": "10m", "idle": "10m", "queue": "10m"},
     "health": {"interval": "1h", "timeout": "10s"},
@@ -44,23 +44,23 @@ Leave = Callable[[socket.socket], None]
 
 
 def close(client: socket.socket) -> None:
-    """Leave politely."""
+    """Close the connection normally."""
     client.close()
 
 
 def reset(client: socket.socket) -> None:
-    """Leave as a process that was killed."""
+    """Close the connection with a TCP reset."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
 
 def half_close(client: socket.socket) -> None:
-    """Say no more; for this router, as for nginx, that is leaving."""
+    """Close the sending side only; this router, like nginx, treats that as a disconnect."""
     client.shutdown(socket.SHUT_WR)
 
 
 def chat(*, stream: bool, model: str = "m") -> bytes:
-    """A chat of one message."""
+    """A chat request with one message."""
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     return json.dumps(body).encode()
 
@@ -68,7 +68,7 @@ def chat(*, stream: bool, model: str = "m") -> bytes:
 def request_to(
     endpoint: Endpoint, *, stream: bool, model: str = "m", text: str = "x"
 ) -> tuple[bytes, list[bytes]]:
-    """A body that the endpoint takes, and the header fields it needs."""
+    """A body that the endpoint accepts, and the header fields it needs."""
     if endpoint.form:
         parts = (
             f'form-data; name="model"\r\n\r\n{model}',
@@ -82,7 +82,7 @@ def request_to(
 
 
 def counted(router: Router, family: str) -> Counter[str]:
-    """The values of a counter by its status or kind, over all workers; what is 0 is left out."""
+    """A counter's values by status or kind, summed over all workers, without zeros."""
     found: Counter[str] = Counter()
     for metric in router.door.metrics.registry.collect():
         for sample in metric.samples:
@@ -92,14 +92,14 @@ def counted(router: Router, family: str) -> Counter[str]:
 
 
 def assert_blameless(worker: Worker) -> None:
-    """Nothing that happened was held against it."""
+    """Check that no failure was counted against the worker."""
     assert worker.ready
     assert worker.breaker.closed
     assert worker.breaker._failures == 0
 
 
 def assert_gone(router: Router, worker: Stub | None = None) -> None:
-    """The worker was let go, the leaving was counted once, and nobody was blamed."""
+    """Check that the worker was released, one 499 was counted, and no worker was blamed."""
     if worker is not None:
         until(lambda: worker.closed_by_peer == 1)
         assert len(worker.requests) == 1
@@ -113,7 +113,7 @@ def assert_gone(router: Router, worker: Stub | None = None) -> None:
 
 
 def heads_seen(worker: Worker) -> int:
-    """Answers of which the head has arrived, and not the end."""
+    """The number of answers from this worker whose head has arrived but whose end has not."""
     busy = tuple(worker.upstream._busy)
     answers = [c._answer for c in busy if not c._closed]
     return sum(answer.head is not None and not answer.complete for answer in answers)
@@ -121,7 +121,7 @@ def heads_seen(worker: Worker) -> int:
 
 @contextmanager
 def unreachable(worker: Stub) -> Iterator[None]:
-    """In place of the stub a socket that accepts nobody: connecting to it takes for ever."""
+    """Replace the stub with a socket that never accepts: connecting to it takes forever."""
     host, port = worker.url.removeprefix("http://").split(":")
     worker.stop()
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def unreachable(worker: Stub) -> Iterator[None]:
         full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         full.bind((host, int(port)))
         full.listen(0)
-        for _ in range(8):  # one fits the queue, the next ones show that it is full
+        for _ in range(8):  # fill the accept queue; all later ones hang
             knock = stack.enter_context(socket.socket())
             knock.setblocking(False)
             knock.connect_ex((host, int(port)))
@@ -137,10 +137,10 @@ def unreachable(worker: Stub) -> Iterator[None]:
 
 
 def connecting() -> int:
-    """Connections that this process, the router in it too, is making and that are not there yet."""
+    """The number of connections that this process, router included, is still establishing."""
     syn_sent, found = 2, 0
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # gone meanwhile, or not TCP
+        with suppress(OSError):  # closed meanwhile, or not TCP
             if str(entry.readlink()).startswith("socket:"):
                 with socket.fromfd(int(entry.name), socket.AF_INET, socket.SOCK_STREAM) as copy:
                     state = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]

@@ -1,4 +1,4 @@
-"""A client that leaves, at every point of a request: the worker stops, and nobody is blamed."""
+"""Clients that disconnect at any point of a request: the worker stops and nobody is blamed."""
 
 import json
 
@@ -26,7 +26,7 @@ from tests.cancel.leaving import (
 )
 from tests.support import OK, Action, MakeRouter, MakeStub, head, post, send, until
 
-#: Any other way to leave than `close`, which the matrix has at every point on every path.
+#: Ways to disconnect other than `close`, which test_cancel_matrix.py covers on every path.
 oddly = pytest.mark.parametrize("leave", [reset, half_close])
 
 
@@ -41,7 +41,7 @@ oddly = pytest.mark.parametrize("leave", [reset, half_close])
     ids=["no-body", "half-a-body", "half-a-chunk"],
 )
 def test_while_sending(stub: MakeStub, route: MakeRouter, sent: bytes, leave: Leave) -> None:
-    """A client that leaves within its own request never reaches a worker."""
+    """A request whose client disconnects while sending it never reaches a worker."""
     worker = stub()
     router = route(worker.url, **PATIENT)
     with send(router.port, sent) as client:
@@ -56,7 +56,7 @@ def test_while_sending(stub: MakeStub, route: MakeRouter, sent: bytes, leave: Le
 @oddly
 @pytest.mark.parametrize("stream", [True, False])
 def test_while_connecting(stub: MakeStub, route: MakeRouter, stream: bool, leave: Leave) -> None:
-    """A client that leaves before the worker has accepted takes the attempt with it."""
+    """A client may disconnect while the router is still connecting to the worker."""
     worker = stub()
     router = route(worker.url, **PATIENT)
     with unreachable(worker), post(router.port, CHAT, chat(stream=stream)) as client:
@@ -68,7 +68,7 @@ def test_while_connecting(stub: MakeStub, route: MakeRouter, stream: bool, leave
 @oddly
 @pytest.mark.parametrize("stream", [True, False])
 def test_before_the_answer(stub: MakeStub, route: MakeRouter, stream: bool, leave: Leave) -> None:
-    """A client that leaves while the worker computes makes it stop."""
+    """If the client disconnects while the worker computes, the worker's connection is closed."""
     worker = stub(["stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=stream)) as client:
@@ -81,7 +81,7 @@ def test_before_the_answer(stub: MakeStub, route: MakeRouter, stream: bool, leav
 @oddly
 @pytest.mark.parametrize("answer", [SSE, WHOLE], ids=["stream", "whole"])
 def test_after_the_head(stub: MakeStub, route: MakeRouter, answer: bytes, leave: Leave) -> None:
-    """The worker has sent its header, and no byte of a body yet."""
+    """A client may disconnect when the worker has sent its head but no byte of the body."""
     worker = stub([answer, "stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=answer == SSE)) as client:
@@ -98,7 +98,7 @@ def test_after_the_head(stub: MakeStub, route: MakeRouter, answer: bytes, leave:
 def test_in_the_middle(
     stub: MakeStub, route: MakeRouter, answer: bytes, piece: bytes, leave: Leave
 ) -> None:
-    """A client that has read half of its answer does not need the rest."""
+    """A client may disconnect after it has read half of its answer."""
     worker = stub([answer, "stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=answer.startswith(SSE))) as client:
@@ -110,7 +110,7 @@ def test_in_the_middle(
 
 
 def test_while_the_worker_sends(stub: MakeStub, route: MakeRouter) -> None:
-    """An answer that never pauses is stopped as well."""
+    """An answer is stopped even while the worker keeps sending it without a pause."""
     endless: list[Action] = [CHUNK, 0.001] * 20_000
     worker = stub([SSE, *endless])
     router = route(worker.url, **PATIENT)
@@ -124,7 +124,7 @@ def test_while_the_worker_sends(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("leave", [close, reset, half_close])
 def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter, leave: Leave) -> None:
-    """One that left after it had been held back by its own slowness is noticed too."""
+    """A disconnect is noticed even while the router has paused because the client reads slowly."""
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     worker = stub([SSE, *[piece] * 2000])
     router = route(worker.url, **PATIENT)
@@ -138,7 +138,7 @@ def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter, leave:
 
 
 def test_at_the_second_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that leaves after a failover is counted on the worker that was at work."""
+    """A client may disconnect after a failover: the second worker stops, and both stay ready."""
     full, slow = stub([FULL]), stub(["stall"])
     router = route(full.url, slow.url, strategy="roundrobin", **PATIENT)
     client = post(router.port, CHAT, chat(stream=True))
@@ -152,7 +152,7 @@ def test_at_the_second_worker(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_nobody_is_asked_in_place_of_the_first(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that is gone is not a reason to try another worker."""
+    """When a client disconnects, no other worker is tried."""
     first, second = stub(["stall"]), stub(["stall"])
     router = route(first.url, second.url, strategy="roundrobin", **PATIENT)
     client = post(router.port, CHAT, chat(stream=False))
@@ -163,7 +163,7 @@ def test_nobody_is_asked_in_place_of_the_first(stub: MakeStub, route: MakeRouter
 
 
 def test_a_crowd_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
-    """Fifty clients leave at once: fifty connections are closed, and fifty are counted."""
+    """When fifty clients disconnect at once, fifty connections are closed and fifty counted."""
     workers = [stub(["stall"]), stub(["stall"])]
     router = route(*(worker.url for worker in workers), **PATIENT)
     clients = [post(router.port, CHAT, chat(stream=bool(number % 2))) for number in range(50)]
@@ -177,7 +177,7 @@ def test_a_crowd_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_leaving_after_the_end_is_not_leaving(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that closes once it has its answer was served, and the connection is kept."""
+    """A client that closes after its answer counts as served; the worker's connection is kept."""
     worker = stub()
     router = route(worker.url, **PATIENT)
     for number in range(10):
@@ -193,7 +193,7 @@ def test_leaving_after_the_end_is_not_leaving(stub: MakeStub, route: MakeRouter)
 def test_what_the_strategy_is_told(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was begun and did not go well; its worker computed the prompt, and that is remembered."""
+    """The strategy learns that the answer began but failed, and remembers the computed prompt."""
     told: list[Outcome] = []
     settled = PrefixAware.settled
 
@@ -219,7 +219,7 @@ def test_what_the_strategy_is_told(
 
 
 def test_what_was_never_sent_is_not_remembered(stub: MakeStub, route: MakeRouter) -> None:
-    """Who leaves while its worker is being connected to has left no prompt there."""
+    """If the client disconnects before the worker is connected, no prefix is recorded for it."""
     worker = stub()
     router = route(worker.url, **PATIENT)
     body = {"model": "m", "messages": [{"role": "user", "content": "word " * 5000}]}

@@ -1,4 +1,4 @@
-"""Clients that leave real engines: what runs and what waits returns to nothing."""
+"""Clients that disconnect from a simulated engine: its running and waiting requests end."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from simulator.worker import Worker
 from tests.support import MakeRouter, Router, post, until
 
 TEXT = [{"role": "user", "content": "Tell me everything."}]
-#: Requests whose answers a toy worker would be at for many seconds.
+#: Requests whose answers would keep a toy worker busy for many seconds.
 LONG: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": TEXT, "max_tokens": 15_000, "ignore_eos": True},
     "/v1/completions": {"prompt": "All", "max_tokens": 15_000, "ignore_eos": True},
@@ -24,7 +24,7 @@ LONG: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[FleetThread]:
-    """One slow worker: a token takes it a tenth of a second."""
+    """One slow worker: each token takes a tenth of a second."""
     settings = FleetSettings(profile="toy", models=("toy",), kv_events=False, speed=0.01)
     with FleetThread(settings) as started:
         yield started
@@ -32,7 +32,7 @@ def fleet() -> Iterator[FleetThread]:
 
 @pytest.fixture(scope="module")
 def router(fleet: FleetThread) -> Iterator[Router]:
-    """The router in front of it."""
+    """The router in front of the fleet."""
     with ExitStack() as stack:
         started = Router({"workers": fleet.urls})
         stack.callback(started.stop)
@@ -40,7 +40,7 @@ def router(fleet: FleetThread) -> Iterator[Router]:
 
 
 def rests(worker: Worker) -> bool:
-    """Nothing runs, nothing waits, nothing takes room."""
+    """Whether nothing runs, nothing waits, and no KV block is in use."""
     engine = worker.engine
     return engine.running == engine.waiting == engine.cache.used == 0
 
@@ -48,7 +48,7 @@ def rests(worker: Worker) -> bool:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", LONG)
 def test_the_engine_stops(fleet: FleetThread, router: Router, path: str, stream: bool) -> None:
-    """While it decodes, streamed or not, on every path that generates."""
+    """The engine drops a request while it decodes, streamed or not, on every generating path."""
     (worker,) = fleet.workers
     until(lambda: rests(worker))
     made = worker.engine.totals.generation_tokens
@@ -64,7 +64,7 @@ def test_the_engine_stops(fleet: FleetThread, router: Router, path: str, stream:
 
 
 def test_the_engine_stops_during_prefill(fleet: FleetThread, router: Router) -> None:
-    """Before there is a first token."""
+    """The engine drops a request before it has produced a first token."""
     (worker,) = fleet.workers
     until(lambda: rests(worker))
     made = worker.engine.totals.generation_tokens
@@ -77,9 +77,9 @@ def test_the_engine_stops_during_prefill(fleet: FleetThread, router: Router) -> 
 
 
 def test_the_queue_forgets(route: MakeRouter) -> None:
-    """A request that waits behind another goes without ever running; the other goes on.
+    """A request that waits in the engine is dropped without running; the one before it goes on.
 
-    Strategies that compare workers would hold it in the router instead.
+    With `roundrobin`, because other strategies would hold the request in the router.
     """
     settings = FleetSettings(profile="toy", models=("toy",), kv_events=False, kv_tokens=16_384)
     with FleetThread(settings) as fleet:

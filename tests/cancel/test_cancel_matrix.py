@@ -1,4 +1,4 @@
-"""Every point at which a client can leave, on every path, streamed or not."""
+"""Clients that disconnect at every stage of a request, on every path, streamed or not."""
 
 import threading
 from collections import Counter
@@ -30,12 +30,12 @@ from tests.cancel.leaving import (
 )
 from tests.support import OK, Router, Stub, post, read_all, until
 
-#: A prompt that takes a while to read and to make keys of.
+#: A prompt that takes a while to read and to hash.
 LARGE = "All happy families are alike. " * 70_000
 
 
 class Stage:
-    """A worker that can be reached, one that cannot, and room for one request on each."""
+    """A router with a reachable and an unreachable worker, with room for one request on each."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.worker = Stub(model="near")
@@ -54,14 +54,14 @@ class Stage:
         self._connecting = connecting()
 
     def clean(self) -> None:
-        """Forget what was."""
+        """Count from zero again."""
         self.worker.requests.clear()
         self._closed = self.worker.closed_by_peer
         self._before = self._counts()
 
     @property
     def closed(self) -> int:
-        """Connections on which the worker worked, and that were closed."""
+        """The number of connections closed while the worker answered, since `clean`."""
         return self.worker.closed_by_peer - self._closed
 
     def _counts(self) -> dict[str, Counter[str]]:
@@ -69,25 +69,25 @@ class Stage:
         return {family: counted(self.router, family) for family in families}
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """What has been counted since."""
+        """What the router's counters have counted since `clean`."""
         now = self._counts()
         return {family: dict(now[family] - self._before[family]) for family in now}
 
     @property
     def waiting(self) -> float:
-        """How many wait in line."""
+        """How many requests wait in the queue."""
         return self.router.metric("warmroute_queue_length")
 
     @property
     def connecting(self) -> int:
-        """Attempts to reach the worker that cannot be reached."""
+        """Pending attempts to connect to the unreachable worker."""
         return connecting() - self._connecting
 
     def rests(self) -> bool:
-        """Nothing is booked, held or waited for; no worker has an open connection in use."""
+        """Whether nothing is booked, queued or being connected to, and no connection is in use."""
         pools = self.router.door.fleet.pools
         near = pools[0].workers[0]
-        # A stub that stalls does so for ever, but notices.
+        # A stub that stalls never closes its connection, but it counts the router's close.
         connections = len(self.worker._tasks) - self.worker.closed_by_peer - self._probing
         return (
             self.router.idle()
@@ -100,14 +100,14 @@ class Stage:
 
 
 def _placements(pool: Pool) -> int:
-    """Requests of which the strategy has not been told the end."""
+    """The number of placed requests whose end the strategy has not been told yet."""
     assert isinstance(pool.strategy, PrefixAware)
     return len(pool.strategy._placed)
 
 
 @pytest.fixture(scope="module")
 def stages() -> Iterator[Callable[[], Stage]]:
-    """One for all tests, and another after a test that has left something behind."""
+    """One stage for all tests; a new one after a test that has left something behind."""
     with ExitStack() as stack:
         made: list[Stage] = []
 
@@ -121,33 +121,33 @@ def stages() -> Iterator[Callable[[], Stage]]:
 
 @pytest.fixture
 def stage(stages: Callable[[], Stage]) -> Stage:
-    """Everything at rest."""
+    """A stage at rest, with its counts at zero."""
     taken = stages()
     taken.clean()
     return taken
 
 
 class Kind(NamedTuple):
-    """What is asked for."""
+    """A kind of request."""
 
     endpoint: Endpoint
     stream: bool
 
     def sent(self, stage: Stage, model: str = "near", text: str = "x") -> socket:
-        """The client that asks."""
+        """Send the request and return the client's socket."""
         body, fields = request_to(self.endpoint, stream=self.stream, model=model, text=text)
         return post(stage.router.port, self.endpoint.path, body, *fields)
 
 
 def while_connecting(stage: Stage, kind: Kind) -> socket:
-    """The worker has not accepted."""
+    """Stop at the point where the worker has not accepted the connection."""
     client = kind.sent(stage, model="far")
     until(lambda: stage.connecting == 1)
     return client
 
 
 def before_the_header(stage: Stage, kind: Kind) -> socket:
-    """The worker has the request."""
+    """Stop at the point where the worker has the request."""
     stage.worker.script = ["stall"]
     client = kind.sent(stage)
     until(lambda: stage.worker.requests)
@@ -155,7 +155,7 @@ def before_the_header(stage: Stage, kind: Kind) -> socket:
 
 
 def before_the_body(stage: Stage, kind: Kind) -> socket:
-    """The worker has sent its header, and no byte of a body yet."""
+    """Stop at the point where the worker has sent its head but no byte of the body."""
     stage.worker.script = [SSE if kind.stream else WHOLE, "stall"]
     client = kind.sent(stage)
     until(lambda: heads_seen(stage.router.worker(0)))
@@ -163,7 +163,7 @@ def before_the_body(stage: Stage, kind: Kind) -> socket:
 
 
 def in_the_middle(stage: Stage, kind: Kind) -> socket:
-    """The client has read a part of the answer."""
+    """Stop at the point where the client has read a part of the answer."""
     piece = EVENT if kind.stream else b"{" * 500
     stage.worker.script = [SSE + CHUNK if kind.stream else WHOLE + piece, "stall"]
     client = kind.sent(stage)
@@ -184,7 +184,7 @@ streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whol
 def test_once_a_worker_was_chosen(
     stage: Stage, arrive: Callable[[Stage, Kind], socket], endpoint: Endpoint, stream: bool
 ) -> None:
-    """The connection to it is closed; the leaving is counted there, and held against nobody."""
+    """The connection to the worker is closed, a 499 is counted, and no worker is blamed."""
     client = arrive(stage, Kind(endpoint, stream))
     assert not stage.rests()
     assert stage.closed == 0
@@ -201,7 +201,7 @@ def test_once_a_worker_was_chosen(
 @streamed
 @everywhere
 def test_in_the_queue(stage: Stage, endpoint: Endpoint, stream: bool) -> None:
-    """No worker hears of it, and whoever is being served goes on."""
+    """A client in the queue disconnects: no worker sees it, and the request before it goes on."""
     opened = threading.Event()
     stage.worker.script = [opened.is_set, *OK]
     with post(stage.router.port, CHAT, chat(stream=False, model="near"), b"connection: close") as c:
@@ -225,7 +225,7 @@ def test_in_the_queue(stage: Stage, endpoint: Endpoint, stream: bool) -> None:
 @streamed
 @everywhere
 def test_as_its_last_byte_is_read(stage: Stage, endpoint: Endpoint, stream: bool) -> None:
-    """However far the router was with it by then, nothing goes on and it is counted once."""
+    """However far the router has got with the request by then, it ends and is counted once."""
     stage.worker.script = ["stall"]
     client = Kind(endpoint, stream).sent(stage, text=LARGE)
     client.close()

@@ -1,6 +1,6 @@
-"""Clients that leave with more on the way: requests behind the one being answered, or only words.
+"""Clients that disconnect after sending pipelined requests, or a part of one.
 
-As in nginx, a client that closes its sending side has left, whatever it would still read.
+As in nginx, a client that closes its sending side has disconnected, whatever it would still read.
 """
 
 import re
@@ -35,7 +35,7 @@ ways = pytest.mark.parametrize("leave", [close, reset, half_close])
 def test_with_requests_behind_the_one_being_answered(
     stub: MakeStub, route: MakeRouter, script: list[Action], behind: int, leave: Leave
 ) -> None:
-    """The one ends and the others never begin; each is counted."""
+    """The request being answered ends, the ones behind it never begin, and each is counted."""
     worker = stub(script)
     router = route(worker.url, **PATIENT)
     with send(router.port, ONE) as client:
@@ -53,7 +53,7 @@ def test_with_requests_behind_the_one_being_answered(
 
 @ways
 def test_with_half_a_request_behind(stub: MakeStub, route: MakeRouter, leave: Leave) -> None:
-    """It was begun, so it is counted too."""
+    """A request of which only a part has arrived is counted too."""
     worker = stub(["stall"])
     router = route(worker.url, **PATIENT)
     with send(router.port, ONE) as client:
@@ -69,7 +69,7 @@ def test_with_half_a_request_behind(stub: MakeStub, route: MakeRouter, leave: Le
 
 
 def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
-    """What is read ahead of a client that sends on and on is bounded; it is answered in order."""
+    """Of pipelined requests only a bounded part is read ahead; all are answered in order."""
     gate: list[bool] = []
     worker = stub([lambda: bool(gate), *OK])
     router = route(worker.url, **PATIENT)
@@ -96,7 +96,7 @@ def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
-    """They are small and came in one read; so many are answered, and what follows is refused."""
+    """Beyond `PIPELINED` waiting requests, even small ones from one read, the next gets 400."""
     gate: list[bool] = []
     router = route(stub([lambda: bool(gate), *OK]).url, **PATIENT)
     with send(router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * PIPELINED)) as client:
@@ -112,7 +112,7 @@ def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_half_closing_gets_no_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """The connection is closed without one."""
+    """A client that half-closes before its answer is disconnected without one."""
     worker = stub(["stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=True)) as client:
@@ -123,7 +123,7 @@ def test_half_closing_gets_no_answer(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_half_closing_within_a_stream(stub: MakeStub, route: MakeRouter) -> None:
-    """What was sent is there, and no end that would make it look whole."""
+    """The client gets what was sent so far, but no final chunk that would make it look complete."""
     worker = stub([SSE + CHUNK, "stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=True)) as client:
@@ -136,7 +136,7 @@ def test_half_closing_within_a_stream(stub: MakeStub, route: MakeRouter) -> None
 
 
 def test_half_closing_after_an_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """Nobody has left who has everything; the connection is closed from here too."""
+    """Half-closing after a complete answer is no disconnect; the router closes its side too."""
     worker = stub()
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=False)) as client:

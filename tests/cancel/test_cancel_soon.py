@@ -1,4 +1,4 @@
-"""How soon a worker notices: the one promise here that is made in milliseconds."""
+"""How soon the worker's connection is closed after the client's; the only test that times it."""
 
 import time
 
@@ -18,7 +18,7 @@ TRIES = 12
 def test_the_worker_sees_the_close_soon(
     stub: MakeStub, route: MakeRouter, script: list[Action]
 ) -> None:
-    """Within a tenth of a second, of many tries on a machine that may be busy at least once."""
+    """The fastest of `TRIES` tries takes less than 0.1 s; the machine may be busy in the others."""
     worker = stub(script)
     router = route(worker.url, health={"interval": "30s"})
     best = float("inf")

@@ -1,4 +1,4 @@
-"""A client that leaves while its long prompt is tokenized."""
+"""Clients that disconnect while their long prompts are tokenized."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ SHORT = 1000
 
 
 class Gate:
-    """A tokenizer that waits to be opened."""
+    """A tokenizer that blocks until its gate is opened."""
 
     short = SHORT
 
@@ -36,7 +36,7 @@ class Gate:
         self.begun, self.opened = threading.Event(), threading.Event()
 
     def ids(self, _endpoint: Endpoint, _body: bytes, **_: object) -> bytes:
-        """Return one token, once it is open."""
+        """Wait until the gate is open, then return one token."""
         self.begun.set()
         assert self.opened.wait(20)
         return array("I", [7]).tobytes()
@@ -44,20 +44,20 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """One that is open in the end."""
+    """A gate that is opened at the end of the test, so that no thread stays blocked."""
     made = Gate()
     yield made
     made.opened.set()
 
 
 def know(router: Router, gate: Gate) -> None:
-    """Have every prompt go through the gate."""
+    """Make the router tokenize all prompts with the gate."""
     for pool in router.door.fleet.pools:
         pool.prompts.known = {"m": Known("m", cast("Exact", gate))}
 
 
 def long_chat(*, stream: bool) -> bytes:
-    """A chat that is tokenized in a thread."""
+    """A chat long enough to be tokenized in a thread."""
     messages = [{"role": "user", "content": "x" * SHORT}]
     return json.dumps({"model": "m", "stream": stream, "messages": messages}).encode()
 
@@ -67,7 +67,7 @@ def long_chat(*, stream: bool) -> bytes:
 def test_while_tokenizing(
     stub: MakeStub, route: MakeRouter, gate: Gate, stream: bool, leave: Leave
 ) -> None:
-    """It is counted at once, and no worker hears of it, even when the tokens are there."""
+    """The 499 is counted before tokenizing ends, and the request never reaches a worker."""
     worker = stub(OK)
     router = route(worker.url, **PATIENT)
     know(router, gate)
@@ -89,7 +89,7 @@ def test_while_tokenizing(
 def test_while_any_prompt_is_tokenized(
     stub: MakeStub, route: MakeRouter, gate: Gate, endpoint: Endpoint, stream: bool
 ) -> None:
-    """The same on every path."""
+    """The same as `test_while_tokenizing`, on every path."""
     worker = stub(OK)
     router = route(worker.url, **PATIENT)
     know(router, gate)

@@ -1,4 +1,4 @@
-"""A router in front of healthy workers, with something in between that breaks things."""
+"""A router in front of healthy workers, with a fault-injecting proxy before each."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,9 +12,9 @@ from tests.chaos.proxy import Chaos
 from tests.support import MakeRouter, Router, until
 
 PATH = "/v1/chat/completions"
-#: Nobody is left out for long.
+#: Ejected workers come back soon.
 EJECTION = {"first": "100ms", "longest": "200ms"}
-#: Probes come when something has failed, and all the time.
+#: `QUIET`: probes only after failures. `LIVELY`: probes all the time.
 QUIET = {"interval": "1h", "timeout": "5s", "ejection": EJECTION}
 LIVELY = {"interval": "50ms", "timeout": "5s", "ejection": EJECTION}
 SETTINGS: dict[str, Any] = {
@@ -22,12 +22,12 @@ SETTINGS: dict[str, Any] = {
     "health": QUIET,
     "timeouts": {"first_byte": "30s", "idle": "30s"},
 }
-#: Where it is silence that is to be noticed.
+#: Timeouts for tests in which the router must notice silence.
 SOON = {"first_byte": "2s", "idle": "2s"}
 
 
 class Fleet:
-    """Workers, what stands before each, and the router."""
+    """Workers, the proxy before each, and the router."""
 
     def __init__(
         self, stack: ExitStack, route: MakeRouter, models: list[str], settings: dict[str, Any]
@@ -42,21 +42,21 @@ class Fleet:
         self._asked = 0
 
     def marker(self) -> str:
-        """One that no other request has."""
+        """Return a marker that no other request has."""
         self._asked += 1
         return f"marker-{self._asked}"
 
     def ask(self, marker: str, *, stream: bool) -> httpx.Response:
-        """Send a request and read the whole answer."""
+        """Send a request and read the complete answer."""
         return self.router.http.post(PATH, json=request(marker, stream=stream))
 
     def works(self) -> None:
-        """Every worker answers, both ways, with what was asked for, and nothing stays behind."""
+        """Check that every worker answers correctly, streamed or not, and nothing stays booked."""
         until(lambda: all(worker.ready for worker in self.router.door.fleet.workers))
         before = [len(worker.seen) for worker in self.workers]
 
         def everyone_answers() -> bool:
-            """Perhaps not yet, if some are left out for a while."""
+            """Ask repeatedly; some workers may still be ejected."""
             for stream in (False, True) * len(self.workers):
                 marker = self.marker()
                 assert_answered(self.ask(marker, stream=stream), marker, stream=stream)
@@ -66,7 +66,7 @@ class Fleet:
         until(self.router.idle)
 
     def charged(self) -> dict[tuple[str, str], float]:
-        """Failures by worker and kind."""
+        """The counted failures by worker and kind."""
         return {
             (sample.labels["worker"], sample.labels["kind"]): sample.value
             for family in self.router.door.metrics.registry.collect()
@@ -75,7 +75,7 @@ class Fleet:
         }
 
     def seen_by(self, marker: str) -> list[int]:
-        """The workers that a request reached whole, once for each time."""
+        """Indices of the workers that received the whole request, once for each time."""
         return [place for place, w in enumerate(self.workers) for seen in w.seen if seen == marker]
 
 
@@ -83,19 +83,19 @@ MakeFleet = Callable[..., Fleet]
 
 
 def request(marker: str, *, stream: bool) -> dict[str, Any]:
-    """What a client sends."""
+    """The body of a request that carries the marker."""
     talk = [{"role": "user", "content": marker}]
     return {"model": "m", "messages": talk, **({"stream": True} if stream else {})}
 
 
 def assert_answered(reply: httpx.Response, marker: str, *, stream: bool) -> None:
-    """The client has what the worker said to this very request."""
+    """Check that the reply is exactly the worker's answer to this request."""
     assert (reply.status_code, reply.content) == (200, body(marker, stream=stream))
 
 
 @pytest.fixture
 def fleet(stack: ExitStack, route: MakeRouter) -> MakeFleet:
-    """Make one of so many workers, or of one for each text of models that it serves."""
+    """Make a fleet of that many workers, or of one worker for each string of model names."""
 
     def make(workers: int | list[str] = 2, **settings: Any) -> Fleet:
         models = ["m"] * workers if isinstance(workers, int) else workers

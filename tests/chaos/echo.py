@@ -1,4 +1,4 @@
-"""A healthy worker whose answer tells which request it is the answer to."""
+"""A healthy worker whose answers identify the request that they belong to."""
 
 import asyncio
 import json
@@ -10,12 +10,12 @@ FULL = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
 
 
 def body(marker: str, *, stream: bool) -> bytes:
-    """The body that the client should see."""
+    """The body that the client must receive."""
     return b"".join(_events(marker)) if stream else _json(marker)
 
 
 def head(marker: str, *, stream: bool, chunked: bool = True) -> bytes:
-    """What comes before the body."""
+    """The status line and header fields of the answer."""
     kind = b"text/event-stream" if stream else b"application/json"
     framing = b"transfer-encoding: chunked"
     if not (stream and chunked):
@@ -24,7 +24,7 @@ def head(marker: str, *, stream: bool, chunked: bool = True) -> bytes:
 
 
 def answer(marker: str, *, stream: bool, chunked: bool = True) -> bytes:
-    """All that the worker writes."""
+    """Everything that the worker writes for one request."""
     start = head(marker, stream=stream, chunked=chunked)
     if not (stream and chunked):
         return start + body(marker, stream=stream)
@@ -48,22 +48,22 @@ def _events(marker: str) -> list[bytes]:
 
 
 class Echo(Looped):
-    """Answers every request at once, with its own marker."""
+    """A worker that answers each request at once, with the request's marker."""
 
     def __init__(self, models: Sequence[str] = ("m",)) -> None:
         self.seen: list[str] = []
-        """The markers of the requests that arrived whole."""
+        """The markers of the requests that arrived complete and were not refused."""
         self.chunked = True
-        """Whether a stream comes in chunks; otherwise its length is told."""
+        """Whether streams use chunked encoding; otherwise they have a Content-Length."""
         self.full = False
-        """It says 503."""
+        """Whether it answers 503."""
         self.rejects = False
-        """It says 400."""
+        """Whether it answers 400."""
         self._models = models
         super().__init__()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer what comes, in order."""
+        """Answer requests in order."""
         while True:
             start = (await reader.readuntil(b"\r\n\r\n")).lower()
             writer.write(await self._answer(start, reader))

@@ -1,4 +1,4 @@
-"""Something that serves sockets from a thread of its own."""
+"""Base class of test servers that run in their own threads."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Looped:
-    """A listener on a free port of this machine; `url` leads there."""
+    """A server on a free port of 127.0.0.1, in its own thread."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -22,20 +22,20 @@ class Looped:
 
     @property
     def url(self) -> str:
-        """Where to reach it."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def name(self) -> str:
-        """What the router calls it unless told otherwise."""
+        """The name that the router gives it by default."""
         return f"127.0.0.1:{self.port}"
 
     def do(self, what: Coroutine[Any, Any, T]) -> T:
-        """Run something in its thread, to the end."""
+        """Run a coroutine in the server's thread and wait for its result."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
 
     def stop(self) -> None:
-        """Close everything."""
+        """Close everything and end the thread."""
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10)
         assert not self._thread.is_alive()
@@ -53,11 +53,14 @@ class Looped:
             for task in told:
                 task.cancel()
             await asyncio.wait(told)
-        await asyncio.sleep(0)  # what was closed last
+        await asyncio.sleep(0)  # let the last transports close
 
     async def close(self) -> None:
-        """Accept no more. Whoever is just being accepted must not find the server closed, or its
-        connection would be nobody's (CPython's `Server._attach`)."""
+        """Stop accepting connections.
+
+        The server is closed only after connections that are just being accepted are attached to
+        it; otherwise they would belong to nobody (CPython's `Server._attach`).
+        """
         for listening in self._server.sockets:
             self._loop.remove_reader(listening.fileno())
         for _ in range(3):
@@ -80,5 +83,5 @@ class Looped:
                 await writer.wait_closed()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, which is closed afterwards."""
+        """Serve one connection; it is closed afterwards."""
         raise NotImplementedError

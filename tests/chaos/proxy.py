@@ -1,4 +1,4 @@
-"""A TCP proxy that stands before a worker and breaks what passes through it."""
+"""A TCP proxy in front of a worker that injects faults."""
 
 import asyncio
 import re
@@ -15,41 +15,41 @@ End = Literal["close", "reset", "stall"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to the answers of one worker; probes pass unharmed."""
+    """What happens to the answers of one worker; probes are not affected."""
 
     end: End | None = None
-    """How an answer ends that is not to end well: with the connection, or never."""
+    """How an answer is cut: the connection is closed or reset, or the rest never comes."""
     at: int = 0
-    """After how many of its bytes, counted from the first of its status line."""
+    """After how many bytes it is cut, counted from the start of the status line."""
     garbage: bytes = b""
-    """Comes in place of the rest."""
+    """Bytes sent in place of the rest."""
     pieces: int = 0
-    """The answer comes in pieces of so many bytes, one by one."""
+    """If not 0, the answer is sent in pieces of this many bytes."""
     length: int = 0
-    """Added to the length that the answer tells of itself."""
+    """Added to the answer's Content-Length."""
     hang_up: bool = False
-    """The connection is reset when a request comes, which does not reach the worker."""
+    """Whether the connection is reset when a request comes, before the worker sees it."""
     once: bool = False
-    """It happens to the next request alone."""
+    """Whether only the next request is affected."""
 
 
 class Chaos(Looped):
-    """Passes everything on, unless `fault` says otherwise."""
+    """A proxy that passes everything on, except for what `fault` changes."""
 
     def __init__(self, worker: Looped) -> None:
         self.fault: Fault | None = None
-        """Looked at when a request comes."""
+        """Read when a request comes."""
         self.connections = 0
-        """Those that brought requests."""
+        """The number of connections that carried requests, not probes."""
         self._worker = worker
         self._lines: set[_Line] = set()
         self._bound: socket.socket | None = None
-        """Keeps the port while nobody listens there."""
+        """Keeps the port reserved while nothing listens there."""
         self._stuck: list[socket.socket] = []
         super().__init__()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one connection on."""
+        """Proxy one connection."""
         first = await reader.read(65536)
         there, back = await asyncio.open_connection("127.0.0.1", self._worker.port)
         line = _Line(self, writer, back, probe=first.startswith(b"GET"))
@@ -71,14 +71,14 @@ class Chaos(Looped):
                 await back.wait_closed()
 
     def take_fault(self) -> Fault | None:
-        """What will happen to the request that has come."""
+        """Return the fault that applies to the request that has come."""
         fault = self.fault
         if fault is not None and fault.once:
             self.fault = None
         return fault
 
     def drop(self, end: End, garbage: bytes = b"") -> None:
-        """End all connections that brought requests, after some last words."""
+        """End all connections that carried requests, after writing `garbage`."""
 
         async def end_all() -> None:
             for line in [line for line in self._lines if not line.probe]:
@@ -88,7 +88,7 @@ class Chaos(Looped):
         self.do(end_all())
 
     def die(self) -> None:
-        """Reset all connections and accept no more; the port stays taken."""
+        """Reset all connections and refuse new ones; the port stays reserved."""
 
         async def die() -> None:
             await self.close()
@@ -101,17 +101,17 @@ class Chaos(Looped):
         self.do(die())
 
     def vanish(self) -> None:
-        """Reset all connections, and do not even refuse new ones: nothing answers any more."""
+        """Reset all connections and leave new ones unanswered, without even refusing them."""
         self.die()
         assert self._bound
         self._bound.listen(0)
-        for _ in range(4):  # the kernel takes one or two, and leaves the others without an answer
+        for _ in range(4):  # the kernel accepts one or two and leaves the others unanswered
             self._stuck.append(socket.socket())
             self._stuck[-1].setblocking(False)
             self._stuck[-1].connect_ex(("127.0.0.1", self.port))
 
     def listen(self) -> None:
-        """Accept connections again."""
+        """Accept connections again after `die` or `vanish`."""
 
         async def listen() -> None:
             assert self._bound, "it was not dead"
@@ -128,7 +128,7 @@ class Chaos(Looped):
 
 
 class _Line:
-    """One connection from the router and the one to the worker that it is passed on to."""
+    """A connection from the router and the matching one to the worker."""
 
     def __init__(
         self,
@@ -144,10 +144,10 @@ class _Line:
         self._worker = worker
         self._fault: Fault | None = None
         self._passed = 0
-        """Bytes of the present answer."""
+        """Bytes of the current answer passed on so far."""
 
     async def requests(self, data: bytes, reader: asyncio.StreamReader) -> None:
-        """From the router to the worker."""
+        """Forward bytes from the router to the worker."""
         while data:
             self._fault, self._passed = None if self.probe else self._chaos.take_fault(), 0
             if self._fault and self._fault.hang_up:
@@ -158,7 +158,7 @@ class _Line:
             data = await reader.read(65536)
 
     async def answers(self, reader: asyncio.StreamReader) -> None:
-        """From the worker to the router."""
+        """Forward bytes from the worker to the router, with the fault if there is one."""
         while data := await reader.read(65536):
             fault = self._fault
             if fault and fault.length and not self._passed:
@@ -176,10 +176,10 @@ class _Line:
             self.client.write(data[start : start + size])
             await self.client.drain()
             if fault and fault.pieces:
-                await asyncio.sleep(0.0005)  # or they would be one piece on the way
+                await asyncio.sleep(0.0005)  # otherwise they would be merged on the way
 
     def end(self, how: End) -> None:
-        """Close or reset the router's side; a stall is left as it is."""
+        """Close or reset the router's side; do nothing for a stall."""
         if self.client.is_closing():
             return
         if how == "reset":

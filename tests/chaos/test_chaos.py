@@ -1,4 +1,4 @@
-"""Whatever happens between router and worker: an answer or a clear error, and then all is well."""
+"""Faults between router and worker: the client gets an answer or a clear error; all recovers."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NOISE = b"\x16\x03\x01\x02\x00 not HTTP\r\n\r\n"
 
 
 def error_event(content: bytes) -> dict[str, str]:
-    """The error that ends a stream; nothing follows it."""
+    """Return the error event that ends a stream; fail if anything follows it."""
     *_, last, rest = content.split(b"\n\n")
     assert rest == b""
     error: dict[str, str] = json.loads(last.strip().removeprefix(b"data: "))["error"]
@@ -26,7 +26,7 @@ def error_event(content: bytes) -> dict[str, str]:
 
 @contextmanager
 def halfway(made: Fleet, marker: str, *, stream: bool) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    """An answer that stalls while the client reads it: what came, and what is still to come."""
+    """Start an answer that stalls halfway; yield its first piece and an iterator over the rest."""
     at = answer(marker, stream=stream).index(b"}\n\n\r\n" if stream else b"choices")
     made.chaos[0].fault = Fault("stall", at=at + 5 * stream, once=True)
     asked = request(marker, stream=stream)
@@ -37,7 +37,7 @@ def halfway(made: Fleet, marker: str, *, stream: bool) -> Iterator[tuple[bytes, 
 
 
 def rest_of(made: Fleet, marker: str, end: End | None) -> bytes:
-    """Read on in a JSON answer that was to end halfway."""
+    """Read the rest of a JSON answer that is cut halfway, or stalls if `end` is None."""
     with halfway(made, marker, stream=False) as (_, rest):
         if end:
             made.chaos[0].drop(end)
@@ -60,13 +60,13 @@ def rest_of(made: Fleet, marker: str, end: End | None) -> bytes:
 def test_broken_before_the_body(
     fleet: MakeFleet, fault: Fault, told: tuple[int, str], place: str, stream: bool
 ) -> None:
-    """An error object with a status; charged once, to the worker that broke; nobody else asked."""
+    """The client gets a 5xx error; it is charged once to that worker, and no other is asked."""
     made = fleet(timeouts=SOON) if told[0] == 504 else fleet()
     marker = "broken"
     start = head(marker, stream=stream)
     at = {"nothing": 0, "status": 9, "header": start.index(b"\r\n") + 5, "head": len(start)}[place]
     if place == "head" and fault.garbage and not stream:
-        at -= 2  # after the head of an answer with a length, any byte is a good one
+        at -= 2  # after a head with a Content-Length any byte would be a valid body
     made.chaos[0].fault = Fault(fault.end, at, fault.garbage, once=True)
     reply = made.ask(marker, stream=stream)
     status, kind = told
@@ -79,7 +79,7 @@ def test_broken_before_the_body(
 @pytest.mark.parametrize("garbage", [b"", NOISE], ids=["silent", "garbage"])
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_a_stream_broken_halfway(fleet: MakeFleet, end: End, garbage: bytes) -> None:
-    """What came stays, an error event follows, and the answer has an end but no [DONE]."""
+    """The client keeps what came, then gets an error event; the answer ends without [DONE]."""
     made, marker = fleet(), "broken"
     with halfway(made, marker, stream=True) as (first, rest):
         made.chaos[0].drop(end, garbage)
@@ -90,13 +90,13 @@ def test_a_stream_broken_halfway(fleet: MakeFleet, end: End, garbage: bytes) -> 
     assert made.seen_by(marker) == [0]
     ((worker, kind),) = made.charged()
     assert worker == made.chaos[0].name
-    assert kind in ({"garbled", "closed"} if garbage else {"closed"})  # which is seen first
+    assert kind in ({"garbled", "closed"} if garbage else {"closed"})  # whichever is seen first
     made.works()
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End) -> None:
-    """The client cannot take the half for the whole."""
+    """The connection is cut, so the client cannot mistake the half for the whole."""
     made, marker = fleet(), "broken"
     with pytest.raises(httpx.RemoteProtocolError):
         rest_of(made, marker, end)
@@ -106,7 +106,7 @@ def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End) -> None:
 
 
 def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
-    """After `timeouts.idle` it ends as one that broke."""
+    """After `timeouts.idle` the stream ends with an error event."""
     made, marker = fleet(timeouts=SOON), "stalled"
     with halfway(made, marker, stream=True) as (first, rest):
         content = first + b"".join(rest)
@@ -116,7 +116,7 @@ def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
 
 
 def test_a_json_answer_that_stalls_halfway(fleet: MakeFleet) -> None:
-    """After `timeouts.idle` it is cut."""
+    """After `timeouts.idle` the connection is cut."""
     made, marker = fleet(timeouts=SOON), "stalled"
     with pytest.raises(httpx.RemoteProtocolError):
         rest_of(made, marker, None)
@@ -127,7 +127,7 @@ def test_a_json_answer_that_stalls_halfway(fleet: MakeFleet) -> None:
 @both_ways
 @pytest.mark.parametrize("pieces", [1, 3, 64])
 def test_an_answer_that_trickles(fleet: MakeFleet, pieces: int, stream: bool) -> None:
-    """However small its pieces, it arrives whole, and nobody is charged."""
+    """However small its pieces, an answer arrives complete, and no failure is counted."""
     made, marker = fleet(1), "trickle"
     made.chaos[0].fault = Fault(pieces=pieces)
     assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
@@ -137,7 +137,7 @@ def test_an_answer_that_trickles(fleet: MakeFleet, pieces: int, stream: bool) ->
 
 @both_ways
 def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
-    """No place in it is special: the client gets the same bytes."""
+    """Whatever the size of its pieces (40 bytes or more), the client gets the same bytes."""
     made, marker = fleet(1), "marker-0"
     for size in range(1, len(answer(marker, stream=stream)), 5):
         made.chaos[0].fault = Fault(pieces=max(size, 40))
@@ -148,7 +148,7 @@ def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
 @both_ways
 @pytest.mark.parametrize("missing", [1, 900])
 def test_an_answer_shorter_than_it_says(fleet: MakeFleet, missing: int, stream: bool) -> None:
-    """The client hears that something is missing: it is cut, or its stream ends with an error."""
+    """The client learns that bytes are missing: a cut connection or an error event."""
     made, marker = fleet(timeouts=SOON), "short"
     made.workers[0].chunked = False
     size = len(body(marker, stream=stream))
@@ -169,7 +169,7 @@ def test_an_answer_shorter_than_it_says(fleet: MakeFleet, missing: int, stream: 
 
 @both_ways
 def test_an_answer_longer_than_it_says(fleet: MakeFleet, stream: bool) -> None:
-    """What is too much belongs to no answer, neither to this nor to the next."""
+    """Surplus bytes become part of no answer, neither of this one nor of the next."""
     made, marker = fleet(1), "long"
     made.workers[0].chunked = False
     made.chaos[0].fault = Fault(length=-10, once=True)
@@ -182,7 +182,7 @@ def test_an_answer_longer_than_it_says(fleet: MakeFleet, stream: bool) -> None:
 
 @both_ways
 def test_a_connection_refused(fleet: MakeFleet, stream: bool) -> None:
-    """The request is saved by another worker, and the one that refused gets no more."""
+    """Another worker answers, and the one that refused the connection gets no more requests."""
     made = fleet()
     made.chaos[0].die()
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_connection_refused(fleet: MakeFleet, stream: bool) -> None:
 
 @both_ways
 def test_a_worker_that_vanished(fleet: MakeFleet, stream: bool) -> None:
-    """Nothing even refuses: after `timeouts.connect` another one answers, and then at once."""
+    """If connecting hangs, another worker answers after `timeouts.connect`; later ones at once."""
     made = fleet(health={"interval": "1h", "timeout": "1s"}, timeouts={"connect": "1s"})
     made.chaos[0].vanish()
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_a_worker_that_vanished(fleet: MakeFleet, stream: bool) -> None:
 
 @both_ways
 def test_all_connections_refused(fleet: MakeFleet, stream: bool) -> None:
-    """It is said at once, with a time to come back; and when they come back, so does all else."""
+    """The client gets 503 with Retry-After; when the workers return, requests succeed again."""
     made = fleet(health=LIVELY)
     for chaos in made.chaos:
         chaos.die()
@@ -223,7 +223,7 @@ def test_all_connections_refused(fleet: MakeFleet, stream: bool) -> None:
 
 
 def test_a_worker_that_dies_in_a_stream_and_returns(fleet: MakeFleet) -> None:
-    """The stream ends with an error, others are asked meanwhile, and it is used again."""
+    """The stream ends with an error, others answer meanwhile, and the worker is used again."""
     made, marker = fleet(health=LIVELY), "dying"
     with halfway(made, marker, stream=True) as (first, rest):
         made.chaos[0].die()
@@ -240,7 +240,7 @@ def test_a_worker_that_dies_in_a_stream_and_returns(fleet: MakeFleet) -> None:
 @both_ways
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_kept_connections_that_end_while_idle(fleet: MakeFleet, end: End, stream: bool) -> None:
-    """The next request goes over a new one, and nobody is charged."""
+    """The next request uses a new connection, and no failure is counted."""
     made = fleet(1)
     made.works()
     made.chaos[0].drop(end)
@@ -252,7 +252,7 @@ def test_kept_connections_that_end_while_idle(fleet: MakeFleet, end: End, stream
 
 @both_ways
 def test_a_kept_connection_that_ends_as_the_request_comes(fleet: MakeFleet, stream: bool) -> None:
-    """The request is sent again over a new one, to the same worker, which sees it once."""
+    """The request is sent again on a new connection to the same worker, which sees it once."""
     made, marker = fleet(), "crossing"
     made.works()
     made.chaos[0].fault = Fault(hang_up=True, once=True)
@@ -264,7 +264,7 @@ def test_a_kept_connection_that_ends_as_the_request_comes(fleet: MakeFleet, stre
 
 @both_ways
 def test_a_new_connection_that_ends_as_the_request_comes(fleet: MakeFleet, stream: bool) -> None:
-    """Nobody can know how far it came: the client is told, and decides."""
+    """The worker may have begun: the client gets 502, and the request is not sent again."""
     made, marker = fleet(), "hung-up"
     made.chaos[0].fault = Fault(hang_up=True, once=True)
     reply = made.ask(marker, stream=stream)
@@ -277,7 +277,7 @@ def test_a_new_connection_that_ends_as_the_request_comes(fleet: MakeFleet, strea
 @both_ways
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_a_kept_connection_that_ends_after_a_byte(fleet: MakeFleet, end: End, stream: bool) -> None:
-    """The answer had begun, so it was not idle: the request is not sent again."""
+    """The worker had begun to answer, so the request is not sent again."""
     made, marker = fleet(), "begun"
     made.works()
     made.chaos[0].fault = Fault(end, at=1, once=True)
@@ -293,7 +293,7 @@ def test_a_kept_connection_that_ends_after_a_byte(fleet: MakeFleet, end: End, st
 def test_a_full_worker_that_breaks_its_refusal(
     fleet: MakeFleet, body_bytes: int, end: End, stream: bool
 ) -> None:
-    """The status is enough for another one to be asked."""
+    """The status alone is enough to ask another worker."""
     made, marker = fleet(), "full"
     made.workers[0].full = True
     made.chaos[0].fault = Fault(end, at=len(FULL) - 2 + body_bytes)
@@ -307,7 +307,7 @@ def test_a_full_worker_that_breaks_its_refusal(
 
 @both_ways
 def test_a_full_worker_that_says_so_slowly(fleet: MakeFleet, stream: bool) -> None:
-    """Another one answers; it is not taken for broken."""
+    """Another worker answers, and the slow refusal is counted as `full` only."""
     made, marker = fleet(), "full"
     made.workers[0].full = True
     made.chaos[0].fault = Fault(pieces=1)

@@ -1,4 +1,4 @@
-"""A worker whose probes are well and whose requests fail is left out, and comes back."""
+"""A worker whose probes succeed but whose requests fail is ejected, and comes back."""
 
 import json
 import re
@@ -14,7 +14,7 @@ BRIEFLY = {"interval": "1h", "ejection": {"failures": 3, "first": "100ms", "long
 
 
 def statuses(made: Fleet, count: int) -> list[int]:
-    """Ask one after the other."""
+    """Send `count` requests one after the other; return their statuses."""
     return [made.ask(made.marker(), stream=False).status_code for _ in range(count)]
 
 
@@ -28,7 +28,7 @@ def statuses(made: Fleet, count: int) -> list[int]:
     ids=["hang-up", "garbage", "stall"],
 )
 def test_so_many_failures_and_no_more(fleet: MakeFleet, fault: Fault, status: int) -> None:
-    """After three failures in a row nobody is sent there, although its probes succeed."""
+    """After three failures in a row a worker gets no more requests, although probes succeed."""
     made = fleet(health=FOR_LONG, timeouts=SOON) if status == 504 else fleet(health=FOR_LONG)
     made.chaos[0].fault = fault
     assert sorted(statuses(made, 20)) == [200] * 17 + [status] * 3
@@ -37,7 +37,7 @@ def test_so_many_failures_and_no_more(fleet: MakeFleet, fault: Fault, status: in
 
 
 def test_operators_see_who_is_left_out(fleet: MakeFleet) -> None:
-    """`/workers` says so, why and for how long; its probes alone would say `ready`."""
+    """`/workers` shows the ejection, its reason and its length; by probes it would be `ready`."""
     made = fleet(health=FOR_LONG)
     made.chaos[0].fault = Fault(hang_up=True)
     statuses(made, 20)
@@ -48,7 +48,7 @@ def test_operators_see_who_is_left_out(fleet: MakeFleet) -> None:
 
 @pytest.mark.parametrize("says", ["full", "rejects"])
 def test_a_worker_that_says_no_is_not_left_out(fleet: MakeFleet, says: str) -> None:
-    """503 is backpressure, and 400 the request's doing."""
+    """503 is backpressure and 400 the request's own fault: neither ejects a worker."""
     made = fleet(health=FOR_LONG)
     setattr(made.workers[0], says, True)
     statuses(made, 20)
@@ -58,7 +58,7 @@ def test_a_worker_that_says_no_is_not_left_out(fleet: MakeFleet, says: str) -> N
 
 
 def test_it_comes_back_when_it_works(fleet: MakeFleet) -> None:
-    """One trial at a time while it does not; all of its share when it does."""
+    """An ejected worker gets one trial at a time while it fails, and its full share afterwards."""
     made = fleet(health=BRIEFLY)
     breaker = made.router.worker(0).breaker
     made.chaos[0].fault = Fault(hang_up=True)
@@ -70,7 +70,7 @@ def test_it_comes_back_when_it_works(fleet: MakeFleet) -> None:
 
 
 def test_half_of_them_at_most(fleet: MakeFleet) -> None:
-    """When all fail it is not the workers, or there is nobody better: requests go on."""
+    """When all workers fail, only half are ejected, and the others still get requests."""
     made = fleet(4, health=FOR_LONG)
     for chaos in made.chaos:
         chaos.fault = Fault(hang_up=True)
@@ -83,7 +83,7 @@ def test_half_of_them_at_most(fleet: MakeFleet) -> None:
 
 
 def test_the_only_worker_is_never_left_out(fleet: MakeFleet) -> None:
-    """It is asked again and again, and answers as soon as it can."""
+    """A single worker gets every request, and answers as soon as it can."""
     made = fleet(1, health=FOR_LONG)
     made.chaos[0].fault = Fault(hang_up=True)
     assert statuses(made, 10) == [502] * 10
@@ -92,7 +92,7 @@ def test_the_only_worker_is_never_left_out(fleet: MakeFleet) -> None:
 
 
 def test_the_only_one_with_the_model_is_asked(fleet: MakeFleet) -> None:
-    """Although it is left out: for this model there is nobody else."""
+    """An ejected worker is still asked for a model that no other worker has."""
     made = fleet(["m adapter", "m"], health=FOR_LONG)
     made.chaos[0].fault = Fault(hang_up=True)
     statuses(made, 8)
@@ -105,7 +105,7 @@ def test_the_only_one_with_the_model_is_asked(fleet: MakeFleet) -> None:
 
 
 def test_one_is_left_out_and_the_other_dies(fleet: MakeFleet) -> None:
-    """The first is better than nobody."""
+    """An ejected worker is asked when the only other one is down."""
     made = fleet(health=FOR_LONG)
     made.chaos[0].fault = Fault(hang_up=True)
     statuses(made, 8)
@@ -119,7 +119,7 @@ def test_one_is_left_out_and_the_other_dies(fleet: MakeFleet) -> None:
 
 
 def test_clients_that_leave_charge_nobody(fleet: MakeFleet) -> None:
-    """However many: it is not the worker that failed."""
+    """Client disconnects are never counted as failures of a worker."""
     made = fleet(health=FOR_LONG)
     body = json.dumps(request("leaving", stream=True)).encode()
     for chaos in made.chaos:

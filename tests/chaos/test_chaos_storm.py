@@ -1,4 +1,4 @@
-"""Everything at once: many requests, many faults; every request has one clear end."""
+"""Many requests and many faults at once: every request has one clear end."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +14,11 @@ from tests.support import error_of, until
 
 
 def outcome(made: Fleet, marker: str, *, stream: bool) -> str:
-    """What became of a request; anything that is not clear to its client fails here."""
+    """Send a request and classify its end; fail if the end is not clear to the client."""
     try:
         reply = made.ask(marker, stream=stream)
     except httpx.RemoteProtocolError:
-        assert not stream  # a stream has better ways
+        assert not stream  # a stream must end with an error event instead
         return "cut"
     whole = body(marker, stream=stream)
     if reply.status_code != 200:
@@ -36,7 +36,7 @@ def outcome(made: Fleet, marker: str, *, stream: bool) -> str:
 
 
 def fault_of(random: Random) -> Fault | None:
-    """Half of the time none."""
+    """Pick a random fault, or none half of the time."""
     marker = "marker-000"
     stream = random.random() < 0.5
     start, end = len(head(marker, stream=stream)), len(answer(marker, stream=stream))
@@ -57,7 +57,7 @@ def fault_of(random: Random) -> Fault | None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
-    """Answered by one worker, or told what went wrong; never asked of two; and then all is well."""
+    """Each request is answered or fails clearly and reaches at most one worker; all recovers."""
     made, random = fleet(3, health=LIVELY, timeouts=SOON), Random(seed)
     ends: dict[str, str] = {}
     dead: list[int] = []
@@ -89,7 +89,7 @@ def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
-    """While workers refuse or are full, and one is well, every request is answered."""
+    """While one worker is well, and others are full or refuse connections, all are answered."""
     made, random = fleet(3, health=LIVELY, limits={"retries": 1}), Random(seed)
     for _ in range(6):
         well = random.randrange(3)
@@ -103,7 +103,7 @@ def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
 
 
 def test_refusals_cost_nobody_an_answer(fleet: MakeFleet) -> None:
-    """Nothing was sent, so nothing is sent twice: the budget of retries is not for these."""
+    """A refused connection sent nothing, so another attempt is free of the retry budget."""
     made, random = fleet(3, health=LIVELY), Random(0)
     for dead in ([0], [1], [2], [0, 1], [1, 2]):
         all_answered(made, random, dead=dead)
@@ -112,7 +112,7 @@ def test_refusals_cost_nobody_an_answer(fleet: MakeFleet) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet, stream: bool) -> None:
-    """All that waited in vain for a connection are answered by the one that is left."""
+    """Requests whose connection attempts hang are all answered by the one worker that is left."""
     made = fleet(3, timeouts={"connect": "1500ms"}, health={**LIVELY, "timeout": "1s"})
     made.chaos[0].vanish()
     made.chaos[1].vanish()
@@ -124,7 +124,7 @@ def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet, stream: bool) ->
 
 
 def all_answered(made: Fleet, random: Random, dead: list[int]) -> None:
-    """Many requests at once, while some workers are dead: each is answered, by one worker, once."""
+    """Send many requests while `dead` workers refuse; each must be answered by one worker, once."""
     for place in dead:
         made.chaos[place].die()
     kept = [made.router.worker(place).upstream for place in dead]

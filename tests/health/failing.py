@@ -1,4 +1,4 @@
-"""Workers that fail, and what a router says of them."""
+"""Workers that fail, and what the router reports of them."""
 
 import json
 import socket
@@ -14,11 +14,11 @@ CHUNK = b"9\r\ndata: 1\n\n\r\n"
 
 
 def says(status: int) -> list[Action]:
-    """An answer with that status."""
+    """A script that answers with that status."""
     return [b"HTTP/1.1 %d X\r\ncontent-length: 2\r\n\r\n{}" % status]
 
 
-#: What a worker may do that is its own fault, and what that is counted as.
+#: Failures that are the worker's own fault, and the kind that each is counted as.
 FAULTS: dict[str, tuple[list[Action], str]] = {
     "close": (["close"], "closed"),
     "reset": (["reset"], "closed"),
@@ -29,22 +29,22 @@ FAULTS: dict[str, tuple[list[Action], str]] = {
     "500": (says(500), "5xx"),
     "502": (says(502), "5xx"),
 }
-#: The only probe is the first one, and what is silent is so for long enough.
+#: No probe but the first one is due within a test, and none times out.
 QUIET = {"interval": "1h", "timeout": "10s"}
 
 
 def health(**ejection: object) -> dict[str, object]:
-    """Settings under which a few failures are enough."""
+    """Health settings under which three failures eject a worker."""
     return {**QUIET, "ejection": {"failures": 3, "first": "1h", "longest": "2h", **ejection}}
 
 
 def ask(router: Router, times: int = 1) -> list[int]:
-    """Send requests one after the other; the status of each."""
+    """Send requests one after the other; return their statuses."""
     return [router.http.post(PATH, json=CHAT).status_code for _ in range(times)]
 
 
 def ejected(router: Router) -> list[int]:
-    """For every worker 1 if it is left out, as the metrics have it."""
+    """For every worker 1 if it is ejected, otherwise 0, from the metrics."""
     return [
         int(router.metric("warmroute_worker_ejected", pool="default", worker=worker.name))
         for worker in router.door.fleet.workers
@@ -52,27 +52,27 @@ def ejected(router: Router) -> list[int]:
 
 
 def ejections(router: Router, worker: Stub, kind: str) -> int:
-    """How often it was left out for that, as the metrics have it."""
+    """How often the worker was ejected for that kind of failure, from the metrics."""
     labels = {"pool": "default", "worker": worker.url[7:], "kind": kind}
     return int(router.metric("warmroute_ejections_total", **labels))
 
 
 def body(*, stream: bool) -> bytes:
-    """A request."""
+    """The body of a chat request."""
     return json.dumps({**CHAT, "stream": stream}).encode()
 
 
 def start(router: Router) -> socket.socket:
-    """Send a request on a connection of its own, and do not wait for the answer."""
+    """Send a request on a new connection without waiting for the answer."""
     return post(router.port, PATH, body(stream=False), b"connection: close")
 
 
 def status(client: socket.socket) -> int:
-    """Wait for the answer."""
+    """Wait for the answer and return its status."""
     with client:
         return int(read_all(client).split()[1])
 
 
 def serve_out(worker: Worker) -> None:
-    """Wait until the time for which it is left out is over."""
+    """Wait until the worker's ejection is over."""
     until(lambda: time.monotonic() >= worker.breaker.until)

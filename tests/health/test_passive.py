@@ -1,4 +1,4 @@
-"""A worker whose requests fail one after the other gets none for a while; others go on."""
+"""Passive health checks: a worker whose requests keep failing is ejected for a while."""
 
 import errno
 import threading
@@ -33,7 +33,7 @@ GARBAGE, _ = FAULTS["garbage"]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_failures_in_a_row(stub: MakeStub, route: MakeRouter, fault: str) -> None:
-    """After the third one the next requests go elsewhere, and the metrics say so."""
+    """After the third failure requests go to the other worker, and the metrics show it."""
     script, kind = FAULTS[fault]
     bad, good = stub(script), stub()
     timeouts = SOON if kind == "timeout" else LATE
@@ -46,13 +46,13 @@ def test_failures_in_a_row(stub: MakeStub, route: MakeRouter, fault: str) -> Non
     assert ask(router, 6) == [200] * 6
     assert len(bad.requests) == 3
     assert ejections(router, bad, kind) == 1
-    assert router.worker(0).ready  # its probes succeed all the time
+    assert router.worker(0).ready  # its probes never failed
     assert not router.worker(0).breaker.closed
 
 
 @pytest.mark.parametrize("strategy", ["roundrobin", "leastload", "prefixaware"])
 def test_whatever_the_strategy(stub: MakeStub, route: MakeRouter, strategy: str) -> None:
-    """Even one that would like to send the prompt where its prefix is."""
+    """Ejection works with any strategy, even one that prefers the worker with the prefix."""
     bad, good = stub(), stub()
     router = route(bad.url, good.url, strategy=strategy, health=health())
     chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 2000}]}
@@ -73,7 +73,7 @@ def test_whatever_the_strategy(stub: MakeStub, route: MakeRouter, strategy: str)
 
 
 def test_many_at_once_are_one_ejection(stub: MakeStub, route: MakeRouter) -> None:
-    """Requests that were sent before and fail after say nothing more."""
+    """Requests that were in flight at the ejection and then fail do not extend it."""
     fails = threading.Event()
     bad, *good = stub([fails.is_set, "close"]), stub(), stub(), stub()
     urls = [worker.url for worker in (bad, *good)]
@@ -89,7 +89,7 @@ def test_many_at_once_are_one_ejection(stub: MakeStub, route: MakeRouter) -> Non
 
 
 def test_one_trial_and_back(stub: MakeStub, route: MakeRouter) -> None:
-    """When its time is over one request goes there, whoever else comes; if it works, all may."""
+    """After its ejection a worker gets one trial request; others follow once that has worked."""
     answers = threading.Event()
     bad, good = stub(["close"]), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=health(first="300ms"))
@@ -111,7 +111,7 @@ def test_one_trial_and_back(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_stream_that_begins_is_enough_of_a_trial(stub: MakeStub, route: MakeRouter) -> None:
-    """Answers take minutes; others follow at the first byte."""
+    """The first byte of a trial's answer ends the ejection, as the whole may take minutes."""
     bad, good = stub(["close"]), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=health(first="100ms"))
     ask(router, 6)
@@ -123,7 +123,7 @@ def test_a_stream_that_begins_is_enough_of_a_trial(stub: MakeStub, route: MakeRo
 
 
 def test_a_trial_that_fails(stub: MakeStub, route: MakeRouter) -> None:
-    """Each time it is left out for twice as long, up to the longest."""
+    """Each failed trial doubles the ejection, up to the longest."""
     bad, good = stub(["close"]), stub()
     settings = health(first="100ms", longest="300ms")
     router = route(bad.url, good.url, strategy="roundrobin", health=settings)
@@ -139,11 +139,11 @@ def test_a_trial_that_fails(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("answer", [400, 404, 422, 429, 501, 503])
 def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, answer: int) -> None:
-    """Backpressure is none, and what the request itself deserves neither."""
+    """Backpressure and errors that the request itself causes do not count as failures."""
     workers = [stub(says(answer)), stub(says(answer))]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=health(failures=1))
     assert ask(router, 10) == [answer] * 10
-    assert all(len(worker.requests) >= 5 for worker in workers)  # a full one is asked each time
+    assert all(len(worker.requests) >= 5 for worker in workers)  # full ones are asked every time
     assert ejected(router) == [0, 0]
     assert router.worker(0).breaker._failures == 0
 
@@ -152,7 +152,7 @@ def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, answer: int) -> N
 def test_clients_that_leave_are_no_failures(
     stub: MakeStub, route: MakeRouter, script: list[Action]
 ) -> None:
-    """However many leave, and wherever."""
+    """Client disconnects are no failures, before or within an answer."""
     slow, good = stub(script), stub(script)
     router = route(slow.url, good.url, strategy="roundrobin", health=health(failures=1))
     for count in range(10):
@@ -172,7 +172,7 @@ def test_clients_that_leave_are_no_failures(
 def test_what_ends_a_row(
     stub: MakeStub, route: MakeRouter, between: list[Action], row: bool
 ) -> None:
-    """An answer that worked does; a refusal does not, or it could hide a broken engine."""
+    """Success ends a row of failures; a 4xx or 503 does not, as it could hide a bad engine."""
     bad, good = stub(), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=health())
     for script in (GARBAGE, between, GARBAGE, between, GARBAGE):
@@ -188,7 +188,7 @@ def test_what_ends_a_row(
 def test_one_that_hangs_up_is_looked_at_at_once(
     stub: MakeStub, route: MakeRouter, fault: str
 ) -> None:
-    """It may be dead: one failed probe is enough then, and nobody waits for its turn."""
+    """A worker that drops a connection is probed at once; one failed probe then marks it down."""
     worker = stub(FAULTS[fault][0])
     router = route(worker.url, health=health())
     worker.well = False
@@ -199,7 +199,7 @@ def test_one_that_hangs_up_is_looked_at_at_once(
 def test_what_the_router_lacks_is_no_failure_of_a_worker(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without descriptors nobody can be reached, however well they are."""
+    """Running out of file descriptors in the router is no failure of a worker."""
     router = route(stub().url, health=health(failures=1))
 
     async def lacking(self: Upstream, addresses: Sequence[str]) -> Connection:

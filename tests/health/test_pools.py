@@ -1,4 +1,4 @@
-"""How many of a pool may be left out at once, and when nobody is."""
+"""How many workers of a pool may be ejected at once, and when ejections are ignored."""
 
 import logging
 
@@ -15,7 +15,7 @@ from tests.support import MakeRouter, MakeStub, until
 def test_no_more_than_a_share(
     stub: MakeStub, route: MakeRouter, size: int, share: float, most: int
 ) -> None:
-    """However many fail; and a pool's last worker never is left out."""
+    """At most `share` of a pool is ejected, however many fail, and never its last worker."""
     workers = [stub(["close"]) for _ in range(size)]
     settings = health(failures=2, share=share, panic=0)
     router = route(*(w.url for w in workers), strategy="roundrobin", health=settings)
@@ -30,7 +30,7 @@ def test_no_more_than_a_share(
 
 
 def test_the_only_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """Of a worker that fails nobody is better off without; each request is its own try."""
+    """A pool's only worker is never ejected; each request is sent to it."""
     worker = stub(["close"])
     router = route(worker.url, health=health(failures=1, share=1.0))
     assert ask(router, 10) == [502] * 10
@@ -39,7 +39,7 @@ def test_the_only_worker(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_panic(stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture) -> None:
-    """When hardly anyone is left, those left out are asked too; that is said, and ends again."""
+    """If too few are healthy, ejected workers are used too; the log tells its start and end."""
     workers = [stub() for _ in range(4)]
     settings = {**health(failures=1), "interval": "20ms", "fall": 1}
     router = route(*(w.url for w in workers), strategy="roundrobin", health=settings)
@@ -68,7 +68,7 @@ def test_panic(stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixtu
 
 
 def test_without_panic(stub: MakeStub, route: MakeRouter) -> None:
-    """`panic: 0`: those left out are asked only where nobody else could answer."""
+    """With `panic: 0` ejected workers are used only if no other worker can answer."""
     workers = [stub(["close"]), stub()]
     settings = {**health(failures=1, panic=0), "interval": "20ms", "fall": 1}
     router = route(*(w.url for w in workers), strategy="roundrobin", health=settings)
@@ -84,7 +84,7 @@ def test_without_panic(stub: MakeStub, route: MakeRouter) -> None:
 def test_the_log_says_who_and_why(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line when a worker is left out, one when it is let back in."""
+    """The log has one line when a worker is ejected and one when it is let back in."""
     bad, good = stub(["reset"]), stub()
     settings = health(first="100ms")
     router = route(

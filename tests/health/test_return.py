@@ -1,4 +1,4 @@
-"""A worker that was gone and is there again."""
+"""Workers that were down and come back."""
 
 import time
 
@@ -12,25 +12,25 @@ METRICS = b"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 
 
 
 def gone(router: Router, worker: Stub) -> None:
-    """Have it fail its probes until that is seen."""
+    """Make the worker fail its probes, and wait until the router has noticed."""
     worker.well = False
     until(lambda: not router.worker().ready)
 
 
 def back(router: Router, worker: Stub) -> None:
-    """Have it pass them again."""
+    """Make the worker pass its probes again, and wait until the router has noticed."""
     worker.well = True
     until(lambda: router.worker().ready)
 
 
 def started(worker: Stub, at: bytes) -> None:
-    """It says when its process was started."""
+    """Make the worker's metrics report this process start time."""
     text = METRICS % at
     worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
 
 
 def test_a_restart_ends_an_ejection(stub: MakeStub, route: MakeRouter) -> None:
-    """Whoever restarts a broken worker need not wait, and it has the chances of a new one."""
+    """A restarted worker is used at once, and its next ejection counts as its first."""
     bad, good = stub(says(500)), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health={**health(first="1s"), **SOON})
     ask(router, 6)
@@ -50,7 +50,7 @@ def test_a_restart_ends_an_ejection(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_probe_that_failed_does_not(stub: MakeStub, route: MakeRouter) -> None:
-    """It says that it is the same process, so what failed before is there still."""
+    """If the process start time is the same after failed probes, the ejection goes on."""
     bad, good = stub(says(500)), stub()
     started(bad, b"1.7e9")
     router = route(bad.url, good.url, strategy="roundrobin", health={**health(), **SOON})
@@ -74,7 +74,7 @@ def test_a_probe_that_failed_does_not(stub: MakeStub, route: MakeRouter) -> None
 def test_its_prefixes_are_forgotten_unless_it_is_the_same_process(
     stub: MakeStub, route: MakeRouter, first: bytes, then: bytes, warm: bool
 ) -> None:
-    """A network that was out for a moment empties no cache."""
+    """Prefixes are kept if the process start time is the same: an outage empties no cache."""
     worker = stub()
     started(worker, first)
     router = route(worker.url, health=SOON)

@@ -1,4 +1,4 @@
-"""A worker that turns requests away quickly does not draw them to itself."""
+"""A worker that refuses requests quickly must not attract more of them."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +11,7 @@ SLOW = [0.05, *OK]
 
 
 def asked(router: Router, times: int = 60) -> list[int]:
-    """Four clients, each with one request after the other; the statuses of all."""
+    """Send requests from four clients; return all statuses."""
 
     def one(number: int) -> int:
         chat = {**CHAT, "messages": [{"role": "user", "content": f"{number} " * 50}]}
@@ -22,13 +22,13 @@ def asked(router: Router, times: int = 60) -> list[int]:
 
 
 def workers(stub: MakeStub, status: int) -> list[Stub]:
-    """One that answers at once with that status, and three that work."""
+    """One worker that answers at once with that status, and three that work."""
     return [stub(says(status)), *(stub(SLOW) for _ in range(3))]
 
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "leastload"])
 def test_too_many_requests(stub: MakeStub, route: MakeRouter, strategy: str) -> None:
-    """429 is passed on, and the worker rests: nothing is booked there, so it seems to be free."""
+    """429 is relayed, and the worker rests; otherwise it would always look the least busy."""
     bad, *good = workers(stub, 429)
     router = route(bad.url, *(one.url for one in good), strategy=strategy, health=QUIET)
     statuses = asked(router)
@@ -41,7 +41,7 @@ def test_too_many_requests(stub: MakeStub, route: MakeRouter, strategy: str) -> 
 def test_a_wrong_key_of_ours(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """Whoever asks there fails, so others are asked."""
+    """If a worker rejects the router's own key, other workers are preferred."""
     monkeypatch.setenv("WORKER_KEY", "wrong")
     bad, *good = workers(stub, status)
     told = {"url": bad.url, "api_key": "${WORKER_KEY}"}
@@ -51,7 +51,7 @@ def test_a_wrong_key_of_ours(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_key_of_the_clients(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """It says nothing of the worker, which takes turns as before."""
+    """A rejected client key says nothing about the worker, which keeps its turns."""
     bad, good = stub(says(status)), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=QUIET)
     statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(20)]
@@ -59,7 +59,7 @@ def test_a_wrong_key_of_the_clients(stub: MakeStub, route: MakeRouter, status: i
 
 
 def test_a_model_that_is_gone(stub: MakeStub, route: MakeRouter) -> None:
-    """An adapter was unloaded: the worker is asked at once what it has now."""
+    """After a 404 the worker's models are read again at once: an adapter may have been unloaded."""
     bad, *good = workers(stub, 404)
     router = route(bad.url, *(one.url for one in good), strategy="prefixaware", health=QUIET)
     models = bad._fixed[b"/v1/models"]
@@ -74,7 +74,7 @@ def test_a_model_that_is_gone(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_clients_cannot_have_workers_asked_all_the_time(stub: MakeStub, route: MakeRouter) -> None:
-    """What they ask for may never have been there; their models are looked at now and then."""
+    """Many 404s cause only a few probes, as clients may ask for what never existed."""
     worker = stub(says(404))
     router = route(worker.url, health=QUIET)
     before = len(worker.probes)
@@ -87,7 +87,7 @@ def test_clients_cannot_have_workers_asked_all_the_time(stub: MakeStub, route: M
 def test_models_that_the_settings_tell(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is asked for these; the log says that they are wrong."""
+    """Models given in the settings are not looked up after a 404; the log tells the difference."""
     worker = stub(says(404))
     router = route({"url": worker.url, "models": ["m"]}, health=QUIET)
     for _ in range(10):

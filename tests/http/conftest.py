@@ -1,4 +1,4 @@
-"""What tests of the wire share: a worker and a door for many small requests, and authorities."""
+"""Fixtures for the HTTP tests: a shared worker and router, and certificate authorities."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.support import Router, Stub
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Stub]:
-    """A healthy worker that says yes to everything."""
+    """A healthy worker that answers every request with 200, shared by a module's tests."""
     with ExitStack() as stack:
         made = Stub()
         stack.callback(made.stop)
@@ -21,7 +21,7 @@ def worker() -> Iterator[Stub]:
 
 @pytest.fixture(scope="module")
 def door(worker: Stub) -> Iterator[Router]:
-    """A router in front of it, with a small limit on bodies."""
+    """A router in front of that worker, with a limit of 64 KiB on bodies."""
     with ExitStack() as stack:
         made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
         stack.callback(made.stop)
@@ -30,11 +30,11 @@ def door(worker: Stub) -> Iterator[Router]:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    """The authority that everyone trusts."""
+    """The CA that the test trusts."""
     return Authority(tmp_path / "ours")
 
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Authority:
-    """Another one."""
+    """Another CA, which the test does not trust."""
     return Authority(tmp_path / "theirs")

@@ -1,4 +1,4 @@
-"""Everything that is not inference: health, workers, models, metrics, docs."""
+"""The paths other than inference: health, workers, models, metrics and docs."""
 
 import json
 import re
@@ -63,18 +63,18 @@ FAMILIES = {
 
 
 def pool(name: str, url: str, *models: str, **more: Any) -> dict[str, Any]:
-    """A pool of one worker."""
+    """Settings of a pool with one worker."""
     return {"name": name, "models": list(models) or ["*"], "workers": [url], **more}
 
 
 def test_live(route: MakeRouter, dead_url: str) -> None:
-    """It is alive whatever becomes of the workers."""
+    """The router is live even if its workers are down."""
     reply = route(dead_url).http.get("/health/live")
     assert (reply.status_code, reply.json()) == (200, {"status": "live"})
 
 
 def test_ready(stub: MakeStub, route: MakeRouter) -> None:
-    """Every pool has a ready worker: `ready`, with their number; the same by both names."""
+    """If every pool has a ready worker: `ready` and the numbers, on both paths."""
     router = route(stub().url, stub().url)
     for path in ("/health/ready", "/health"):
         reply = router.http.get(path)
@@ -83,7 +83,7 @@ def test_ready(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_degraded_and_down(stub: MakeStub, route: MakeRouter) -> None:
-    """One pool of two is gone: still in service. Both: 503. Back again: in service."""
+    """With one of two pools down: degraded, 200. Both: 503. One back: degraded, 200."""
     first, second = stub(), stub()
     router = route(
         pools=[pool("a", first.url, "m*"), pool("b", second.url, "n*")],
@@ -104,7 +104,7 @@ def test_degraded_and_down(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_workers(stub: MakeStub, route: MakeRouter) -> None:
-    """Every field of every worker, while one of them is busy."""
+    """`/workers` shows every field, for an idle worker and for a busy one."""
     worker = stub(["stall"])
     router = route({"url": worker.url, "name": "gpu-1", "kv_tokens": 5000}, **SLOW)
     (idle,) = router.http.get("/workers").json()
@@ -132,13 +132,13 @@ def test_workers(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_worker_that_is_drained_says_so(stub: MakeStub, route: MakeRouter) -> None:
-    """It answers probes, and gets nothing new: that is not `ready`."""
+    """A drained worker's state is `draining`, not `ready`."""
     router = route({"url": stub().url, "drain": True}, stub().url)
     assert [one["state"] for one in router.http.get("/workers").json()] == ["draining", "ready"]
 
 
 def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
-    """Over workers and pools, sorted, each once, and none that no pool takes."""
+    """Models of all workers and pools are listed once, sorted, without those no pool accepts."""
     urls = [stub(model=name).url for name in ("zeta", "alpha", "alpha", "hidden")]
     router = route(
         pools=[
@@ -157,7 +157,7 @@ def test_models_are_merged(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "org/model-7B", "a/b/c", "m:8b@v1+x"])
 def test_one_model(stub: MakeStub, route: MakeRouter, name: str) -> None:
-    """As its worker describes it, under a name with slashes too, however they are written."""
+    """One model is shown as in the list, even if its name has slashes, escaped or not."""
     router = route({"url": stub().url, "models": [name]}, **SLOW)
     (listed,) = router.http.get("/v1/models").json()["data"]
     for written in (quote(name, safe=""), quote(name, safe="/")):
@@ -167,7 +167,7 @@ def test_one_model(stub: MakeStub, route: MakeRouter, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/plain/", "/v1/models/PLAIN"])
 def test_no_such_model(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """404 with the name that was asked for."""
+    """An unknown model gives 404 with the name that was asked for."""
     router = route({"url": stub().url, "models": ["plain"]}, **SLOW)
     reply = router.http.get(path)
     assert (reply.status_code, error_of(reply)["code"]) == (404, "model_not_found")
@@ -177,13 +177,13 @@ def test_no_such_model(stub: MakeStub, route: MakeRouter, path: str) -> None:
 
 
 def test_configured_models_are_not_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """What the file says a worker serves stands, whatever the worker says."""
+    """Models given in the settings count, whatever the worker reports."""
     router = route({"url": stub(model="reported").url, "models": ["given"]}, **SLOW)
     assert [m["id"] for m in router.http.get("/v1/models").json()["data"]] == ["given"]
 
 
 def scraped(router: Router) -> dict[str, Any]:
-    """The families of /metrics, by name; no name twice."""
+    """The metric families of /metrics by name; fail if a name comes twice."""
     reply = router.http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=")
     families = list(text_string_to_metric_families(reply.text))
@@ -194,7 +194,7 @@ def scraped(router: Router) -> dict[str, Any]:
 
 
 def test_metrics(stub: MakeStub, route: MakeRouter) -> None:
-    """Every family is there with its type and a sentence of help, and counts what was done."""
+    """Every family has its type and a help sentence, and some are checked to count correctly."""
     router = route({"url": stub().url, "name": "gpu-1"}, **SLOW)
     router.http.post("/v1/chat/completions", json=CHAT)
     router.http.post("/v1/chat/completions", content=b"x")
@@ -218,7 +218,7 @@ def test_metrics(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_rates_begin_with_the_first(stub: MakeStub, route: MakeRouter) -> None:
-    """What rates are made of is there before it happens: else the first time would not be seen."""
+    """Counters exist, as 0, before the first event; otherwise `rate` would miss it."""
     router = route({"url": stub().url, "name": "gpu-1"}, **SLOW)
     told = router.http.get("/metrics").text.splitlines()
     for status in ("2xx", "4xx", "499", "5xx"):
@@ -229,7 +229,7 @@ def test_rates_begin_with_the_first(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_the_router_tells_of_itself(stub: MakeStub, route: MakeRouter) -> None:
-    """Who runs, and how much of the machine it takes."""
+    """Metrics tell the router's version, processes, connections and use of the machine."""
     router = route(stub().url, **SLOW)
     told = {s.name: s for family in scraped(router).values() for s in family.samples}
     assert told["warmroute_build_info"].labels == {"version": __version__}
@@ -242,7 +242,7 @@ def test_the_router_tells_of_itself(stub: MakeStub, route: MakeRouter) -> None:
 def test_how_much_of_a_prompt_was_matched_and_how_right_that_was(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """Rows O1 and O3 with `prefixaware`: by pool alone, and by nothing that a request says."""
+    """Match ratio and prediction error, labelled by pool only (O1 and O3 in docs/hyperpod.md)."""
     usage = {"prompt_tokens": 400, "prompt_tokens_details": {"cached_tokens": 0}}
     body = json.dumps({"choices": [], "usage": usage}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -264,7 +264,7 @@ def test_how_much_of_a_prompt_was_matched_and_how_right_that_was(
     assert (matched["count", None], matched["bucket", "0.0"]) == (2, 1)
     assert matched["sum", None] > 0.9
     assert expected > 256
-    # (Prometheus' clients give no sum where buckets are below zero.)
+    # (Prometheus clients give no sum for histograms with negative buckets.)
     assert [error["bucket", end] for end in ("-256.0", "-1.0", "0.0", "+Inf")] == [1, 1, 2, 2]
     blind = route(stub([head % len(body) + body]).url, strategy="leastload", **SLOW)
     assert blind.http.post("/v1/chat/completions", json=chat).status_code == 200
@@ -278,14 +278,14 @@ def test_how_much_of_a_prompt_was_matched_and_how_right_that_was(
 
 
 def test_metrics_of_several_pools(stub: MakeStub, route: MakeRouter) -> None:
-    """Pools that keep the same gauge share one family, so that Prometheus can read it."""
+    """Gauges of several pools are one family, as Prometheus requires."""
     router = route(pools=[pool("a", stub().url, "m"), pool("b", stub().url, "n")], **SLOW)
     blocks = scraped(router)["warmroute_prefix_tree_blocks"]
     assert [sample.labels["pool"] for sample in blocks.samples] == ["a", "b"]
 
 
 def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
-    """The schema names every path that is served, inference too."""
+    """The OpenAPI schema names the paths that are served, inference included."""
     schema = route(stub().url).http.get("/openapi.json").json()
     assert set(ENDPOINTS) <= set(schema["paths"])
     assert {"/health/live", "/health/ready", "/workers", "/v1/models"} <= set(schema["paths"])
@@ -294,7 +294,7 @@ def test_openapi_lists_inference(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_openapi_explains_what_operators_see(stub: MakeStub, route: MakeRouter) -> None:
-    """Fields that have a docstring have it as their description."""
+    """Field docstrings become the descriptions in the OpenAPI schema."""
     schemas = route(stub().url).http.get("/openapi.json").json()["components"]["schemas"]
     said = {
         f"{name}.{field}": about.get("description", "")
@@ -312,7 +312,7 @@ def test_openapi_explains_what_operators_see(stub: MakeStub, route: MakeRouter) 
 
 
 def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:
-    """Every operation names those it may be answered with, and what they look like."""
+    """Every operation in the OpenAPI schema lists its error statuses and their format."""
     schema = route(stub().url).http.get("/openapi.json").json()
     shape = {"$ref": "#/components/schemas/Error"}
     for path, methods in schema["paths"].items():
@@ -328,7 +328,7 @@ def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_docs(stub: MakeStub, route: MakeRouter) -> None:
-    """A page for people, which needs nothing from anywhere else: networks may be closed."""
+    """The docs page loads nothing from other hosts, as networks may be closed."""
     http = route(stub().url).http
     page = http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
@@ -359,7 +359,7 @@ BAD_MODELS: list[bytes] = [
 def test_a_worker_that_tells_nonsense_of_its_models(
     stub: MakeStub, route: MakeRouter, body: bytes
 ) -> None:
-    """It gets nothing and the reason is told; when it makes sense again, it is used."""
+    """A worker with an invalid model list is down, with the reason; once valid, it is used."""
     worker = stub()
     good = worker._fixed[b"/v1/models"]
     worker._fixed[b"/v1/models"] = (
@@ -388,7 +388,7 @@ def test_a_worker_that_tells_nonsense_of_its_models(
 def test_a_worker_that_tells_nonsense_of_its_cache(
     stub: MakeStub, route: MakeRouter, text: bytes
 ) -> None:
-    """It is used all the same; the size of its cache is unknown."""
+    """A worker with invalid metrics is used; the size of its cache is unknown."""
     worker = stub()
     worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
     router = route(worker.url, **SLOW)
@@ -397,7 +397,7 @@ def test_a_worker_that_tells_nonsense_of_its_cache(
 
 
 def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> None:
-    """From vLLM's own gauge."""
+    """The cache size is read from vLLM's gauge `vllm:cache_config_info`."""
     worker = stub()
     text = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
     worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
@@ -406,7 +406,7 @@ def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> 
 
 
 def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
-    """The router starts without it, and says why it is down."""
+    """The router starts although a worker does not speak HTTP, and says why it is down."""
     worker = stub()
     worker._fixed[b"/health"] = b"220 smtp ready\r\n"
     router = route(worker.url, **SLOW)
@@ -417,7 +417,7 @@ def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_worker_that_says_nothing(route: MakeRouter) -> None:
-    """The router waits for its first answer no longer than the probe's timeout."""
+    """At start, a silent worker is marked down after the probe's timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         router = route(url, health={"interval": "1h", "timeout": "200ms"})

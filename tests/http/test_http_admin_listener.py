@@ -1,4 +1,4 @@
-"""An address of their own for operators: each path is served where it belongs, and nowhere else."""
+"""A separate listener for operators: each path is served on its own listener only."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ APART = {"listen": "127.0.0.1:0"}
 
 @pytest.fixture(scope="module")
 def apart(worker: Stub) -> Iterator[Router]:
-    """A router with a listener for operators."""
+    """A router with a separate listener for operators."""
     with ExitStack() as stack:
         made = Router({"workers": [worker.url], "admin": APART, "cors": ["*"]})
         stack.callback(made.stop)
@@ -30,14 +30,14 @@ def apart(worker: Stub) -> Iterator[Router]:
 
 @pytest.fixture(scope="module")
 def operators(apart: Router) -> Iterator[httpx.Client]:
-    """A client of that listener."""
+    """A client of the operators' listener."""
     with httpx.Client(base_url=f"http://127.0.0.1:{apart.admin_port}", timeout=20) as http:
         yield http
 
 
 @pytest.mark.parametrize("path", FOR_OPERATORS)
 def test_operators_paths(apart: Router, operators: httpx.Client, path: str) -> None:
-    """There, and not on the main listener."""
+    """Operators' paths are served on their listener and not on the main one."""
     assert operators.get(path).status_code == 200
     for method in ("GET", "POST", "OPTIONS"):
         reply = apart.http.request(method, path)
@@ -47,7 +47,7 @@ def test_operators_paths(apart: Router, operators: httpx.Client, path: str) -> N
 
 @pytest.mark.parametrize("path", [*ENDPOINTS, "/v1/models", "/v1/models/m"])
 def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, path: str) -> None:
-    """On the main listener only; no worker hears of the others, and no web page either."""
+    """Clients' paths are served on the main listener only; the other gives 404 without CORS."""
     before = len(worker.requests)
     for method in ("GET", "POST", "OPTIONS"):
         asking = {"origin": "https://a.example", "access-control-request-method": method}
@@ -62,12 +62,12 @@ def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, pat
 
 @pytest.mark.parametrize("path", PROBES)
 def test_probes(apart: Router, operators: httpx.Client, path: str) -> None:
-    """On both: whoever probes reaches one of them."""
+    """Health paths are served on both listeners, so that any prober reaches one."""
     assert apart.http.get(path).status_code == operators.get(path).status_code == 200
 
 
 def test_it_is_the_same_router(apart: Router, operators: httpx.Client) -> None:
-    """What was served on one is counted on the other."""
+    """`/workers` and `/metrics` of the operators' listener are about the main one's requests."""
     assert apart.http.post(CHAT, json=BODY).status_code == 200
     (status,) = operators.get("/workers").json()
     assert status["state"] == "ready"
@@ -76,7 +76,7 @@ def test_it_is_the_same_router(apart: Router, operators: httpx.Client) -> None:
 
 @pytest.fixture
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment that the settings name."""
+    """Set the environment variables that the settings name."""
     monkeypatch.setenv("DOOR_KEY", DOOR)
     monkeypatch.setenv("ADMIN_KEY", ADMIN)
 
@@ -84,7 +84,7 @@ def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_secrets")
 @pytest.mark.parametrize("own", [True, False])
 def test_keys_hold_there(stub: MakeStub, route: MakeRouter, own: bool) -> None:
-    """Its own keys, or those of clients where it has none."""
+    """The operators' listener needs its own keys, or the clients' if it has none."""
     admin = {**APART, "keys": ["${ADMIN_KEY}"]} if own else APART
     router = route(stub().url, auth={"keys": ["${DOOR_KEY}"]}, admin=admin)
     opens, other = (ADMIN, DOOR) if own else (DOOR, ADMIN)
@@ -101,7 +101,7 @@ def test_keys_hold_there(stub: MakeStub, route: MakeRouter, own: bool) -> None:
 
 
 def test_it_speaks_tls_as_the_other_does(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
-    """Keys of operators are no less worth hiding."""
+    """The operators' listener uses the same TLS settings as the main one."""
     ours = Authority(tmp_path / "ours")
     router = route(stub().url, admin=APART, tls=ours.issue())
     where = f"127.0.0.1:{router.admin_port}"
@@ -111,7 +111,7 @@ def test_it_speaks_tls_as_the_other_does(stub: MakeStub, route: MakeRouter, tmp_
 
 
 def test_a_crowd_does_not_lock_operators_out(stub: MakeStub, route: MakeRouter) -> None:
-    """`clients.connections` holds for each listener: that of operators stays open."""
+    """`clients.connections` counts per listener, so a full one does not block the other."""
     router = route(stub().url, admin=APART, clients={"connections": 1})
     for port in (router.port, router.admin_port):
         with send(port, b"") as first:
@@ -126,7 +126,7 @@ def test_a_crowd_does_not_lock_operators_out(stub: MakeStub, route: MakeRouter) 
 
 
 def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) -> None:
-    """What is idle is closed there as well, and what is slow is ended."""
+    """The operators' listener closes idle connections, and closes itself when the router stops."""
     router = route(stub().url, admin=APART, clients={"keepalive": "200ms"})
     with httpx.Client(base_url=f"http://127.0.0.1:{router.admin_port}") as http:
         http.get("/workers")

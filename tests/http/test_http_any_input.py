@@ -1,4 +1,4 @@
-"""Whatever a client sends, HTTP or not: never an error of the router, nor a hang."""
+"""Arbitrary input, HTTP or not, never causes a router error or a hang."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ MULTIPART = "multipart/form-data; boundary=xx"
 
 
 def answer_to(door: Router, sent: bytes) -> bytes:
-    """All that the router says before it closes the connection."""
+    """Send bytes; return all that the router answers before it closes the connection."""
     with send(door.port, sent) as client:
         return read_all(client)
 
@@ -38,7 +38,7 @@ def answer_to(door: Router, sent: bytes) -> bytes:
     ids=["words", "tls", "negative", "two-lengths", "huge-length", "smuggled", "bad-chunk"],
 )
 def test_what_is_not_http(worker: Stub, door: Router, sent: bytes) -> None:
-    """400, or nothing, and the connection is closed."""
+    """Bytes that are not valid HTTP get a 4xx or nothing; the connection is closed."""
     worker.requests.clear()
     for start in (b"POST / ", b"POST %b " % CHAT.encode()):
         try:
@@ -50,7 +50,7 @@ def test_what_is_not_http(worker: Stub, door: Router, sent: bytes) -> None:
 
 
 def test_a_client_that_says_nothing(door: Router) -> None:
-    """It stops nobody else."""
+    """A connection that sends nothing does not block others."""
     with socket.create_connection(("127.0.0.1", door.port)):
         assert door.http.get("/health/live").status_code == 200
 
@@ -75,7 +75,7 @@ quickly = settings(
 def answered(
     door: Router, path: str, body: bytes, kind: str = "application/json"
 ) -> httpx.Response:
-    """The router's answer; if it is the router's own, it has the right shape."""
+    """Return the answer; check that it is no 5xx, and a proper error if it is the router's."""
     reply = door.http.post(path, content=body, headers={"content-type": kind})
     assert reply.status_code < 500
     if "x-warmroute-worker" not in reply.headers:
@@ -86,8 +86,7 @@ def answered(
 @quickly
 @given(path=PATHS, body=BODIES)
 def test_any_json_object_is_relayed(door: Router, path: str, body: dict[str, Any]) -> None:
-    """With a known model, no field may be so odd that the router refuses to route it; but for a
-    number that is over its limit."""
+    """With a known model every JSON object is routed, unless a number is over its limit."""
     reply = answered(door, path, json.dumps(body).encode())
     floats = ("NaN", "Infinity")  # not JSON, though Python writes them
     if not ENDPOINTS[path].form and not any(word in json.dumps(body) for word in floats):
@@ -98,7 +97,7 @@ def test_any_json_object_is_relayed(door: Router, path: str, body: dict[str, Any
 @quickly
 @given(path=PATHS, body=ANYTHING)
 def test_any_json_is_answered(door: Router, path: str, body: object) -> None:
-    """Objects or not, with a model or not."""
+    """Any JSON value is answered, with a model or without."""
     answered(door, path, json.dumps(body).encode())
 
 
@@ -109,7 +108,7 @@ def test_any_json_is_answered(door: Router, path: str, body: object) -> None:
     kind=st.sampled_from(["application/json", MULTIPART, "application/x-www-form-urlencoded", "a"]),
 )
 def test_any_bytes_are_answered(door: Router, path: str, body: bytes, kind: str) -> None:
-    """Bytes that are nothing at all, whatever they are called."""
+    """Any bytes are answered, whatever their content type."""
     answered(door, path, body, kind)
 
 
@@ -122,7 +121,7 @@ def test_any_bytes_are_answered(door: Router, path: str, body: bytes, kind: str)
     ),
 )
 def test_almost_json_is_answered(door: Router, pieces: list[bytes]) -> None:
-    """Bytes that begin like a request and go wrong later."""
+    """Bodies that start like a valid request and then break are answered."""
     answered(door, CHAT, b"".join(pieces))
 
 
@@ -145,12 +144,12 @@ def test_almost_json_is_answered(door: Router, pieces: list[bytes]) -> None:
     ),
 )
 def test_almost_forms_are_answered(door: Router, pieces: list[bytes]) -> None:
-    """The same for uploads."""
+    """Almost valid multipart forms are answered."""
     answered(door, FORM, b"".join(pieces), MULTIPART)
 
 
 def test_a_length_of_thousands_of_digits(route: MakeRouter, stub: MakeStub) -> None:
-    """It is too large, whatever its value."""
+    """A Content-Length of thousands of digits gets 413, even if most are leading zeros."""
     router = route(stub().url)
     lines = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %b5\r\n\r\n" % (
         b"0" * 5000

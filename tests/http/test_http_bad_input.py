@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets a clear answer, in OpenAI's shape, and the door stays open."""
+"""Bad requests get a clear error in OpenAI's format, and the router goes on serving."""
 
 import json
 import random
@@ -18,7 +18,7 @@ MULTIPART = "multipart/form-data; boundary=xx"
 
 @pytest.fixture(autouse=True)
 def _still_open(worker: Stub, door: Router) -> Iterator[None]:
-    """After every test: nothing is booked, and the next request is served."""
+    """Check after every test that nothing is booked and the next request is served."""
     yield
     until(door.idle)
     assert door.http.post(CHAT, json={"model": "m", "messages": []}).status_code == 200
@@ -52,7 +52,7 @@ def _still_open(worker: Stub, door: Router) -> Iterator[None]:
     ids=lambda body: repr(body[:24]),
 )
 def test_not_a_json_object(worker: Stub, door: Router, body: bytes) -> None:
-    """400 that says so, and the worker is not bothered."""
+    """A body that is not a JSON object gets 400 that says so; it does not reach a worker."""
     reply = door.http.post(CHAT, content=body)
     assert reply.status_code == 400
     error = error_of(reply)
@@ -62,7 +62,7 @@ def test_not_a_json_object(worker: Stub, door: Router, body: bytes) -> None:
 
 
 def test_deep_nesting(stub: MakeStub, route: MakeRouter) -> None:
-    """A hundred thousand brackets cost an answer, not the process."""
+    """Very deeply nested JSON gets 400 and does not crash the process."""
     router = route(stub().url)
     for body in (DEEP, b'{"model":"m","messages":' + DEEP + b"}", b'{"m":' + b'{"a":' * 99_999):
         assert router.http.post(CHAT, content=body).status_code == 400
@@ -70,14 +70,14 @@ def test_deep_nesting(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_without_a_model(worker: Stub, door: Router) -> None:
-    """Where there is one model, a request without one, or with none, means that one."""
+    """If there is only one model, a request without a model name means that one."""
     for body in ({}, {"model": None}, {"model": ""}):
         assert door.http.post(CHAT, json={**body, "messages": []}).status_code == 200
     assert len(worker.requests) == 3
 
 
 def test_without_a_model_where_there_are_two(stub: MakeStub, route: MakeRouter) -> None:
-    """400 that names the field."""
+    """If there are several models, a request without one gets 400 that names the field."""
     first, second = stub(model="a"), stub(model="b")
     router = route(first.url, second.url)
     for body in ({}, {"model": None}, {"model": ""}):
@@ -89,7 +89,7 @@ def test_without_a_model_where_there_are_two(stub: MakeStub, route: MakeRouter) 
 
 @pytest.mark.parametrize("model", [1, 1.5, True, {}, [], ["m"], {"id": "m"}])
 def test_a_model_that_is_no_name(worker: Stub, door: Router, model: object) -> None:
-    """400 that names the field."""
+    """A model that is not a string gets 400 that names the field."""
     reply = door.http.post(CHAT, json={"model": model, "messages": []})
     assert reply.status_code == 400
     assert error_of(reply)["param"] == "model"
@@ -97,13 +97,13 @@ def test_a_model_that_is_no_name(worker: Stub, door: Router, model: object) -> N
 
 
 def series(router: Router) -> set[str]:
-    """The names and labels of everything in /metrics."""
+    """The names and labels of all series in /metrics."""
     lines = router.http.get("/metrics").text.splitlines()
     return {line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")}
 
 
 def test_unknown_models_make_no_series(worker: Stub, door: Router) -> None:
-    """404 each, and not one new series, nor a line that holds such a name."""
+    """Unknown models get 404 and add nothing to the metrics."""
     door.http.post(CHAT, json={"model": "unknown-first"})
     before = series(door)
     chance = random.Random(1)
@@ -121,14 +121,14 @@ def test_unknown_models_make_no_series(worker: Stub, door: Router) -> None:
 
 
 def answer_to(door: Router, sent: bytes) -> bytes:
-    """All that the router says before it closes the connection."""
+    """Send bytes; return all that the router answers before it closes the connection."""
     with send(door.port, sent) as client:
         return read_all(client)
 
 
 @pytest.mark.parametrize("fields", [[], [b"expect: 100-continue"]], ids=["plain", "expect"])
 def test_a_body_declared_too_large(worker: Stub, door: Router, fields: list[bytes]) -> None:
-    """413 on its header alone; it is not asked to go on."""
+    """A declared length over the limit gets 413 from the head alone, without a 100 Continue."""
     reply = answer_to(door, head(CHAT, LIMIT + 1, *fields))
     assert reply.startswith(b"HTTP/1.1 413 ")
     error = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]
@@ -138,7 +138,7 @@ def test_a_body_declared_too_large(worker: Stub, door: Router, fields: list[byte
 
 
 def test_expect_is_answered_for_a_body_that_fits(door: Router) -> None:
-    """100 Continue comes before the body is sent."""
+    """`Expect` is answered with 100 Continue before the body is sent."""
     body = b'{"model":"m"}'
     with send(door.port, head(CHAT, len(body), b"expect: 100-continue")) as client:
         assert client.recv(100).startswith(b"HTTP/1.1 100 Continue")
@@ -147,7 +147,7 @@ def test_expect_is_answered_for_a_body_that_fits(door: Router) -> None:
 
 
 def test_a_body_that_grows_too_large(worker: Stub, door: Router) -> None:
-    """Sent in chunks without a length, it is stopped at the limit."""
+    """A chunked body gets 413 once it exceeds the limit."""
     start = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
     piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
     reply = answer_to(door, start + piece * 16 + b"1\r\nx\r\n")
@@ -156,7 +156,7 @@ def test_a_body_that_grows_too_large(worker: Stub, door: Router) -> None:
 
 
 def test_the_limit_itself_fits(worker: Stub, door: Router) -> None:
-    """A body of exactly the limit passes, declared or in chunks; one byte more does not."""
+    """A body of exactly the limit passes, with a length or in chunks; one byte more does not."""
     body = b'{"model":"m","x":"%b"}' % (b"x" * (LIMIT - 20))
     assert len(body) == LIMIT
     assert door.http.post(CHAT, content=body).status_code == 200
@@ -167,7 +167,7 @@ def test_the_limit_itself_fits(worker: Stub, door: Router) -> None:
 
 
 def test_an_upload_too_large_hears_why(door: Router) -> None:
-    """A client that sends it all the same reads 413, not a broken connection."""
+    """A client that sends a too large body without waiting reads 413, not a connection error."""
     reply = door.http.post(CHAT, content=b"x" * (4 << 20))
     assert reply.status_code == 413
     error_of(reply)
@@ -196,7 +196,7 @@ def test_an_upload_too_large_hears_why(door: Router) -> None:
     ids=lambda path: path[:30],
 )
 def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> None:
-    """404 in OpenAI's shape; nothing reaches a worker, its administration least of all."""
+    """Unknown paths get 404 in OpenAI's format; vLLM's admin paths never reach a worker."""
     for method in ("GET", "POST"):
         reply = door.http.request(method, path, json={"model": "m"})
         assert reply.status_code == 404
@@ -207,7 +207,7 @@ def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> Non
 
 
 def test_a_double_slash(worker: Stub, door: Router) -> None:
-    """It is another path."""
+    """A path with a doubled slash is another path: 404."""
     body = b'{"model":"m"}'
     for path in ("/" + CHAT, "/v1//chat/completions"):
         reply = answer_to(door, head(path, len(body), b"connection: close") + body)
@@ -216,7 +216,7 @@ def test_a_double_slash(worker: Stub, door: Router) -> None:
 
 
 def test_a_percent_encoded_path(worker: Stub, door: Router) -> None:
-    """It is the path it stands for, and the worker sees it plain."""
+    """A percent-encoded path is decoded, and the worker gets it decoded."""
     assert door.http.post("/v1/%63hat/completions", json={"model": "m"}).status_code == 200
     assert worker.requests[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
 
@@ -224,7 +224,7 @@ def test_a_percent_encoded_path(worker: Stub, door: Router) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
 @pytest.mark.parametrize(("path", "allowed"), [(CHAT, "POST"), (FORM, "POST"), ("/workers", "GET")])
 def test_a_wrong_method(worker: Stub, door: Router, path: str, allowed: str, method: str) -> None:
-    """405 that names the right one, in the header too."""
+    """A wrong method gets 405 that names the right one, also in `Allow`."""
     if method == allowed:
         assert door.http.request(method, path).status_code == 200
         return
@@ -300,7 +300,7 @@ ODD_PROMPTS: list[Any] = [
 def test_odd_messages_are_for_the_worker_to_judge(
     worker: Stub, door: Router, path: str, messages: Any
 ) -> None:
-    """The router routes what it does not understand, unchanged."""
+    """Messages that the router does not understand are relayed unchanged."""
     body = json.dumps({"model": "m", "messages": messages}).encode()
     assert door.http.post(path, content=body).status_code == 200
     assert worker.requests[0].endswith(b"\r\n\r\n" + body)
@@ -311,7 +311,7 @@ def test_odd_messages_are_for_the_worker_to_judge(
 def test_odd_prompts_are_for_the_worker_to_judge(
     worker: Stub, door: Router, path: str, prompt: Any
 ) -> None:
-    """The same for prompts: numbers, lists of lists, huge and negative token ids."""
+    """Odd prompts are relayed unchanged: numbers, nested lists, huge and negative token ids."""
     body = json.dumps({"model": "m", "prompt": prompt, "input": prompt}).encode()
     assert door.http.post(path, content=body).status_code == 200
     assert worker.requests[0].endswith(b"\r\n\r\n" + body)
@@ -322,7 +322,7 @@ def test_odd_prompts_are_for_the_worker_to_judge(
 def test_odd_fields_are_for_the_worker_to_judge(
     worker: Stub, door: Router, field: str, value: object
 ) -> None:
-    """Whatever is asked for, no more than a bounded answer is booked, and it is let go."""
+    """Odd values of these fields are relayed, and whatever was booked for them is released."""
     reply = door.http.post(CHAT, json={"model": "m", "messages": [], field: value})
     assert reply.status_code == 200
     assert len(worker.requests) == 1
@@ -340,7 +340,7 @@ def test_odd_fields_are_for_the_worker_to_judge(
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/responses"])
 def test_text_that_is_not_utf_8(door: Router, path: str, raw: bytes) -> None:
-    """It is the worker's to refuse, or ours; an error of the router it is not."""
+    """Invalid UTF-8 is relayed or gets 400; it never causes an error of the router."""
     assert door.http.post(path, content=raw).status_code in (200, 400)
 
 
@@ -358,7 +358,7 @@ def test_text_that_is_not_utf_8(door: Router, path: str, raw: bytes) -> None:
     ids=["untyped", "json", "no-boundary", "garbage", "no-head", "no-name", "bad-head"],
 )
 def test_a_bad_form(worker: Stub, door: Router, kind: str, body: bytes) -> None:
-    """400 that says it is no form."""
+    """A bad multipart form gets 400 that says so."""
     reply = door.http.post(FORM, content=body, headers={"content-type": kind})
     assert reply.status_code == 400
     message = error_of(reply)["message"]
@@ -367,7 +367,7 @@ def test_a_bad_form(worker: Stub, door: Router, kind: str, body: bytes) -> None:
 
 
 def test_a_form_for_an_unknown_model(door: Router) -> None:
-    """The model of a form is read from its field."""
+    """The model of a multipart form is read from its field `model`."""
     reply = door.http.post(FORM, data={"model": "none"}, files={"file": b"sound"})
     assert reply.status_code == 404
     assert error_of(reply)["code"] == "model_not_found"

@@ -1,4 +1,4 @@
-"""Web pages of other origins: let in where the settings name them, and otherwise not told."""
+"""CORS: web pages of the origins named in `cors` get access, all others get no CORS fields."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ ASKING = {
 
 @pytest.fixture(scope="module")
 def shared(worker: Stub) -> Iterator[Router]:
-    """A door with a key, open to the pages of two origins."""
+    """A router with a key, open to the pages of two origins."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOOR_KEY", KEY)
         auth = {"keys": ["${DOOR_KEY}"]}
@@ -42,12 +42,12 @@ def shared(worker: Stub) -> Iterator[Router]:
 
 
 def from_page(origin: str = PAGE, key: str = KEY) -> dict[str, str]:
-    """The headers of a page's request."""
+    """The header fields of a page's request."""
     return {"origin": origin, "authorization": f"Bearer {key}"}
 
 
 def of_cors(reply: httpx.Response) -> dict[str, str]:
-    """The header fields that are meant for browsers."""
+    """The CORS fields and `Vary` of an answer."""
     return {
         name: value
         for name, value in reply.headers.items()
@@ -57,7 +57,7 @@ def of_cors(reply: httpx.Response) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", [*FOR_PAGES, "/workers", "/health/live", "/nothing"])
 def test_off_by_default(door: Router, path: str) -> None:
-    """No page is told anything, and OPTIONS is just another wrong method."""
+    """Without `cors` no answer has CORS fields, and OPTIONS is not handled as a preflight."""
     reply = door.http.options(path, headers=ASKING)
     assert reply.status_code == {"/nothing": 404, "/workers": 403}.get(path, 405)
     assert of_cors(reply) == {}
@@ -68,7 +68,7 @@ def test_off_by_default(door: Router, path: str) -> None:
 @pytest.mark.parametrize("path", FOR_PAGES)
 @pytest.mark.parametrize("origin", [PAGE, OTHER])
 def test_a_browser_asks_first(shared: Router, path: str, origin: str) -> None:
-    """It brings no key with the question, and may ask many times on one connection."""
+    """A preflight needs no key, gets all permissions it asks for, and keeps its connection."""
     reply = shared.http.options(path, headers={**ASKING, "origin": origin})
     assert (reply.status_code, reply.content) == (204, b"")
     assert of_cors(reply) == {
@@ -84,7 +84,7 @@ def test_a_browser_asks_first(shared: Router, path: str, origin: str) -> None:
 
 
 def test_a_question_without_headers(shared: Router) -> None:
-    """Nothing is allowed that was not asked for."""
+    """A preflight that asks for no headers is allowed none."""
     asking = {name: value for name, value in ASKING.items() if not name.endswith("headers")}
     reply = shared.http.options(CHAT, headers=asking)
     assert reply.status_code == 204
@@ -93,7 +93,7 @@ def test_a_question_without_headers(shared: Router) -> None:
 
 @pytest.mark.parametrize("odd", [b"a\xffb", b'a"b', b"a(b)", b"a" * 5000, b""])
 def test_odd_names_are_not_sent_back(shared: Router, odd: bytes) -> None:
-    """The answer holds nothing of what is no list of names."""
+    """If the requested headers are not a valid list of names, none is sent back."""
     lines = [
         f"OPTIONS {CHAT} HTTP/1.1\r\nhost: x\r\norigin: {PAGE}\r\nconnection: close".encode(),
         b"access-control-request-method: POST",
@@ -121,7 +121,7 @@ def test_odd_names_are_not_sent_back(shared: Router, odd: bytes) -> None:
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/models"])
 def test_others_get_no_permission(shared: Router, path: str, headers: dict[str, str]) -> None:
-    """They are treated as anyone is: 401 without a key, 405 with one."""
+    """Other OPTIONS requests are treated like any request: 401 without a key, 405 with one."""
     for key, status in (("", 401), (KEY, 405)):
         brought = {"authorization": f"Bearer {key}"} if key else {}
         reply = shared.http.options(path, headers={**headers, **brought})
@@ -131,7 +131,7 @@ def test_others_get_no_permission(shared: Router, path: str, headers: dict[str, 
 
 
 def test_a_question_brings_no_body(shared: Router) -> None:
-    """413 for whoever sends one, on the head alone."""
+    """A preflight with a body gets 413 from the head alone."""
     fields = [f"{name}: {value}".encode() for name, value in ASKING.items()]
     start = head(CHAT, 1, *fields).replace(b"POST /", b"OPTIONS /", 1)
     with send(shared.port, start) as client:
@@ -139,7 +139,7 @@ def test_a_question_brings_no_body(shared: Router) -> None:
 
 
 def readable_by(reply: httpx.Response, origin: str) -> bool:
-    """Whether a browser shows the answer, and all that helps, to a page of that origin."""
+    """Whether a browser shows the answer and its useful fields to a page of that origin."""
     found = of_cors(reply)
     exposed = set(found.get("access-control-expose-headers", "").split(", "))
     allowed = found.get("access-control-allow-origin")
@@ -147,7 +147,7 @@ def readable_by(reply: httpx.Response, origin: str) -> bool:
 
 
 def test_answers_are_readable(worker: Stub, shared: Router) -> None:
-    """Those of workers, of the router, and errors: a page that cannot read them is lost."""
+    """A page can read all answers: workers', the router's own, and errors."""
     post, get = shared.http.post, shared.http.get
     large = b"x" * (17 << 20)
     replies = {
@@ -166,7 +166,7 @@ def test_answers_are_readable(worker: Stub, shared: Router) -> None:
 
 
 def test_answers_are_not_readable_by_others(shared: Router) -> None:
-    """They are served, for they brought a key; a browser keeps the answer to itself."""
+    """Other origins with a key are served, but without the fields that let a page read it."""
     for headers in (from_page("https://evil.example"), {"authorization": f"Bearer {KEY}"}):
         for path in (CHAT, "/v1/models"):
             method = "POST" if path == CHAT else "GET"
@@ -177,7 +177,7 @@ def test_answers_are_not_readable_by_others(shared: Router) -> None:
 
 @pytest.mark.parametrize("path", ["/workers", "/metrics", "/docs", "/openapi.json"])
 def test_operators_paths_are_for_no_page(shared: Router, path: str) -> None:
-    """Whatever its origin; nor is a question about them answered."""
+    """Operators' paths have no CORS fields and answer no preflight."""
     assert of_cors(shared.http.get(path, headers=from_page())) == {}
     reply = shared.http.options(path, headers=ASKING)
     assert reply.status_code == 401
@@ -185,7 +185,7 @@ def test_operators_paths_are_for_no_page(shared: Router, path: str) -> None:
 
 
 def test_all_origins(stub: MakeStub, route: MakeRouter) -> None:
-    """`*` is said as such, to everyone alike."""
+    """With `cors: ['*']` every origin gets `*`, without credentials."""
     router = route(stub().url, cors=["*"])
     for origin in (PAGE, "null", "https://any.example"):
         asked = router.http.options(CHAT, headers={**ASKING, "origin": origin})
@@ -204,7 +204,7 @@ VLLM += b"\r\naccess-control-expose-headers: *\r\ncontent-length: %d\r\n\r\n" % 
 
 
 def test_a_worker_has_no_say(stub: MakeStub, route: MakeRouter) -> None:
-    """vLLM allows every origin unless told otherwise; two answers would be none to a browser."""
+    """A worker's CORS fields are removed: vLLM allows every origin, and browsers reject two."""
     worker = stub([VLLM])
     silent = route(worker.url).http.post(CHAT, json=BODY, headers={"origin": OTHER})
     assert silent.json() == json.loads(JSON)

@@ -1,4 +1,4 @@
-"""Every path reaches a worker, and every model the pool it belongs to."""
+"""Every endpoint reaches a worker, and every model is routed to its pool."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -47,13 +47,13 @@ def door() -> Iterator[Router]:
 
 
 def test_every_path_has_a_case() -> None:
-    """No endpoint is forgotten below."""
+    """Every endpoint is tested below."""
     assert set(CASES) == set(ENDPOINTS)
 
 
 @pytest.mark.parametrize("path", CASES)
 def test_every_path_is_served(door: Router, path: str) -> None:
-    """A worker answers with what that path is for."""
+    """A worker answers each endpoint with what it is for."""
     body, check = CASES[path]
     if ENDPOINTS[path].form:
         reply = door.http.post(path, data={"model": "toy"}, files={"file": ("a", b"\0" * 9000)})
@@ -67,7 +67,7 @@ def test_every_path_is_served(door: Router, path: str) -> None:
 
 
 def test_the_longest_pattern_wins(stub: MakeStub, route: MakeRouter) -> None:
-    """Exact beats prefix, the longer prefix beats the shorter, and `*` takes the rest."""
+    """An exact pattern beats a prefix, a longer prefix a shorter one; `*` takes the rest."""
     models = ("meta/llama-70b", "meta/llama-8b", "meta/opt", "qwen", "meta/llama-70b-x")
     pools = ("exact", "longer", "shorter", "rest", "longer")
     workers = {model: stub(model=model) for model in models}
@@ -95,13 +95,13 @@ def test_the_longest_pattern_wins(stub: MakeStub, route: MakeRouter) -> None:
         reply = router.http.post("/v1/chat/completions", json={"model": model, "messages": TEXT})
         assert reply.status_code == 200
         assert len(workers[model].requests) == 1
-    # The pattern decides, not who happens to serve it.
+    # The pattern alone decides the pool, even if no worker there has the model.
     reply = router.http.post("/v1/chat/completions", json={"model": "meta/none", "messages": TEXT})
     assert error_of(reply)["code"] == "model_not_found"
 
 
 def test_a_pool_is_not_helped_by_another(stub: MakeStub, route: MakeRouter) -> None:
-    """A model belongs to one pool, also while that pool is down."""
+    """A model belongs to one pool, even while that pool is down."""
     first, second = stub(model="m"), stub(model="m")
     router = route(
         pools=[
@@ -132,7 +132,7 @@ def test_several_models_in_one_pool(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_model_that_moved(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that comes back with another model is asked for that one, and not for the old."""
+    """A worker that comes back with another model gets requests for that one only."""
     worker = stub(model="old")
     router = route(worker.url, health={"interval": "20ms"})
     old, new = ({"model": name, "messages": TEXT} for name in ("old", "new"))
@@ -154,7 +154,7 @@ def test_a_model_that_moved(stub: MakeStub, route: MakeRouter) -> None:
 def test_a_worker_that_lost_its_health(
     stub: MakeStub, route: MakeRouter, answer: bytes | None
 ) -> None:
-    """Whatever its probe meets, it is taken out, and the reason is told in words."""
+    """However its probe fails, the worker is marked down with a reason."""
     worker = stub()
     router = route(worker.url, health={"interval": "20ms", "timeout": "1s"})
     assert router.worker().ready
@@ -169,7 +169,7 @@ def test_a_worker_that_lost_its_health(
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_usage_is_read_in_every_dialect(door: Router, path: str, stream: bool) -> None:
-    """A repeated prompt counts as cached, and its length is the whole prompt's, not the rest's."""
+    """Usage is read in each API's format: a repeat is cached, with the prompt's full length."""
     text = f"{path} {stream} " + "All the king's horses and all the king's men. " * 50
     talk = [{"role": "user", "content": text}]
     body = {"model": "toy", "messages": talk, "input": talk, "max_tokens": 4, "stream": stream}

@@ -1,4 +1,4 @@
-"""Asking why: of an answer, of a running router, and of a file."""
+"""Explanations of decisions: in answers, by a running router, and from a settings file."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,12 @@ WORDS = "a secret of somebody's "
 
 
 def chat(text: str) -> dict[str, object]:
-    """A request with this text."""
+    """A chat request with this text."""
     return {"model": "m", "messages": [{"role": "user", "content": text}]}
 
 
 def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: MakeRouter) -> None:
-    """The request's field `x-warmroute-decision` asks for it; without, nothing is added."""
+    """The request field `x-warmroute-decision: all` adds reason and costs to the answer."""
     router = route(stub().url, stub().url)
     plain = router.http.post(PATH, json=chat("hello"))
     assert "x-warmroute-reason" not in plain.headers
@@ -34,7 +34,7 @@ def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: Ma
 
 
 def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter) -> None:
-    """`roundrobin` compares nothing: there are no terms to tell."""
+    """`roundrobin` compares no costs, so a worker's name comes without terms."""
     router = route({"url": stub().url, "name": "a"}, strategy="roundrobin")
     asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
     assert asked.headers["x-warmroute-reason"] == "It is a's turn."
@@ -45,7 +45,7 @@ def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter
 def test_an_answer_after_a_failover_names_both(
     stub: MakeStub, route: MakeRouter, strategy: str
 ) -> None:
-    """Who was chosen and did not take it, and who answered; the terms are the latter's."""
+    """After a failover, the reason names the worker that was chosen and the one that answered."""
     full: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 0\r\n\r\n"]
     workers = [{"url": stub(full).url, "name": "a"}, {"url": stub().url, "name": "b"}]
     router = route(*workers, strategy=strategy)
@@ -59,7 +59,7 @@ def test_an_answer_after_a_failover_names_both(
 
 
 def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRouter) -> None:
-    """It tells what it knows: the worker that has the prefix. No worker hears of it."""
+    """`/explain` names the worker that has the prefix, and sends nothing to a worker."""
     workers = [stub(), stub()]
     router = route(*(worker.url for worker in workers))
     text = WORDS * 2000
@@ -77,7 +77,7 @@ def test_a_running_router_explains_without_sending(stub: MakeStub, route: MakeRo
 
 
 def test_what_cannot_be_explained(stub: MakeStub, route: MakeRouter) -> None:
-    """Says what is wrong, as the endpoint itself would."""
+    """Invalid requests to `/explain` get the errors that the endpoint itself would give."""
     router = route(stub().url)
     assert router.http.post("/explain", content=b"{").status_code == 400
     assert router.http.post("/explain", json={**chat("x"), "model": "no"}).status_code == 404
@@ -92,7 +92,7 @@ def test_what_cannot_be_explained(stub: MakeStub, route: MakeRouter) -> None:
 def test_explaining_is_for_operators(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It tells of other people's prompts, if only whether somebody sent them."""
+    """`/explain` needs an operators' key, as it reveals whether a prompt was sent before."""
     monkeypatch.setenv("OPS_KEY", OPS)
     router = route(stub().url, admin={"keys": [{"name": "ops", "key": "${OPS_KEY}"}]})
     assert router.http.post("/explain", json=chat("x")).status_code == 401
@@ -101,7 +101,7 @@ def test_explaining_is_for_operators(
 
 
 def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
-    """Of a file alone, and of a running router; as a table and as JSON."""
+    """`warmroute explain` works from a file alone and with a running router, as table or JSON."""
     router = route(stub().url)
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"
     file.write_text("workers: [{url: 'http://127.0.0.1:9', models: [m]}]\n")
@@ -119,7 +119,7 @@ def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
 
 
 def test_the_command_with_wrong_input(tmp_path: Path) -> None:
-    """Exit code 2, and a sentence."""
+    """Wrong input gives exit code 2 and a message; an unreachable router gives 1."""
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"
     file.write_text("workers: [{url: 'http://127.0.0.1:9', models: [m]}]\n")
     missing = run("explain", file, "--request", body)

@@ -1,4 +1,4 @@
-"""What a client sees, and what happens, when a worker fails."""
+"""What clients get when workers fail."""
 
 import json
 from typing import Any
@@ -23,14 +23,14 @@ def chunk(data: bytes) -> bytes:
 
 
 def error_of(reply: httpx.Response) -> dict[str, Any]:
-    """The error object; it must have OpenAI's four fields."""
+    """Return the error object; check that it has OpenAI's four fields."""
     error: dict[str, Any] = reply.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return error
 
 
 def test_a_refusal_costs_nothing(stub: MakeStub, route: MakeRouter) -> None:
-    """The next candidate answers, and the refusing worker gets nothing more."""
+    """If a worker refuses connections, the next one answers, and the first gets no more."""
     first, second = stub(), stub()
     router = route(first.url, second.url, strategy="roundrobin", health={"interval": "1h"})
     first.stop()
@@ -47,7 +47,7 @@ def _labels(worker: Stub, kind: str) -> dict[str, str]:
 
 
 def test_nobody_left(stub: MakeStub, route: MakeRouter) -> None:
-    """When every worker refuses: 503, Retry-After, and readiness says so."""
+    """If every worker refuses: 503 with Retry-After, and the router is not ready."""
     workers = [stub(), stub()]
     router = route(*(worker.url for worker in workers), health={"interval": "1h"})
     for worker in workers:
@@ -96,7 +96,7 @@ def test_failures_before_the_first_byte(
     status: int,
     kind: str,
 ) -> None:
-    """The client gets a status and an OpenAI error; nobody else is asked to do it again."""
+    """The client gets an OpenAI error with a status, and no other worker is asked."""
     bad, good = stub(script), stub()
     router = route(
         bad.url,
@@ -111,7 +111,7 @@ def test_failures_before_the_first_byte(
     assert good.requests == []
     assert router.metric("warmroute_worker_errors_total", **_labels(bad, kind)) == 1
     until(router.idle)
-    # The door is still open.
+    # The router still serves requests.
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
 
 
@@ -132,7 +132,7 @@ def test_stream_that_breaks_ends_with_an_error(
 
 
 def test_openai_client_raises_on_a_broken_stream(stub: MakeStub, route: MakeRouter) -> None:
-    """The official client reports it instead of taking the half for the whole."""
+    """OpenAI's client raises an error instead of accepting half an answer."""
     router = route(stub([SSE, chunk(EVENT), 0.05, "reset"]).url)
     with openai.OpenAI(base_url=router.url + "/v1", api_key="x", max_retries=0) as client:
         stream = client.chat.completions.create(
@@ -143,7 +143,7 @@ def test_openai_client_raises_on_a_broken_stream(stub: MakeStub, route: MakeRout
 
 
 def test_messages_stream_breaks_in_its_own_shape(stub: MakeStub, route: MakeRouter) -> None:
-    """`/v1/messages` names its events, the error too."""
+    """On `/v1/messages` the error is a named event, as all events are there."""
     router = route(stub([SSE, chunk(b"event: ping\ndata: {}\n\n"), 0.05, "close"]).url)
     text = router.http.post("/v1/messages", json=CHAT).content
     assert text.split(b"\n\n")[1].startswith(b'event: error\ndata: {"type":"error","error":{')
@@ -151,7 +151,7 @@ def test_messages_stream_breaks_in_its_own_shape(stub: MakeStub, route: MakeRout
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n"])
 def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: bytes) -> None:
-    """It is held back until it is whole; when it never is, the error follows the last whole one."""
+    """A partial event is held back; if it never ends, the error follows the last complete one."""
     whole, half = b'data: {"id":"1"}' + end, b'data: {"id":"2"}'
     router = route(stub([SSE, chunk(whole + half[:9]), 0.05, "close"]).url)
     text = router.http.post("/v1/chat/completions", json=CHAT).content
@@ -160,7 +160,7 @@ def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: byt
 
 @pytest.mark.parametrize("first", [b"", EVENT], ids=["alone", "after another"])
 def test_half_a_very_long_event_is_cut_off(stub: MakeStub, route: MakeRouter, first: bytes) -> None:
-    """It was too long to be held back, and nothing that follows could be told from it."""
+    """A very long event is not held back; if it breaks off, no error event can follow it."""
     half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
     router = route(stub([SSE, chunk(first + half), 0.05, chunk(b"y"), 0.05, "close"]).url)
     read: list[bytes] = []
@@ -173,7 +173,7 @@ def test_half_a_very_long_event_is_cut_off(stub: MakeStub, route: MakeRouter, fi
 
 
 def test_after_a_very_long_event_an_error_can_follow(stub: MakeStub, route: MakeRouter) -> None:
-    """Once it was whole."""
+    """After a very long event has ended, an error event can follow."""
     half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
     router = route(stub([SSE, chunk(half), 0.05, chunk(b'"}\n\n'), 0.05, "close"]).url)
     text = router.http.post("/v1/chat/completions", json=CHAT).content
@@ -181,7 +181,7 @@ def test_after_a_very_long_event_an_error_can_follow(stub: MakeStub, route: Make
 
 
 def test_an_event_in_pieces_arrives_whole(stub: MakeStub, route: MakeRouter) -> None:
-    """However a worker writes it, not a byte is lost or changed, a very long one included."""
+    """However a worker splits its events, no byte is lost or changed."""
     long = b"data: " + b"x" * 200_000
     pieces = [
         b"da",
@@ -204,7 +204,7 @@ def test_an_event_in_pieces_arrives_whole(stub: MakeStub, route: MakeRouter) -> 
 def test_body_that_breaks_is_cut_not_completed(
     stub: MakeStub, route: MakeRouter, death: str
 ) -> None:
-    """A JSON answer that stops half-way reaches the client as a broken connection."""
+    """A JSON answer that breaks halfway reaches the client as a connection error."""
     half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + b"x" * 50
     router = route(stub([half, 0.05, death]).url)
     with pytest.raises(httpx.RemoteProtocolError):
@@ -214,7 +214,7 @@ def test_body_that_breaks_is_cut_not_completed(
 
 
 def test_a_full_worker_passes_the_request_on(stub: MakeStub, route: MakeRouter) -> None:
-    """503 before any work is backpressure: another worker takes it, and nobody is marked down."""
+    """A worker's 503 is backpressure: another worker answers, and the full one stays ready."""
     full, free = stub([BUSY]), stub()
     router = route(full.url, free.url, strategy="roundrobin", health={"interval": "1h"})
     replies = [router.http.post("/v1/chat/completions", json=CHAT) for _ in range(4)]
@@ -225,14 +225,14 @@ def test_a_full_worker_passes_the_request_on(stub: MakeStub, route: MakeRouter) 
 
 
 def test_when_all_are_full_the_client_hears_it(stub: MakeStub, route: MakeRouter) -> None:
-    """The last worker's own 503 is relayed."""
+    """If all workers are full, the last one's own 503 is relayed."""
     router = route(stub([BUSY]).url, stub([BUSY]).url)
     reply = router.http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (503, FULL)
 
 
 def test_attempts_are_bounded(stub: MakeStub, route: MakeRouter) -> None:
-    """No more workers are asked than `limits.attempts`."""
+    """At most `limits.attempts` workers are asked."""
     workers = [stub([BUSY]) for _ in range(4)]
     router = route(*(w.url for w in workers), limits={"attempts": 2})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 503
@@ -240,18 +240,18 @@ def test_attempts_are_bounded(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_kept_connection_that_died_is_replaced(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that closes an idle connection as the request arrives does not cost the request."""
+    """If a worker closes an idle connection as a request arrives, the request is sent again."""
     worker = stub()
     router = route(worker.url, health={"interval": "1h"})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     worker.close_next = True
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert len(worker.requests) == 3  # the one that met a closed door came again, once
+    assert len(worker.requests) == 3  # the second request was sent twice
     until(router.idle)
 
 
 def test_a_new_connection_that_died_is_not_asked_again(stub: MakeStub, route: MakeRouter) -> None:
-    """It may have begun: the client is told, and decides."""
+    """On a new connection the worker may have begun: the client gets 502; no second attempt."""
     worker = stub()
     router = route(worker.url, health={"interval": "1h"})
     worker.close_next = True
@@ -260,7 +260,7 @@ def test_a_new_connection_that_died_is_not_asked_again(stub: MakeStub, route: Ma
 
 
 def test_a_worker_dies_and_comes_back(stub: MakeStub, route: MakeRouter) -> None:
-    """Probes notice both; what it held is forgotten, for its cache is empty."""
+    """Probes notice that a worker is down and back; its prefixes are forgotten."""
     worker = stub()
     router = route(worker.url, health={"interval": "20ms"})
     long = {"model": "m", "messages": [{"role": "user", "content": "word " * 1000}]}
@@ -278,7 +278,7 @@ def test_a_worker_dies_and_comes_back(stub: MakeStub, route: MakeRouter) -> None
 def test_workers_that_are_not_up_yet_do_not_stop_the_start(
     route: MakeRouter, dead_url: str
 ) -> None:
-    """The router starts, is alive but not ready, and says 503 rather than 404."""
+    """Without a worker the router starts, is live but not ready, and answers 503, not 404."""
     router = route(dead_url)
     assert router.http.get("/health/live").status_code == 200
     assert router.http.get("/health/ready").json()["status"] == "down"

@@ -1,4 +1,4 @@
-"""What a connection leaves behind is freed at once, not when garbage is collected some day."""
+"""Objects of a connection are freed by reference counts, without the garbage collector."""
 
 import gc
 import json
@@ -46,7 +46,7 @@ SCRIPTS: dict[str, list[Action]] = {
     "error": [b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}"],
 }
 KINDS = (Client, Reader, Exchange, Connection)
-#: Sent by clients that then wait for the end of the answer, or leave.
+#: Requests by clients that then read to the end of the answer, or disconnect.
 SAID = {
     "good": head(CHAT, len(BODY), b"connection: close") + BODY,
     "unknown": b"GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
@@ -59,13 +59,13 @@ SAID = {
 }
 
 
-#: Tells how many there are of each kind that were not there before.
+#: Counts the objects of each kind that were made since the test began.
 Alive = Callable[[], Counter[str]]
 
 
 @pytest.fixture
 def alive() -> Iterator[Alive]:
-    """Nobody collects garbage."""
+    """Disable the garbage collector; return a function that counts new objects by kind."""
     gc.collect()
     gc.disable()
     before = {id(one): one for one in gc.get_objects() if isinstance(one, KINDS)}  # a failed test's
@@ -78,7 +78,7 @@ def alive() -> Iterator[Alive]:
 
 
 def freed(router: Router, alive: Alive) -> bool:
-    """Nothing is left but connections that are kept for the next request."""
+    """Whether nothing is left but idle connections to workers."""
     ways = [worker.upstream for worker in router.door.fleet.workers]
     kept = sum(way.idle + way.aside().idle for way in ways)
     found = alive()
@@ -87,7 +87,7 @@ def freed(router: Router, alive: Alive) -> bool:
 
 @pytest.mark.parametrize("said", SAID)
 def test_after_an_answer(stub: MakeStub, route: MakeRouter, alive: Alive, said: str) -> None:
-    """Whatever the client said."""
+    """Nothing is left after an answer, whatever the client sent."""
     router = route(stub().url, health={"interval": "1h"})
     for _ in range(3):
         with send(router.port, SAID[said]) as client:
@@ -97,7 +97,7 @@ def test_after_an_answer(stub: MakeStub, route: MakeRouter, alive: Alive, said: 
 
 @pytest.mark.parametrize("at", [0, 5, 60, -10])
 def test_after_a_client_has_left(stub: MakeStub, route: MakeRouter, alive: Alive, at: int) -> None:
-    """In the middle of its request."""
+    """Nothing is left after a client has disconnected in the middle of its request."""
     router = route(stub().url, health={"interval": "1h"})
     for _ in range(3):
         send(router.port, SAID["good"][:at]).close()
@@ -109,7 +109,7 @@ def test_after_a_client_has_left(stub: MakeStub, route: MakeRouter, alive: Alive
 def test_after_a_worker_has(
     stub: MakeStub, route: MakeRouter, alive: Alive, body: bytes, script: str
 ) -> None:
-    """Answered, failed, or kept a client waiting that leaves."""
+    """Nothing is left after a worker has answered, failed, or kept a client waiting."""
     worker = stub(SCRIPTS[script])
     router = route(worker.url, health={"interval": "1h"}, strategy="roundrobin")
     for number in range(1, 4):

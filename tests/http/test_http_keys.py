@@ -1,4 +1,4 @@
-"""Keys at the door: who comes in, who does not, and that no key goes any further."""
+"""API keys: what they give access to, and that they are neither forwarded nor logged."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ NOWHERE = ["/", "/nothing", "/v1/files", CHAT + "/", "/healthy", "/health/live/"
 
 @pytest.fixture(scope="module", autouse=True)
 def _secrets() -> Iterator[None]:
-    """The environment that the settings name."""
+    """Set the environment variables that the settings name."""
     with pytest.MonkeyPatch.context() as patch:
         for name, key in (("DOOR", DOOR), ("ADMIN", ADMIN), ("BOTH", BOTH), ("WORKER", WORKER)):
             patch.setenv(f"{name}_KEY", key)
@@ -48,7 +48,7 @@ OPERATORS = {
 
 @pytest.fixture(scope="module")
 def keyed(worker: Stub) -> Iterator[Router]:
-    """A door with keys for clients and others for operators."""
+    """A router with keys for clients and others for operators."""
     with ExitStack() as stack:
         workers = [{"url": worker.url, "name": "gpu-1"}]
         made = Router({"workers": workers, "auth": AUTH, "admin": OPERATORS})
@@ -58,12 +58,12 @@ def keyed(worker: Stub) -> Iterator[Router]:
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The header that brings a key."""
+    """The header field with a key."""
     return {"authorization": f"Bearer {key}"}
 
 
 def asked(router: Router, path: str, headers: dict[str, str] | None = None) -> int:
-    """The status of a well-formed request to a path."""
+    """Send a valid request to a path; return the status."""
     endpoint = ENDPOINTS.get(path.partition("?")[0])
     if endpoint is None:
         return router.http.get(path, headers=headers).status_code
@@ -90,7 +90,7 @@ def asked(router: Router, path: str, headers: dict[str, str] | None = None) -> i
 def test_without_the_right_key(
     worker: Stub, keyed: Router, path: str, headers: dict[str, str]
 ) -> None:
-    """401 in OpenAI's shape, whatever there is at the path; no worker is bothered."""
+    """Without a right key every path gives 401 in OpenAI's format, and nothing reaches a worker."""
     before = len(worker.requests)
     for method in ("GET", "POST"):
         reply = keyed.http.request(method, path, headers=headers)
@@ -104,14 +104,14 @@ def test_without_the_right_key(
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
 def test_probes_need_no_key(keyed: Router, path: str) -> None:
-    """Whoever asks whether the router lives has none; a wrong one does no harm."""
+    """Health paths need no key, and a wrong key does no harm."""
     for headers in ({}, bearer(WRONG)):
         assert keyed.http.get(path, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("path", FOR_CLIENTS)
 def test_a_door_key_opens_what_clients_use(keyed: Router, path: str) -> None:
-    """As OpenAI's, Anthropic's and Azure's clients send it, with whatever query."""
+    """A client key is accepted as OpenAI's, Anthropic's and Azure's clients send it."""
     for headers in (bearer(DOOR), {"x-api-key": DOOR}, {"api-key": DOOR}, bearer(BOTH)):
         assert asked(keyed, path, headers) == 200
     assert asked(keyed, path + "?api-version=1", bearer(DOOR)) == 200
@@ -120,7 +120,7 @@ def test_a_door_key_opens_what_clients_use(keyed: Router, path: str) -> None:
 
 @pytest.mark.parametrize("path", FOR_OPERATORS)
 def test_an_admin_key_opens_what_operators_use(keyed: Router, path: str) -> None:
-    """And nothing that clients use; a door key does not open it."""
+    """An operator key is accepted on operators' paths, and a client key is not."""
     assert asked(keyed, path, bearer(ADMIN)) == 200
     assert asked(keyed, path, bearer(BOTH)) == 200
     assert asked(keyed, path, bearer(DOOR)) == 401
@@ -128,7 +128,7 @@ def test_an_admin_key_opens_what_operators_use(keyed: Router, path: str) -> None
 
 @pytest.mark.parametrize("path", NOWHERE)
 def test_any_key_is_told_what_is_not_there(keyed: Router, path: str) -> None:
-    """404, so that a client with a key does not look for what is wrong with its key."""
+    """With any valid key an unknown path gives 404, which does not suggest a wrong key."""
     for key in (DOOR, ADMIN, BOTH):
         reply = keyed.http.get(path, headers=bearer(key))
         assert reply.status_code == 404
@@ -138,7 +138,7 @@ def test_any_key_is_told_what_is_not_there(keyed: Router, path: str) -> None:
 def test_door_keys_open_everything_where_operators_have_none(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """Without `admin.keys`, those of `auth` count."""
+    """Without `admin.keys`, the keys of `auth` also open operators' paths."""
     router = route(stub().url, auth=AUTH)
     for path in FOR_CLIENTS + FOR_OPERATORS:
         assert asked(router, path) == 401
@@ -146,7 +146,7 @@ def test_door_keys_open_everything_where_operators_have_none(
 
 
 def test_operators_keys_alone(stub: MakeStub, route: MakeRouter) -> None:
-    """Inference is everyone's; operators' paths are not."""
+    """With `admin.keys` alone, inference needs no key but operators' paths do."""
     router = route(stub().url, admin=OPERATORS)
     assert {asked(router, path) for path in FOR_CLIENTS} == {200}
     assert asked(router, "/nothing") == 404
@@ -156,7 +156,7 @@ def test_operators_keys_alone(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_openai_s_client(keyed: Router) -> None:
-    """Its own exception for a wrong key, and an answer for a right one."""
+    """OpenAI's client raises its own exception for a wrong key, and works with a right one."""
     url = keyed.url + "/v1"
     with openai.OpenAI(base_url=url, api_key=WRONG, max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError) as caught:
@@ -168,7 +168,7 @@ def test_openai_s_client(keyed: Router) -> None:
 
 
 def status_of(router: Router, raw: bytes) -> int:
-    """The status of the first answer on a connection of one's own."""
+    """Send bytes on a new connection; return the status of the first answer."""
     with send(router.port, raw) as client:
         return int(read_all(client).split(b" ", 2)[1])
 
@@ -177,19 +177,19 @@ def status_of(router: Router, raw: bytes) -> int:
     "fields", [[], [b"expect: 100-continue"], [b"authorization: Bearer x"]], ids=str
 )
 def test_refused_on_the_head_alone(keyed: Router, fields: list[bytes]) -> None:
-    """Nothing of the body is asked for or waited for, however long it is said to be."""
+    """401 comes from the head alone, without a 100 Continue or waiting for the body."""
     for length in (10, 10**9):
         with send(keyed.port, head(CHAT, length, *fields)) as client:
             assert read_all(client).startswith(b"HTTP/1.1 401 ")
 
 
 def test_an_upload_without_a_key_hears_why(keyed: Router) -> None:
-    """A client that sends megabytes all the same reads 401, not a broken connection."""
+    """A client that sends a large body without waiting reads 401, not a connection error."""
     assert keyed.http.post(CHAT, content=b"x" * (4 << 20)).status_code == 401
 
 
 def test_every_request_of_a_connection_is_judged(keyed: Router) -> None:
-    """The key of the first is not the key of the second."""
+    """Every request on a connection needs its own key."""
     body = json.dumps(BODY).encode()
     key = b"authorization: Bearer " + DOOR.encode()
     with send(keyed.port, head(CHAT, len(body), key) + body + head(CHAT, len(body)) + body) as it:
@@ -241,7 +241,7 @@ HOSTS = [b"a", b"a/?", b"a#", b"a@b", b"a/health/live?", b"/health/live", b"a, b
 def test_no_way_of_writing_a_path_goes_round_the_key(
     keyed: Router, target: bytes, key: str | None
 ) -> None:
-    """What is judged is what is served: nobody without an admin key sees a worker."""
+    """However a path or host is written, nobody without an operator key sees `/workers`."""
     fields = b"authorization: Bearer %b\r\n" % key.encode() if key else b""
     for method in (b"GET", b"HEAD", b"POST", b"OPTIONS"):
         for host in HOSTS:
@@ -257,7 +257,7 @@ def test_no_way_of_writing_a_path_goes_round_the_key(
             assert b"gpu-1" not in answer
             status = int(answer.split(b" ", 2)[1])
             if target.startswith((b"/health/live?", b"http://health/live/")):
-                continue  # that is another path, and open
+                continue  # these are other paths, which need no key
             assert status in {400, 401, 404, 405}
 
 
@@ -279,7 +279,7 @@ def test_no_way_of_writing_a_path_goes_round_the_key(
 def test_no_way_of_writing_a_path_reaches_a_worker(
     worker: Stub, keyed: Router, target: bytes
 ) -> None:
-    """Without a key, whatever `Host` says."""
+    """Without a key no spelling of a path or host gets a request to a worker."""
     before = len(worker.requests)
     body = json.dumps(BODY).encode()
     for host in HOSTS:
@@ -292,7 +292,7 @@ def test_no_way_of_writing_a_path_reaches_a_worker(
 def test_a_worker_never_sees_a_key_of_the_door(
     stub: MakeStub, route: MakeRouter, brought: dict[str, str]
 ) -> None:
-    """It gets its own where it has one, else none; not in a probe either."""
+    """A worker gets its own key or none, but never a client's, in requests and probes."""
     plain, owned = stub(model="a"), stub(model="b")
     router = route(plain.url, {"url": owned.url, "api_key": "${WORKER_KEY}"}, auth=AUTH)
     for model in ("a", "b"):
@@ -308,14 +308,14 @@ KEY_FIELDS = [b"authorization", b"x-api-key", b"api-key"]
 
 
 def test_without_keys_a_client_s_own_passes(stub: MakeStub, route: MakeRouter) -> None:
-    """Then it is for the worker to judge."""
+    """If the router has no keys, a client's own key is passed to the worker."""
     worker = stub()
     route(worker.url).http.post(CHAT, json=BODY, headers=bearer("anything"))
     assert b"\r\nauthorization: Bearer anything\r\n" in worker.requests[0]
 
 
 def test_the_key_s_name_goes_with_the_request(keyed: Router) -> None:
-    """The name, not the key; and nothing where no key was asked for."""
+    """A request carries the name of its key, or none if its path needs no key."""
     serve, names = keyed.door.serve, []
 
     def watched(exchange: Exchange) -> Coroutine[Any, Any, None]:
@@ -334,7 +334,7 @@ def test_the_key_s_name_goes_with_the_request(keyed: Router) -> None:
 def test_no_key_is_ever_logged(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Right or wrong, at the most talkative level, with a line for every request."""
+    """No key, right or wrong, appears in debug logs, request logs, metrics or `/workers`."""
     caplog.set_level(logging.DEBUG)
     worker = {"url": stub().url, "api_key": "${WORKER_KEY}"}
     logs = {"requests": True, "level": "debug"}

@@ -1,4 +1,4 @@
-"""The last bytes of an answer after which the connection is closed: all of them arrive."""
+"""Before the router closes a connection, all bytes of its last answer are delivered."""
 
 import socket
 import ssl
@@ -17,19 +17,19 @@ from tests.support import MakeRouter, MakeStub, Router, head, until
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-#: Whatever the kernel's buffers hold, of some of these a part is left in the router's.
+#: Sizes such that, whatever the kernel buffers, some answers stay partly in the router's buffers.
 SIZES = range(32 << 10, 512 << 10, 32 << 10)
 LINGER_S = 0.2
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who closes is not waited for long."""
+    """Shorten the time that the router waits for a client after its last answer."""
     monkeypatch.setattr(protocol, "LINGER_S", LINGER_S)
 
 
 class Asking(NamedTuple):
-    """Clients that have asked, and whom."""
+    """A router, and clients that have sent it requests."""
 
     router: Router
     clients: list[socket.socket]
@@ -46,7 +46,7 @@ def ask(
     stack: ExitStack,
     tmp_path: Path,
 ) -> Ask:
-    """Make a client for each size, whose worker has answered."""
+    """Make clients for each size and HTTP version, whose requests have reached a worker."""
     authority = Authority(tmp_path / "ours") if request.param == "tls" else None
 
     def asking(write: str, *, keep: bool = False) -> Asking:
@@ -73,7 +73,7 @@ def ask(
 
 
 def slow(port: int) -> socket.socket:
-    """A client with hardly any room of its own."""
+    """Connect a client with a very small receive buffer."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(30)
@@ -82,19 +82,19 @@ def slow(port: int) -> socket.socket:
 
 
 def asked(model: str, version: str, *, keep: bool) -> bytes:
-    """A request after which the connection is kept or closed."""
+    """A request that asks to keep or to close the connection."""
     body = BODY.replace(b'"m"', b'"%b"' % model.encode())
     told = head(PATH, len(body), b"connection: " + (b"keep-alive" if keep else b"close")) + body
     return told.replace(b"HTTP/1.1", version.encode())
 
 
 def rest(client: socket.socket) -> bytes:
-    """Everything up to the end, a piece at a time."""
+    """Read everything up to the end, in small pieces."""
     return b"".join(iter(lambda: client.recv(4096), b""))
 
 
 def say_no_more(client: socket.socket) -> None:
-    """Close the sending side; with TLS that is said inside it."""
+    """Close the sending side; with TLS, by a close_notify."""
     if isinstance(client, ssl.SSLSocket):
         with pytest.raises(ssl.SSLError, match="APPLICATION_DATA_AFTER_CLOSE_NOTIFY"):
             client.unwrap()
@@ -103,7 +103,7 @@ def say_no_more(client: socket.socket) -> None:
 
 
 def test_clients_that_begin_to_read_late(ask: Ask) -> None:
-    """They have as long as anybody who reads slowly, though it is the last answer."""
+    """A last answer is delivered complete even if the client begins to read after `LINGER_S`."""
     clients = ask("30s").clients
     time.sleep(5 * LINGER_S)
     with ThreadPoolExecutor(len(clients)) as pool:
@@ -113,14 +113,14 @@ def test_clients_that_begin_to_read_late(ask: Ask) -> None:
 
 
 def test_clients_that_never_read(ask: Ask) -> None:
-    """They are let go when `clients.write` is over."""
+    """Connections of clients that never read are not kept beyond `clients.write`."""
     router, clients = ask("1s")
     until(lambda: not any(client._closing for client in router.door.clients))
     assert len(clients) > 20
 
 
 def test_clients_that_leave_and_never_read(ask: Ask) -> None:
-    """Who closes the sending side alone has no more time than others."""
+    """Clients that half-close and never read are cut off after `clients.write` as well."""
     router, clients = ask("1s", keep=True)
     until(lambda: not any(client._answering for client in router.door.clients if not client._full))
     for client in clients:

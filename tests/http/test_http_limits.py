@@ -1,4 +1,4 @@
-"""What one request may ask for: up to the limit it passes as it is, beyond it is refused."""
+"""Limits of one request: up to a limit it is relayed unchanged, beyond it is refused."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module", params=["roundrobin", "prefixaware"])
 def tight(request: pytest.FixtureRequest, worker: Stub) -> Iterator[Router]:
-    """A door with low limits, whatever its strategy looks at."""
+    """A router with low limits, with strategies that do and do not read prompts."""
     with ExitStack() as stack:
         settings = {"workers": [worker.url], "limits": LIMITS, "strategy": request.param}
         made = Router(settings)
@@ -43,7 +43,7 @@ def tight(request: pytest.FixtureRequest, worker: Stub) -> Iterator[Router]:
 
 
 def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None:
-    """The field that is too much, or None where a worker got the body as it was."""
+    """Send a body; return the field that exceeds its limit, or None if it was answered 200."""
     raw = body if isinstance(body, bytes) else json.dumps({"model": "m", **body}).encode()
     reply = door.http.post(path, content=raw)
     if reply.status_code == 200:
@@ -62,7 +62,7 @@ def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None
 
 @pytest.mark.parametrize("field", ["n", "best_of", "max_tokens"])
 def test_numbers(worker: Stub, tight: Router, field: str) -> None:
-    """The limit itself passes; one more does not, however vLLM would let it be written."""
+    """The limit itself passes; more does not, in any spelling that vLLM accepts."""
     limit = LIMITS[field]
     assert isinstance(limit, int)
     for value in (limit, 1, 0, -5, float(limit), str(limit), f" {limit} ", True, None):
@@ -78,7 +78,7 @@ def test_numbers(worker: Stub, tight: Router, field: str) -> None:
 
 @pytest.mark.parametrize("odd", ["x", "", "7x", "nan", [], [1000], {}, {"a": 1000}])
 def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router, odd: object) -> None:
-    """It passes as it is."""
+    """A value that is not a number is relayed."""
     for field in ("n", "best_of", "max_tokens"):
         assert refused(tight, CHAT, {field: odd}) is None
 
@@ -86,13 +86,13 @@ def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router, odd: object
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, CLAUDE, "/v1/completions"])
 def test_every_name_of_the_answer_s_length(tight: Router, path: str, field: str) -> None:
-    """As each API calls it."""
+    """The limit on tokens applies to each API's name for it."""
     assert refused(tight, path, {field: 100}) is None
     assert refused(tight, path, {field: 101}) == field
 
 
 def test_without_a_limit_on_tokens(stub: MakeStub, route: MakeRouter) -> None:
-    """Any length may be asked for; the other defaults are what the settings say."""
+    """By default `max_tokens` has no limit; the other limits have theirs."""
     router = route(stub().url)
     for body, status in (
         ({"max_tokens": 10**9}, 200),
@@ -120,12 +120,12 @@ def test_without_a_limit_on_tokens(stub: MakeStub, route: MakeRouter) -> None:
     ],
 )
 def test_how_it_is_written_does_not_matter(tight: Router, raw: bytes, field: str | None) -> None:
-    """Of a field given twice the last one counts, as in vLLM; escapes and spaces do not hide it."""
+    """If a field comes twice the last one counts, as in vLLM; escapes and spaces hide nothing."""
     assert refused(tight, CHAT, raw) == field
 
 
 def test_forms(worker: Stub, tight: Router) -> None:
-    """The same numbers in an upload, the last of a field given twice."""
+    """Numbers in multipart forms have the same limits; of a repeated field the last counts."""
 
     def send_form(fields: list[tuple[str, str]]) -> tuple[int, str | None]:
         files = [(name, (None, value)) for name, value in [("model", "m"), *fields]]
@@ -155,7 +155,7 @@ ENTRIES = [
 @pytest.mark.parametrize("entry", ENTRIES, ids=json.dumps)
 @pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (RESPONSES, "input")])
 def test_messages(tight: Router, path: str, field: str, entry: object) -> None:
-    """Whatever they are, they are counted; spaces and nesting are not."""
+    """Messages are counted whatever they are; spaces and nesting make no difference."""
     assert refused(tight, path, {field: [entry] * 5}) is None
     assert refused(tight, path, {field: [entry] * 6}) == field
     spaced = json.dumps({"model": "m", field: [entry] * 6}, indent=4, separators=(" ,\n", " : "))
@@ -164,13 +164,13 @@ def test_messages(tight: Router, path: str, field: str, entry: object) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/pooling", "/classify", CLAUDE])
 def test_messages_of_other_endpoints(tight: Router, path: str) -> None:
-    """Wherever vLLM takes messages."""
+    """Messages are counted on every endpoint where vLLM accepts them."""
     assert refused(tight, path, {"messages": [{}] * 5}) is None
     assert refused(tight, path, {"messages": [{}] * 6}) == "messages"
 
 
 def test_inputs_that_are_no_messages(tight: Router) -> None:
-    """Texts and token ids to embed may be many."""
+    """Texts and token ids do not count as messages."""
     assert refused(tight, "/v1/embeddings", {"input": ["text"] * 100}) is None
     assert refused(tight, "/v1/completions", {"prompt": [1] * 1000}) is None
     assert refused(tight, RESPONSES, {"input": "[{},{},{},{},{},{},{}]"}) is None
@@ -194,7 +194,7 @@ IMAGES: list[Any] = [
 
 @pytest.mark.parametrize("image", IMAGES, ids=json.dumps)
 def test_images(tight: Router, image: object) -> None:
-    """All that vLLM takes for one, in one message or several, with any text between them."""
+    """Everything that vLLM treats as media counts, over all messages and amid any text."""
     apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT, "text"]}]
     assert refused(tight, CHAT, {"messages": apart}) is None
     assert refused(tight, CHAT, {"messages": [{"content": [image] * 2}]}) is None
@@ -203,7 +203,7 @@ def test_images(tight: Router, image: object) -> None:
 
 
 def test_images_in_what_tools_return(tight: Router) -> None:
-    """As Anthropic's and OpenAI's newer API have it."""
+    """Images in tool results count too, in Anthropic's API and in OpenAI's Responses API."""
     for count, field in ((2, None), (3, "messages")):
         result = {"type": "tool_result", "content": [TEXT, *[{"type": "image"}] * count]}
         assert refused(tight, CLAUDE, {"messages": [{"content": [result]}]}) == field
@@ -215,13 +215,13 @@ def test_images_in_what_tools_return(tight: Router) -> None:
 
 @pytest.mark.parametrize("kind", sorted(_WORDS))
 def test_words_are_no_images(tight: Router, kind: str) -> None:
-    """However many parts, and however much in them looks like JSON."""
+    """Text parts do not count as images, even if their text looks like JSON."""
     part = {"type": kind, "text": '{"type":"image_url"},[{' * 9, "input": [{"type": "image"}] * 9}
     assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
 
 
 def test_no_images_at_all(stub: MakeStub, route: MakeRouter) -> None:
-    """0 allows none, and text all the same."""
+    """With `images: 0` text is allowed and an image is not."""
     router = route(stub().url, limits={"images": 0})
     assert router.http.post(CHAT, json={"messages": [{"content": [TEXT]}]}).status_code == 200
     reply = router.http.post(CHAT, json={"messages": [{"content": [TEXT, IMAGE]}]})
@@ -246,7 +246,7 @@ MESSAGES = st.lists(
 
 
 def counted(messages: list[Any]) -> int:
-    """Images, by the book: decode everything and look at each part."""
+    """The reference count of images: look at each decoded part."""
     contents = [message["content"] for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return sum(isinstance(part, dict) and part.get("type") != "text" for part in parts)
@@ -270,7 +270,7 @@ def test_it_is_refused_exactly_when_it_is_too_much(
     indent: int | None,
     texts: bool,
 ) -> None:
-    """The short ways of counting agree with the long one, whatever the text and the spacing."""
+    """The fast ways of counting agree with the reference, whatever the text and spacing."""
     limits = Limits(LimitSettings(messages=most, images=images))
     body = json.dumps({"messages": messages}, ensure_ascii=ascii_only, indent=indent).encode()
     endpoint = ENDPOINTS[CHAT]
@@ -285,7 +285,7 @@ def test_it_is_refused_exactly_when_it_is_too_much(
 
 
 def told(door: Router, target: bytes, *fields: bytes) -> tuple[int, str]:
-    """What a bare request is answered: the status, and the sentence of an error."""
+    """Send a GET; return the status and the error message."""
     lines = [b"GET %b HTTP/1.1" % target, b"host: x", b"connection: close", *fields, b"", b""]
     with send(door.port, b"\r\n".join(lines)) as client:
         head, _, body = read_all(client).partition(b"\r\n\r\n")
@@ -294,8 +294,7 @@ def told(door: Router, target: bytes, *fields: bytes) -> tuple[int, str]:
 
 
 def test_heads(tight: Router) -> None:
-    """`limits.url`, `limits.headers` and `limits.header_count`, to the byte and the field; each
-    says which it is."""
+    """`limits.url`, `limits.headers` and `limits.header_count` are exact; errors name them."""
     path = b"/health/live?"
     assert told(tight, path + b"x" * (200 - len(path))) == (200, "")
     url = "The request's URL is over this server's limit of 200 bytes."
@@ -310,7 +309,7 @@ def test_heads(tight: Router) -> None:
 
 
 def test_bodies(worker: Stub, tight: Router) -> None:
-    """`limits.body` holds for inference; other paths take a small one whatever it is."""
+    """A body of exactly `limits.body` passes, one byte more gets 413; other paths take 64 KiB."""
     body = b'{"model":"m","x":"%b"}' % (b"x" * (65536 - 20))
     assert tight.http.post(CHAT, content=body).status_code == 200
     assert worker.requests[-1].endswith(body)

@@ -1,4 +1,4 @@
-"""Web pages of others, where no key keeps them out: a browser sends what any page tells it to."""
+"""Without keys, requests by web pages of other origins are refused: browsers send them freely."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ KEY = "sk-door-0123456789"
     ("origin", "host", "foreign"),
     [
         ("http://evil.example", "127.0.0.1:8080", True),
-        ("http://evil.example:8080", "evil.example:8080", True),  # its name leads here
+        ("http://evil.example:8080", "evil.example:8080", True),  # DNS rebinding
         ("https://evil.example", "localhost", True),
         ("http://localhost.evil.example", "localhost.evil.example", True),
         ("http://127.0.0.1.evil.example", "127.0.0.1.evil.example", True),
@@ -51,12 +51,12 @@ KEY = "sk-door-0123456789"
     ],
 )
 def test_whose_page_it_is(origin: str, host: str, *, foreign: bool) -> None:
-    """An address tells that a page is this router's own, or this machine's; another name never."""
+    """Pages of localhost, loopback, the same IP address as Host, or an app are not foreign."""
     assert is_foreign(origin.encode(), host.encode()) == foreign
 
 
 def asked(router: Router, path: str, origin: str, **headers: str) -> httpx.Response:
-    """What a page is answered."""
+    """Send a page's request to a path."""
     told = {"origin": origin, **headers}
     if path in ENDPOINTS or path.startswith("/endpoints/"):
         return router.http.post(path, json=BODY, headers=told)
@@ -67,7 +67,7 @@ def asked(router: Router, path: str, origin: str, **headers: str) -> httpx.Respo
     "path", [CHAT, "/v1/models", "/workers", "/metrics", "/endpoints/x/invocations"]
 )
 def test_a_page_of_others_is_kept_out(worker: Stub, door: Router, path: str) -> None:
-    """Whatever it asks for, also by a name of its own that leads here; no worker is bothered."""
+    """A foreign page gets 403 on every path, even by DNS rebinding; nothing reaches a worker."""
     before = len(worker.requests)
     for headers in ({}, {"host": "evil.example:8080"}):
         reply = asked(door, path, EVIL, **headers)
@@ -80,7 +80,7 @@ def test_a_page_of_others_is_kept_out(worker: Stub, door: Router, path: str) -> 
 
 
 def test_it_is_told_before_its_body_is_read(door: Router) -> None:
-    """As with a wrong key."""
+    """403 comes from the head alone, as with a wrong key."""
     fields = b"origin: " + EVIL.encode(), b"expect: 100-continue"
     with send(door.port, head(CHAT, 1 << 20, *fields)) as client:
         client.settimeout(10)
@@ -88,7 +88,7 @@ def test_it_is_told_before_its_body_is_read(door: Router) -> None:
 
 
 def test_those_who_may_come(door: Router) -> None:
-    """Who is no browser says no origin; pages of this machine; and whoever probes."""
+    """Allowed: requests without an origin, local pages and apps, and health paths for anyone."""
     assert door.http.post(CHAT, json=BODY).status_code == 200
     for origin in ("http://localhost:3000", f"http://127.0.0.1:{door.port}", "app://x"):
         assert asked(door, CHAT, origin).status_code == 200
@@ -98,7 +98,7 @@ def test_those_who_may_come(door: Router) -> None:
 
 @pytest.fixture(scope="module")
 def named(worker: Stub) -> Iterator[Router]:
-    """A door that lets the pages of one origin in."""
+    """A router open to the pages of one origin."""
     with ExitStack() as stack:
         made = Router({"workers": [worker.url], "cors": [PAGE]})
         stack.callback(made.stop)
@@ -106,13 +106,13 @@ def named(worker: Stub) -> Iterator[Router]:
 
 
 def test_pages_that_are_let_in(named: Router, route: MakeRouter, worker: Stub) -> None:
-    """By name or all of them, to what clients use: not to what is for operators."""
+    """`cors`, by name or `*`, opens clients' paths to pages, but not operators' paths."""
     assert (
         asked(named, CHAT, PAGE).status_code == asked(named, "/v1/models", PAGE).status_code == 200
     )
     told = asked(named, "/workers", PAGE)
     assert told.status_code == 403
-    assert "`cors` on the inference paths" in error_of(told)["message"]  # it is named there already
+    assert "`cors` on the inference paths" in error_of(told)["message"]  # `cors` is set already
     assert asked(named, CHAT, EVIL).status_code == 403
     everyone = route(workers=[worker.url], cors=["*"])
     assert asked(everyone, CHAT, EVIL).status_code == 200
@@ -120,7 +120,7 @@ def test_pages_that_are_let_in(named: Router, route: MakeRouter, worker: Stub) -
 
 
 def test_keys_are_enough(route: MakeRouter, worker: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No page of others has one: who brings it may come from anywhere."""
+    """With a valid key any origin is allowed, as foreign pages do not have one."""
     monkeypatch.setenv("DOOR_KEY", KEY)
     router = route(workers=[worker.url], auth={"keys": ["${DOOR_KEY}"]})
     assert asked(router, CHAT, EVIL).status_code == 401
@@ -128,7 +128,7 @@ def test_keys_are_enough(route: MakeRouter, worker: Stub, monkeypatch: pytest.Mo
 
 
 def test_two_origins_are_nobody(door: Router) -> None:
-    """However they are written."""
+    """Requests with two Origin fields are refused."""
     body = json.dumps(BODY).encode()
     for other in (b"http://localhost", b"app://x"):
         fields = b"origin: " + other, b"origin: " + EVIL.encode(), b"connection: close"

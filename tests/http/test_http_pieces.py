@@ -1,4 +1,4 @@
-"""Requests that share reads with others, and wishes to upgrade that are passed over."""
+"""Requests that share a read with others, ignored upgrades, and odd codings of answers."""
 
 import socket
 
@@ -11,7 +11,7 @@ H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
 
 
 def request(size: int, *, chunked: bool = False, fields: bytes = b"", last: bool = False) -> bytes:
-    """A chat of so many bytes."""
+    """A chat request whose message has that many bytes."""
     text = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"x" * size)
     close = b"connection: close\r\n" if last else b""
     head = b"POST %b HTTP/1.1\r\nhost: x\r\n%b%b" % (PATH, close, fields)
@@ -21,7 +21,7 @@ def request(size: int, *, chunked: bool = False, fields: bytes = b"", last: bool
 
 
 def statuses(client: socket.socket) -> list[int]:
-    """Those of all answers until the connection is closed."""
+    """Read until the connection is closed; return the statuses of all answers."""
     with client:
         return [int(one[:3]) for one in read_all(client).split(b"HTTP/1.1 ")[1:]]
 
@@ -31,7 +31,7 @@ def statuses(client: socket.socket) -> list[int]:
 def test_a_head_that_begins_in_the_read_of_a_body(
     stub: MakeStub, route: MakeRouter, size: int, cut: int
 ) -> None:
-    """It is as long as it is, whatever came before it."""
+    """A head is parsed correctly if its first bytes come in one read with the previous body."""
     worker = stub()
     router = route(worker.url)
     second = request(10, last=True)
@@ -42,14 +42,14 @@ def test_a_head_that_begins_in_the_read_of_a_body(
 
 
 def test_a_chunked_request_behind_a_large_one(stub: MakeStub, route: MakeRouter) -> None:
-    """What frames its body is counted apart from what came before."""
+    """Chunk framing does not count towards limits together with the request before it."""
     router = route(stub().url)
     data = request(100_000) + request(10, chunked=True) + request(10, chunked=True, last=True)
     assert statuses(send(router.port, data)) == [200, 200, 200]
 
 
 def test_a_head_that_is_too_large_behind_another_request(stub: MakeStub, route: MakeRouter) -> None:
-    """It is refused there too."""
+    """A head that is too large is refused behind another request too."""
     router = route(stub().url)
     large = request(10, fields=b"x-large: %b\r\n" % (b"y" * 60_000), last=True)
     assert statuses(send(router.port, request(10) + large)) == [200, 431]
@@ -58,7 +58,7 @@ def test_a_head_that_is_too_large_behind_another_request(stub: MakeStub, route: 
 @pytest.mark.parametrize("size", [100, 30_000, 70_000, 150_000])
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_wish_to_upgrade(stub: MakeStub, route: MakeRouter, size: int, chunked: bool) -> None:
-    """It is ignored, however long the body is (RFC 9110 section 7.8)."""
+    """An upgrade request is ignored, however long its body is (RFC 9110 section 7.8)."""
     worker = stub()
     router = route(worker.url)
     client = send(router.port, request(size, chunked=chunked, fields=H2C))
@@ -69,7 +69,7 @@ def test_a_wish_to_upgrade(stub: MakeStub, route: MakeRouter, size: int, chunked
 def test_a_wish_to_upgrade_with_more_than_is_allowed(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is refused as it would be without; nothing goes wrong of ours."""
+    """With `Upgrade` too, a body that is too large gets 413, without an error in the router."""
     router = route(stub().url)
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (71_680, b"a" * 71_680)
     head = b"GET /health/live HTTP/1.1\r\nhost: x\r\n" + H2C + b"transfer-encoding: chunked\r\n\r\n"
@@ -80,7 +80,7 @@ def test_a_wish_to_upgrade_with_more_than_is_allowed(
 
 @pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip", b"identity", b"chunked, chunked"])
 def test_an_answer_in_another_coding(stub: MakeStub, route: MakeRouter, coding: bytes) -> None:
-    """Nobody asked for it, and it could not be passed on (RFC 9112 section 6.1)."""
+    """An answer in a transfer coding that the router did not ask for is 502 (RFC 9112, 6.1)."""
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: %b\r\n\r\n" % coding
     router = route(stub([head + b"2\r\nok\r\n0\r\n\r\n", "close"]).url)
     assert statuses(send(router.port, request(10, last=True))) == [502]
@@ -97,7 +97,7 @@ def test_an_answer_in_another_coding(stub: MakeStub, route: MakeRouter, coding: 
 def test_what_is_a_stream_of_events(
     stub: MakeStub, route: MakeRouter, fields: bytes, told: bool
 ) -> None:
-    """One that breaks off ends with an event; in what is compressed nothing of ours is put."""
+    """A broken event stream ends with an error event, unless it is compressed."""
     head = b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n" % fields
     router = route(stub([head + b"9\r\ndata: 1\n\n\r\n", 0.05, "close"]).url)
     with send(router.port, request(10, last=True)) as client:
@@ -107,7 +107,7 @@ def test_what_is_a_stream_of_events(
 
 
 def test_events_that_cannot_be_told_apart_pass_at_once(stub: MakeStub, route: MakeRouter) -> None:
-    """A compressed piece is not held back until an event ends."""
+    """Pieces of a compressed stream are relayed at once, without waiting for an event to end."""
     fields = b"content-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
     head = b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n" % fields
     router = route(stub([head + b"4\r\n\x1f\x8b\x08\x00\r\n", "stall"]).url)

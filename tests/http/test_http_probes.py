@@ -1,4 +1,4 @@
-"""What the router learns of its workers off the request path."""
+"""What the router learns about its workers from probes, metrics and answers."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 @pytest.fixture
 def drip() -> Iterator[str]:
-    """A server that answers for ever, a byte at a time."""
+    """A server that answers forever, a byte at a time."""
     over = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -44,7 +44,7 @@ def drip() -> Iterator[str]:
 def test_a_worker_that_drips_does_not_hold_up_the_start(
     drip: str, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """A probe ends in its time as a whole, however steadily bytes come."""
+    """A probe's timeout limits the probe as a whole, however steadily bytes come."""
     router = route(drip, stub().url, health={"timeout": "1s"})
     workers = router.http.get("/workers").json()
     assert [worker["state"] for worker in workers] == ["down", "ready"]
@@ -52,7 +52,7 @@ def test_a_worker_that_drips_does_not_hold_up_the_start(
 
 
 def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
-    """Its connection is closed with it, whatever the worker does."""
+    """The connection of a probe that has timed out is closed."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         listener.settimeout(10)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -73,8 +73,7 @@ def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
     ids=["half", "404"],
 )
 def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: bytes) -> None:
-    """How large its cache is, is good to know and not needed: it gets its requests, and a metric
-    says that it is not known."""
+    """A worker without metrics gets requests; a metric tells that its cache size is unknown."""
     worker, other = stub(), stub()
     worker._fixed[b"/metrics"] = told
     router = route(
@@ -98,7 +97,7 @@ def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: byte
 
 
 def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """After a refusal one good probe is not enough when `rise` is more."""
+    """After a refused connection a worker needs `rise` good probes to be ready again."""
     worker = stub()
     router = route(worker.url, health={"rise": 1000, "interval": "10ms"})
     router.worker().lost("as if refused")
@@ -108,7 +107,7 @@ def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> 
 
 
 def test_as_many_failed_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """One that was missed costs no worker its requests when `fall` is more."""
+    """A worker stays ready until `fall` probes have failed."""
     worker = stub()
     router = route(worker.url, health={"fall": 1000, "interval": "10ms"})
     worker.well = False
@@ -119,7 +118,7 @@ def test_as_many_failed_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -
 
 
 def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that is down for another reason than at first says the new one."""
+    """The reason of a worker that is down is the latest one."""
     worker = stub()
     worker.well = False
     router = route(worker.url, health={"interval": "10ms"})
@@ -130,7 +129,7 @@ def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) 
 
 
 def test_models_are_listed_as_workers_describe_them(route: MakeRouter) -> None:
-    """Clients that read `max_model_len` find it."""
+    """`/v1/models` keeps workers' fields, such as `max_model_len`."""
     with FleetThread(FleetSettings(workers=2, profile="toy", models=("toy",))) as fleet:
         (model,) = route(*fleet.urls).http.get("/v1/models").json()["data"]
     assert model["id"] == "toy"
@@ -138,7 +137,7 @@ def test_models_are_listed_as_workers_describe_them(route: MakeRouter) -> None:
 
 
 def test_the_second_of_two_servers_hears_of_it() -> None:
-    """Even while the first one is only starting."""
+    """Binding a port that another server has bound raises PortTaken, before either listens."""
     with bind(Address("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
         with pytest.raises(PortTaken, match="in use"):
@@ -146,7 +145,7 @@ def test_the_second_of_two_servers_hears_of_it() -> None:
 
 
 def test_what_is_learned_from_answers(route: MakeRouter) -> None:
-    """Pace, bytes a token, and predicted against reported cached tokens come from real answers."""
+    """Pace, prompts' sizes, and predicted and reported cached tokens are learned from answers."""
     settings = FleetSettings(workers=1, profile="llama-3.1-8b-h100", models=("toy",), speed=10)
     with FleetThread(settings) as fleet:
         router = route(*fleet.urls)
@@ -173,7 +172,7 @@ def test_what_is_learned_from_answers(route: MakeRouter) -> None:
 
 
 def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> None:
-    """One field without end is given up, not gathered."""
+    """A worker's endless header field gives 502 instead of being buffered."""
     script: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a" * 65536] * 100]
     router = route(stub(script).url, health={"interval": "1h"})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
@@ -189,7 +188,7 @@ def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> No
     ids=["odd", "huge", "negative"],
 )
 def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: bytes) -> None:
-    """Are passed over: the worker is used, and goes on being probed."""
+    """Invalid metrics are ignored: the worker is used, and probes go on."""
     worker = stub()
     worker._fixed[b"/metrics"] = (
         b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
@@ -202,8 +201,7 @@ def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: 
 
 
 def test_metrics_of_which_most_is_for_others(stub: MakeStub, route: MakeRouter) -> None:
-    """Only what is asked for is read: neither how much else there is nor what it looks like
-    matters."""
+    """Other metrics of a worker do not matter, however many or malformed they are."""
     worker = stub()
     size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
     metrics = b"odd{, = \\}\n" + size + b'vllm:other{engine="0"} 1\n' * 250_000

@@ -1,4 +1,4 @@
-"""Raw bytes against the door: a table of requests, in one piece, byte by byte, and cut anywhere."""
+"""A table of raw requests, sent in one piece, byte by byte, and cut anywhere."""
 
 from itertools import pairwise
 
@@ -12,18 +12,18 @@ from tests.http.raw.row import Row
 from tests.http.raw.table import DIFFERENCES, ROWS
 from tests.support import Router, Stub, until
 
-#: Bytes above which a row is sent in one piece only.
+#: Rows with more bytes than this are sent in one piece only.
 SMALL = 1500
 
 SMALL_ROWS = [row for row in ROWS if row.size <= SMALL]
-#: What a host, a path or a foreign field says is not looked at before it is whole.
+#: Without rows about values that the router checks only once the head is complete.
 BYTEWISE_ROWS = [
     row for row in SMALL_ROWS if not row.name.startswith(("host/", "target/", "passing/"))
 ]
 
 
 def check(door: Router, worker: Stub, row: Row, cut: Cut) -> None:
-    """Play a row; the router does as it should, and goes on serving."""
+    """Play a row; check that the outcome is allowed and that the router goes on serving."""
     worker.requests.clear()
     seen = play(door.port, row, cut)
     assert serves(door.port)
@@ -36,13 +36,13 @@ def check(door: Router, worker: Stub, row: Row, cut: Cut) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_in_one_piece(door: Router, worker: Stub, row: Row) -> None:
-    """What comes of it is what the RFC allows, and nothing of what is refused reaches a worker."""
+    """The outcome is one that the row allows, and no refused request reaches a worker."""
     check(door, worker, row, whole)
 
 
 @pytest.mark.parametrize("row", BYTEWISE_ROWS, ids=lambda row: row.name)
 def test_byte_by_byte(door: Router, worker: Stub, row: Row) -> None:
-    """How the network cuts it makes no difference."""
+    """Sending byte by byte makes no difference."""
     check(door, worker, row, bytewise)
 
 
@@ -53,7 +53,7 @@ def test_byte_by_byte(door: Router, worker: Stub, row: Row) -> None:
 )
 @given(row=st.sampled_from(SMALL_ROWS), places=st.lists(st.integers(0, SMALL), max_size=6))
 def test_cut_anywhere(door: Router, worker: Stub, row: Row, places: list[int]) -> None:
-    """The same, cut in a few places."""
+    """Cutting a request in any few places makes no difference."""
 
     def cut(data: bytes) -> list[bytes]:
         cuts = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
@@ -63,7 +63,7 @@ def test_cut_anywhere(door: Router, worker: Stub, row: Row, places: list[int]) -
 
 
 def test_the_table_is_in_order() -> None:
-    """Every row has a name of its own and says where it comes from; differences are of rows."""
+    """Row names are unique, every row has a source, and every difference names existing rows."""
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
     assert all(row.rfc.startswith("RFC ") and row.allowed for row in ROWS)

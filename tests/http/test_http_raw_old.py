@@ -1,4 +1,4 @@
-"""Clients of HTTP/1.0: nothing they do not know, and an end that they can tell."""
+"""HTTP/1.0 clients get only what they understand, and can tell where an answer ends."""
 
 import socket
 
@@ -12,7 +12,7 @@ from tests.support import JSON, OK, Action, MakeRouter, MakeStub
 _LINE = b"POST /v1/completions HTTP/1.0"
 _TYPE = b"content-type: application/json\r\n"
 
-#: The same answer, its end told in all ways there are.
+#: The same answer with its end marked by chunks, or by the close of the connection.
 CHUNKED: list[Action] = [
     b"HTTP/1.1 200 OK\r\n" + _TYPE + b"transfer-encoding: chunked\r\n\r\n",
     b"%x\r\n%b\r\n" % (len(JSON[:9]), JSON[:9]),
@@ -22,7 +22,7 @@ UNFRAMED: list[Action] = [b"HTTP/1.1 200 OK\r\n" + _TYPE + b"\r\n", JSON[:9], JS
 
 
 def asked(port: int, *fields: bytes) -> tuple[Answer, bool]:
-    """The answer, and whether the connection was kept after it."""
+    """Send a request twice; return the first answer, and whether the connection was kept."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         answers = Answers(client, head=False)
         client.sendall(head(_LINE, HOST, LENGTH, *fields) + BODY)
@@ -39,7 +39,7 @@ def asked(port: int, *fields: bytes) -> tuple[Answer, bool]:
 def test_a_stream_ends_with_its_connection(
     stub: MakeStub, route: MakeRouter, script: list[Action], fields: tuple[bytes, ...]
 ) -> None:
-    """RFC 9112 section 6.1: no transfer coding; so the end is the end, whatever was asked."""
+    """Without a transfer coding (RFC 9112 section 6.1) the close ends it, even with keep-alive."""
     answer, kept = asked(route(stub(script).url).port, *fields)
     assert answer.body == JSON
     assert not answer.values(b"transfer-encoding")
@@ -48,7 +48,7 @@ def test_a_stream_ends_with_its_connection(
 
 
 def test_a_length_lets_the_connection_live(stub: MakeStub, route: MakeRouter) -> None:
-    """RFC 9112 section 9.3: it is kept only if that is said."""
+    """The connection is kept only if the answer says so (RFC 9112 section 9.3)."""
     answer, kept = asked(route(stub(OK).url).port, b"connection: keep-alive")
     assert answer.body == JSON
     assert answer.values(b"content-length") == [b"%d" % len(JSON)]
@@ -56,14 +56,14 @@ def test_a_length_lets_the_connection_live(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_without_a_word_it_is_closed(stub: MakeStub, route: MakeRouter) -> None:
-    """RFC 9112 section 9.3."""
+    """Without keep-alive the connection is closed (RFC 9112 section 9.3)."""
     answer, kept = asked(route(stub(OK).url).port)
     assert answer.body == JSON
     assert not kept
 
 
 def test_what_is_cut_off_is_reset(stub: MakeStub, route: MakeRouter) -> None:
-    """Nothing but the end of the connection tells the end: it must not look like one."""
+    """An answer cut off by its worker ends with a reset, as a normal close would look complete."""
     half: list[Action] = [CHUNKED[0], b"4\r\n" + JSON[:4] + b"\r\n", 0.05, "close"]
     router = route(stub(half).url)
     with socket.create_connection(("127.0.0.1", router.port), timeout=30) as client:

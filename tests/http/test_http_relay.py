@@ -1,4 +1,4 @@
-"""Bytes in, bytes out."""
+"""Requests and answers are relayed unchanged."""
 
 import gc
 import hashlib
@@ -22,13 +22,13 @@ def chunked(data: bytes) -> bytes:
 
 
 def answer(body: bytes, *headers: bytes) -> list[Action]:
-    """A whole answer with a length."""
+    """A complete answer with a Content-Length."""
     lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", b""]
     return [b"\r\n".join(lines) + body]
 
 
 def test_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) -> None:
-    """A megabyte of random bytes arrives with the same hash, and its length is announced."""
+    """A megabyte of random bytes arrives unchanged, with its Content-Length."""
     body = os.urandom(1 << 20)
     router = route(stub(answer(body)).url)
     reply = router.http.post("/v1/chat/completions", json=CHAT)
@@ -37,7 +37,7 @@ def test_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_request_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) -> None:
-    """The worker gets the very bytes of the client, odd spacing included."""
+    """The worker gets exactly the client's bytes, odd spacing included."""
     worker = stub()
     router = route(worker.url)
     raw = b'{ "model":"m",\n  "messages": [ {"role":"user", "content":"\\u00e9"} ], "x":  1e3}'
@@ -46,7 +46,7 @@ def test_request_body_passes_byte_for_byte(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_chunked_request_is_given_a_length(stub: MakeStub, route: MakeRouter) -> None:
-    """A body sent in chunks reaches the worker whole, framed by its length alone."""
+    """A chunked request body reaches the worker with a Content-Length instead."""
     worker = stub()
     router = route(worker.url)
     pieces = iter([b'{"model":"m",', b'"prompt":"hi"}'])
@@ -59,7 +59,7 @@ def test_chunked_request_is_given_a_length(stub: MakeStub, route: MakeRouter) ->
 
 @pytest.mark.parametrize("end", ["length", "chunks", "close"])
 def test_every_framing_of_an_answer(stub: MakeStub, route: MakeRouter, end: str) -> None:
-    """Bodies ended by length, by chunks or by the close of the connection all arrive whole."""
+    """Answers that end by length, by chunks or by a close all arrive complete."""
     scripts: dict[str, list[Action]] = {
         "length": answer(b"hello"),
         "chunks": [
@@ -75,7 +75,7 @@ def test_every_framing_of_an_answer(stub: MakeStub, route: MakeRouter, end: str)
 
 
 def test_events_pass_as_they_come(stub: MakeStub, route: MakeRouter) -> None:
-    """The first event is with the client while the worker has not even made the second."""
+    """The first event reaches the client before the worker has sent the second."""
     router = route(stub([SSE + chunked(b"data: 1\n\n"), "stall"]).url)
     with router.http.stream("POST", "/v1/chat/completions", json=CHAT) as reply:
         assert next(reply.iter_raw()) == b"data: 1\n\n"
@@ -83,7 +83,7 @@ def test_events_pass_as_they_come(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_hop_by_hop_headers_stay_behind(stub: MakeStub, route: MakeRouter) -> None:
-    """Fields of this hop, and those that Connection names, do not pass in either direction."""
+    """Hop-by-hop fields and those named by Connection are not forwarded; others are."""
     worker = stub(
         answer(b"x", b"keep-alive: timeout=5", b"connection: x-hop", b"x-hop: 1", b"x-end: 2")
     )
@@ -110,7 +110,7 @@ def test_hop_by_hop_headers_stay_behind(stub: MakeStub, route: MakeRouter) -> No
 def test_worker_key_replaces_the_clients(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A configured key is what the worker sees; the client's own does not reach it."""
+    """A configured worker key replaces the client's own key."""
     monkeypatch.setenv("WORKER_KEY", "s3cret")
     worker = stub()
     router = route({"url": worker.url, "api_key": "${WORKER_KEY}"})
@@ -125,7 +125,7 @@ def test_worker_key_replaces_the_clients(
 def test_request_id_in_out_and_upstream(
     stub: MakeStub, route: MakeRouter, sent: str, kept: bool
 ) -> None:
-    """A harmless id is kept, another is replaced, and both sides see the same one."""
+    """A valid request id is kept, any other is replaced; client and worker see the same one."""
     worker = stub()
     reply = route(worker.url).http.post(
         "/v1/chat/completions", json=CHAT, headers={b"x-request-id": sent.encode("latin-1")}
@@ -136,7 +136,7 @@ def test_request_id_in_out_and_upstream(
 
 
 def test_decision_is_told(stub: MakeStub, route: MakeRouter) -> None:
-    """Headers name the worker, the reason and the predicted seconds."""
+    """Answer headers name the worker, the reason, the tokens held and the predicted wait."""
     router = route({"url": stub().url, "name": "gpu-1"})
     long = {"model": "m", "messages": [{"role": "user", "content": "word " * 1000}]}
     first = router.http.post("/v1/chat/completions", json=long)
@@ -147,14 +147,14 @@ def test_decision_is_told(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_query_string_passes(stub: MakeStub, route: MakeRouter) -> None:
-    """What follows the question mark reaches the worker."""
+    """The query string reaches the worker."""
     worker = stub()
     route(worker.url).http.post("/v1/embeddings?a=1&b=%20", json={"model": "m", "input": "x"})
     assert worker.requests[0].startswith(b"POST /v1/embeddings?a=1&b=%20 HTTP/1.1\r\n")
 
 
 def test_connections_to_workers_are_reused(stub: MakeStub, route: MakeRouter) -> None:
-    """Ten requests in a row need one connection."""
+    """Ten requests in a row use one connection to the worker."""
     worker = stub()
     router = route(worker.url, health={"interval": "1h"})
     before = worker.connections
@@ -164,14 +164,14 @@ def test_connections_to_workers_are_reused(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_interim_answers_are_dropped(stub: MakeStub, route: MakeRouter) -> None:
-    """103 Early Hints before the answer does not confuse it."""
+    """Interim answers such as 103 Early Hints are dropped."""
     script = [b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", *answer(b"real")]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (200, b"real")
 
 
 def test_error_answers_pass_unchanged(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker's own 400 is the client's 400, to the byte."""
+    """A worker's 400 is relayed byte for byte."""
     body = b'{"error":{"message":"too long"}}'
     script: list[Action] = [
         b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body
@@ -181,7 +181,7 @@ def test_error_answers_pass_unchanged(stub: MakeStub, route: MakeRouter) -> None
 
 
 def test_slow_reader_holds_back_the_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that does not read stops the flow; nothing piles up in the router."""
+    """If a client does not read, little of the answer waits unread in the router."""
     piece = chunked(b"x" * 65536)
     worker = stub([SSE, *[piece] * 2000, b"0\r\n\r\n"])  # 125 MiB
     router = route(worker.url)
@@ -201,5 +201,5 @@ def test_slow_reader_holds_back_the_worker(stub: MakeStub, route: MakeRouter) ->
 
 
 def _unread(router: Router) -> int:
-    """Bytes taken from the worker and not yet passed on."""
+    """Bytes read from the worker and not yet passed on."""
     return sum(c._answer.unread for c in gc.get_objects() if isinstance(c, Connection))

@@ -1,4 +1,4 @@
-"""Keys with KV caches of their own: what one has sent is never found by another."""
+"""Separate KV caches per key: what one key's clients have sent, another's never find."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ SALTED = [path for path, one in ENDPOINTS.items() if not one.form and "tokenize"
 
 @pytest.fixture(scope="module", autouse=True)
 def _secrets() -> Iterator[None]:
-    """The environment that the settings name."""
+    """Set the environment variables that the settings name."""
     with pytest.MonkeyPatch.context() as patch:
         for name, key in KEYS.items():
             patch.setenv(f"{name.upper()}_KEY", key)
@@ -35,7 +35,7 @@ def _secrets() -> Iterator[None]:
 
 
 def settings(*urls: str, apart: bool = True) -> dict[str, Any]:
-    """Two teams and an operator."""
+    """Settings with the keys of two teams and of an operator."""
     keys = [{"name": name, "key": f"${{{name.upper()}_KEY}}"} for name in ("a", "b")]
     return {
         "workers": list(urls),
@@ -45,30 +45,30 @@ def settings(*urls: str, apart: bool = True) -> dict[str, Any]:
 
 
 def bearer(name: str) -> dict[str, str]:
-    """The header that brings the key of that name."""
+    """The header field with the key of that name."""
     return {"authorization": f"Bearer {KEYS[name]}"}
 
 
 def sent(worker: Stub) -> dict[str, Any]:
-    """The body of the last request that a worker was sent, as Python reads it."""
+    """The decoded body of the last request that a worker got."""
     found: dict[str, Any] = json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2])
     return found
 
 
 def salts_of(worker: Stub) -> set[str]:
-    """All that a worker was sent."""
+    """All cache salts that a worker got."""
     return {json.loads(one.partition(b"\r\n\r\n")[2])["cache_salt"] for one in worker.requests}
 
 
 def ask(router: Router, name: str, path: str = CHAT, **body: Any) -> httpx.Response:
-    """Send a body as one who has the key of that name."""
+    """Send a request with the key of that name."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **body}
     return router.http.post(path, json=body, headers=bearer(name))
 
 
 @pytest.mark.parametrize("path", SALTED)
 def test_each_key_has_a_salt(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """The same each time, another one for another key; nothing else of the body changes."""
+    """Each key has its own constant salt, and other fields that are checked stay the same."""
     worker = stub()
     router = route(**settings(worker.url))
     found = []
@@ -83,7 +83,7 @@ def test_each_key_has_a_salt(stub: MakeStub, route: MakeRouter, path: str) -> No
 
 
 def test_the_salt_is_the_same_on_every_router(stub: MakeStub, route: MakeRouter) -> None:
-    """Else each of several would keep a cache of its own."""
+    """Several routers give a key the same salt, so that they share its cache."""
     worker = stub()
     salts = set()
     for _ in range(2):
@@ -93,8 +93,7 @@ def test_the_salt_is_the_same_on_every_router(stub: MakeStub, route: MakeRouter)
 
 
 def test_a_client_cannot_choose_the_cache(stub: MakeStub, route: MakeRouter) -> None:
-    """Its own salt keeps prompts apart among those of its key; that of another key does not
-    lead there, however often it is written."""
+    """A client's own salt separates prompts within its key; it never reaches another's cache."""
     worker = stub()
     router = route(**settings(worker.url))
     found: dict[object, str] = {}
@@ -114,7 +113,7 @@ def test_a_client_cannot_choose_the_cache(stub: MakeStub, route: MakeRouter) -> 
 
 @pytest.mark.parametrize("own", ["", 7, [], {}, False])
 def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter, own: object) -> None:
-    """As vLLM would refuse it."""
+    """An invalid salt gets 400, as vLLM would refuse it too."""
     worker = stub()
     router = route(**settings(worker.url))
     reply = ask(router, "a", cache_salt=own)
@@ -125,7 +124,7 @@ def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter, own: object) 
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_nothing_is_added_elsewhere(stub: MakeStub, route: MakeRouter, *, apart: bool) -> None:
-    """Not unless it is wanted, and not where nothing is computed, nor to forms."""
+    """No salt is added if the setting is off, to paths that compute nothing, or to forms."""
     worker = stub()
     router = route(**settings(worker.url, apart=apart))
     for path in ("/tokenize", "/detokenize") if apart else SALTED:
@@ -141,14 +140,14 @@ def test_nothing_is_added_elsewhere(stub: MakeStub, route: MakeRouter, *, apart:
 
 
 def cached(reply: httpx.Response) -> int:
-    """Tokens that a worker found."""
+    """The cached tokens that the worker reported."""
     reply.raise_for_status()
     found: int = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
     return found
 
 
 def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_path: Path) -> None:
-    """Workers find nothing of another key's, the router expects as much, and `explain` says so."""
+    """No worker finds another key's prefix, and the router's decisions and `explain` agree."""
     fleet = stack.enter_context(FleetThread(FleetSettings(workers=2, models=("m",), speed=50)))
     router = route(**settings(*fleet.urls))
     text: dict[str, Any] = {
@@ -174,7 +173,7 @@ def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_
     again = ask(router, "a", **text)
     assert again.headers["x-warmroute-worker"] == home
     assert cached(again) > 1000
-    for _ in range(2):  # wherever it goes
+    for _ in range(2):  # it may go to either worker
         other = ask(router, "b", **text)
         if cached(other):
             break
@@ -189,7 +188,7 @@ def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_
 
 
 def test_whose_cache_is_meant_must_be_said(stub: MakeStub, route: MakeRouter) -> None:
-    """Of a router with caches apart `explain` needs a key's name; it lists those there are."""
+    """With separate caches `/explain` needs the name of a key, and its error lists the names."""
     router = route(**settings(stub().url))
     body = {"model": "m", "messages": []}
     for params, words in (({}, "say whose"), ({"key": "c"}, "there are a, b")):
@@ -201,7 +200,7 @@ def test_whose_cache_is_meant_must_be_said(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_clients_are_told_of_their_own_cache_alone(stub: MakeStub, route: MakeRouter) -> None:
-    """Where their keys open `/explain` too, it would tell exactly what others have asked."""
+    """Clients whose keys open `/explain` may ask about their own cache only."""
     told = settings(stub().url)
     del told["admin"]
     router = route(**told)
@@ -216,7 +215,7 @@ def test_clients_are_told_of_their_own_cache_alone(stub: MakeStub, route: MakeRo
 
 
 def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
-    """Whoever waits while that happens is served as one with that key."""
+    """A queued request whose key is removed meanwhile is served with that key's salt."""
     opened = threading.Event()
     worker = stub([opened.is_set, *OK])
     asked = {**settings(worker.url), "limits": {"in_flight": 1}}
@@ -227,7 +226,7 @@ def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -
         second = crowd.submit(ask, router, "b")
         until(lambda: router.metric("warmroute_queue_length") == 1)
         asked["auth"]["keys"].pop()
-        change(router, **asked, strategy="leastload")  # which has it read anew
+        change(router, **asked, strategy="leastload")  # reads the queued request anew
         opened.set()
         assert first.result().status_code == second.result().status_code == 200
     assert len(salts_of(worker)) == 1
@@ -235,8 +234,10 @@ def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -
 
 
 def test_names_that_move_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
-    """Keys are named by their place: with the first one gone, another key has the name of one that
-    waits, and not its cache."""
+    """Unnamed keys are named by position: if one is removed, the next takes its name.
+
+    It must not take the cache of the queued request whose key had that name.
+    """
     opened = threading.Event()
     worker = stub([opened.is_set, *OK])
     asked = {**settings(worker.url), "limits": {"in_flight": 1}}
@@ -249,7 +250,7 @@ def test_names_that_move_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
         second = crowd.submit(ask, router, "a")
         until(lambda: router.metric("warmroute_queue_length") == 1)
         asked["auth"]["keys"].pop(0)
-        change(router, **asked, strategy="leastload")  # which has it read anew
+        change(router, **asked, strategy="leastload")  # reads the queued request anew
         opened.set()
         assert first.result().status_code == second.result().status_code == 200
     assert len(salts_of(worker)) == 1
@@ -258,7 +259,7 @@ def test_names_that_move_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_who_signs_has_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request is known by its access key then; the salt is made of the secret one."""
+    """A signed request is known by its access key, but its salt is derived from the secret key."""
     monkeypatch.setenv("SECRET", "aws-secret")
     told = settings("http://w:1")
     found = set()

@@ -1,4 +1,4 @@
-"""Nothing is sent twice that may have begun, nothing is given up that surely did not."""
+"""A request that may have begun is never sent twice; one that surely did not is not given up."""
 
 import asyncio
 import sys
@@ -23,10 +23,10 @@ QUIET = {"interval": "1h"}
 def test_death_during_the_work_is_not_taken_for_an_idle_close(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """On a kept connection too: a worker that dies half a second in may have computed all of it."""
+    """If a worker dies during the work on a kept connection, the request is not sent again."""
     workers = [stub() for _ in range(3)]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
-    for _ in workers:  # every connection is a kept one now
+    for _ in workers:  # now each has a kept connection
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
     for worker in workers:
         worker.script = [0.5, "close"]
@@ -36,7 +36,7 @@ def test_death_during_the_work_is_not_taken_for_an_idle_close(
 
 
 def test_a_worker_that_closes_and_is_gone(stub: MakeStub, route: MakeRouter) -> None:
-    """It hangs up before a byte of an answer and listens no more: another one is asked."""
+    """If a kept connection closes unanswered and the worker is gone, another worker is asked."""
     first, second = stub(), stub()
     router = route(first.url, second.url, strategy="roundrobin", health=QUIET)
     for _ in range(2):
@@ -50,8 +50,8 @@ def test_a_worker_that_closes_and_is_gone(stub: MakeStub, route: MakeRouter) -> 
 def test_workers_that_close_on_many_at_once(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are asked anew, and none leaves behind the error that it met."""
-    monkeypatch.setattr("router.connection.CROSSING_LOOKS", 1000)  # a busy machine has its time
+    """Many kept connections close at once: all requests are sent again; no exception lingers."""
+    monkeypatch.setattr("router.connection.CROSSING_LOOKS", 1000)  # more time for a busy machine
     answers, closes = threading.Event(), threading.Event()
     worker = stub([answers.is_set, *OK])
     router = route(worker.url, strategy="roundrobin", health=QUIET)
@@ -73,7 +73,7 @@ def test_workers_that_close_on_many_at_once(
 
 
 def test_a_request_that_kills_workers_kills_two_at_most(stub: MakeStub, route: MakeRouter) -> None:
-    """One that hangs up may be a chance; when the second does as well, it is the request."""
+    """If two workers in a row vanish, the request may be the cause: no third is asked."""
     workers = [stub() for _ in range(4)]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
     for _ in workers:
@@ -87,7 +87,7 @@ def test_a_request_that_kills_workers_kills_two_at_most(stub: MakeStub, route: M
 
 
 def test_refusals_are_free(stub: MakeStub, route: MakeRouter) -> None:
-    """Half the fleet dead at once, and more of it than `attempts`: the request is answered."""
+    """Refused connections do not count as attempts, so more than `attempts` may be dead."""
     dead, alive = [stub() for _ in range(4)], stub()
     urls = [worker.url for worker in (*dead, alive)]
     router = route(*urls, strategy="roundrobin", limits={"attempts": 1}, health=QUIET)
@@ -98,7 +98,7 @@ def test_refusals_are_free(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("end", ["close", "reset", "stall"])
 def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, end: str) -> None:
-    """The status is enough to ask the next one; the body of a 503 is not waited for."""
+    """The status 503 is enough to ask the next worker; its body is not waited for."""
     half: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 100\r\n\r\nhalf", end]
     full, free = stub(half), stub()
     router = route(full.url, free.url, strategy="roundrobin", health=QUIET)
@@ -113,7 +113,7 @@ def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, 
 def test_what_was_not_taken_on_is_not_believed_to_be_held(
     stub: MakeStub, route: MakeRouter, script: list[Action]
 ) -> None:
-    """A worker that is full, or rejects the request, is not preferred for its prefix afterwards."""
+    """A worker that was full or rejected a request is not believed to hold its prefix."""
     worker = stub(script)
     router = route(worker.url, health=QUIET)
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_what_was_not_taken_on_is_not_believed_to_be_held(
 def test_a_refusal_does_not_take_back_what_was_held_before(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """Only the new part of the prompt is unlearned."""
+    """After a refusal only the new part of the prompt is forgotten."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     router.http.post("/v1/chat/completions", json=LONG)
@@ -141,7 +141,7 @@ def test_a_refusal_does_not_take_back_what_was_held_before(
 
 
 def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: MakeRouter) -> None:
-    """After `timeouts.keepalive` a new one is made, as the worker may be closing the old one."""
+    """After `timeouts.keepalive` a new connection is made, as the worker may close the old one."""
     worker = stub()
     router = route(worker.url, timeouts={"keepalive": "1ms"}, health=QUIET)
     before = worker.connections
@@ -156,7 +156,7 @@ def _idle_for(connection: Connection) -> float:
 
 
 def test_idle_connections_are_closed_in_time(stub: MakeStub, route: MakeRouter) -> None:
-    """Without any request coming."""
+    """Idle connections are closed after `timeouts.keepalive` even if no request comes."""
     worker = stub()
     settings = {"timeouts": {"keepalive": "50ms"}, "health": {"interval": "20ms"}}
     router = route(worker.url, **settings)
@@ -165,7 +165,7 @@ def test_idle_connections_are_closed_in_time(stub: MakeStub, route: MakeRouter) 
 
 
 def test_bytes_nobody_asked_for_spoil_the_connection(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that talks while idle is not listened to."""
+    """If a worker sends bytes on an idle connection, the connection is not used again."""
     worker = stub([*OK, 0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"])
     router = route(worker.url, health=QUIET)
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_bytes_nobody_asked_for_spoil_the_connection(stub: MakeStub, route: Make
 def test_a_second_answer_in_one_breath_is_dropped(
     stub: MakeStub, route: MakeRouter, junk: bytes
 ) -> None:
-    """It changes neither this answer nor the next one."""
+    """Surplus bytes after an answer change neither it nor the next one."""
     assert isinstance(OK[0], bytes)
     router = route(stub([OK[0] + junk]).url, health=QUIET)
     for _ in range(3):
@@ -192,7 +192,7 @@ def test_a_second_answer_in_one_breath_is_dropped(
 
 @pytest.mark.parametrize("status", [b"700", b"099", b"999"])
 def test_a_status_that_is_none(stub: MakeStub, route: MakeRouter, status: bytes) -> None:
-    """RFC 9110 section 15 knows 100 to 599."""
+    """A status outside 100 to 599 (RFC 9110 section 15) gives 502."""
     script: list[Action] = [b"HTTP/1.1 " + status + b" What\r\ncontent-length: 0\r\n\r\n"]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert reply.status_code == 502
@@ -201,7 +201,7 @@ def test_a_status_that_is_none(stub: MakeStub, route: MakeRouter, status: bytes)
 def test_death_between_head_and_body_is_not_counted_as_an_answer(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """The client got 502, so no 2xx is counted."""
+    """If a worker dies between head and body, the 502 is counted and no 2xx."""
     worker: Stub = stub([b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", 0.05, "close"])
     router = route({"url": worker.url, "name": "w"}, health=QUIET)
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
@@ -211,7 +211,7 @@ def test_death_between_head_and_body_is_not_counted_as_an_answer(
 
 
 def test_a_full_worker_is_not_counted_as_an_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """Only what reached the client is."""
+    """A full worker's 503 is not counted as an answer, as it did not reach the client."""
     full, free = stub(BUSY), stub()
     router = route({"url": full.url, "name": "full"}, free.url, strategy="roundrobin")
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_a_full_worker_is_not_counted_as_an_answer(stub: MakeStub, route: MakeRo
 def test_a_real_client_hears_that_its_body_is_too_large(
     stub: MakeStub, route: MakeRouter, how: str
 ) -> None:
-    """It is still sending when it is refused, and gets the answer rather than a reset."""
+    """A client that is still sending when refused gets the 413 rather than a reset."""
     worker = stub()
     router = route(worker.url)
     body = b" " * (20 << 20)
@@ -241,7 +241,7 @@ def test_a_real_client_hears_that_its_body_is_too_large(
 def test_a_large_refusal_does_not_leave_its_connection_asleep(
     stub: MakeStub, route: MakeRouter
 ) -> None:
-    """A 503 whose body was never read closes its connection rather than keeping it paused."""
+    """A connection with an unread 503 body is closed rather than kept paused."""
     body = b"x" * (1 << 20)
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: %d\r\n\r\n" % len(body) + body])
     router = route(full.url, stub().url, strategy="roundrobin", health=QUIET)
@@ -253,7 +253,7 @@ def test_a_large_refusal_does_not_leave_its_connection_asleep(
 
 
 class Hasty(Looped):
-    """Answers its first request by the head alone, and reads nothing of it or after it."""
+    """A worker that answers its first request from the head alone and never reads its body."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -274,7 +274,7 @@ class Hasty(Looped):
 
 
 def test_an_answer_before_the_request_was_taken(route: MakeRouter, stack: ExitStack) -> None:
-    """The rest of that request is still to come on its connection: no other one follows there."""
+    """If an answer ends before its request was sent, the connection is not used again."""
     worker = Hasty()
     stack.callback(worker.stop)
     router = route(worker.url, health=QUIET)
@@ -289,7 +289,7 @@ def test_an_answer_before_the_request_was_taken(route: MakeRouter, stack: ExitSt
 def test_an_answer_without_a_body_may_tell_a_length(
     stub: MakeStub, route: MakeRouter, status: int
 ) -> None:
-    """RFC 9110 section 8.6: it is the length that there would have been."""
+    """A 204 or 304 may have a Content-Length but has no body (RFC 9110 section 8.6)."""
     script: list[Action] = [b"HTTP/1.1 %d X\r\ncontent-length: 10\r\n\r\n" % status]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (status, b"")
@@ -298,8 +298,8 @@ def test_an_answer_without_a_body_may_tell_a_length(
 def test_a_fault_of_ours_is_told_in_the_clients_shape(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever we got wrong, the client gets an error object and the booking is released."""
-    router = route(stub().url, strategy="leastload")  # interpreted, or it could not be broken
+    """An exception in the router gives a 500 error object, and the booking is released."""
+    router = route(stub().url, strategy="leastload")  # pure Python, so that it can be patched
     (pool,) = router.door.fleet.pools
     monkeypatch.setattr(pool.strategy, "settled", None)
     body = b'{"model":"m","prompt":"x"}'
@@ -314,7 +314,7 @@ def test_a_fault_of_ours_is_told_in_the_clients_shape(
 
 
 def test_absurd_counts_are_not_believed(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker that reports more tokens than there are is relayed, and not learned from."""
+    """An answer with an absurd token count is relayed but not counted."""
     body = b'{"usage":{"prompt_tokens":1%b}}' % (b"0" * 400)
     script: list[Action] = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
     router = route(stub(script).url)

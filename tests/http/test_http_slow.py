@@ -1,7 +1,7 @@
-"""Clients that take their time, many at once: each is ended when its time is over, others go on.
+"""Many slow clients at once: each is cut off when its time is over, and others are served.
 
-The four ways of slowhttptest: heads that never end, bodies that never come, answers that are not
-read, and ranges by the thousand. And connections that are merely there.
+The four attacks of slowhttptest: endless heads, missing bodies, unread answers, and thousands of
+ranges. Also connections that stay idle, and too many of them.
 """
 
 import pytest
@@ -20,7 +20,7 @@ QUIET = {"interval": "1h"}
 _FIELDS = head(LINE, HOST)[:-2]
 _CHUNKS = head(LINE, HOST, CHUNKED)
 
-#: Heads that are never whole: how they begin, and how they go on.
+#: Heads that never end: how they begin, and how they go on.
 HEADS = {
     "fields": (_FIELDS, b"x: y\r\n"),
     "method": (b"P", b""),
@@ -30,7 +30,7 @@ HEADS = {
     "value": (_FIELDS + b"x:", b" "),
     "last-byte": (head(LINE, HOST, LENGTH)[:-1], b""),
 }
-#: Bodies of which nothing more comes, whatever else does.
+#: Requests whose bodies do not go on, and what is sent instead.
 BODIES = {
     "nothing": (head(LINE, HOST, LENGTH), b""),
     "all-but-one": (head(LINE, HOST, LENGTH) + BODY[:-1], b""),
@@ -44,7 +44,7 @@ BODIES = {
 
 
 def assert_timed_out(crowd: Crowd) -> None:
-    """Each was told why, and that this is the end."""
+    """Check that each client got 408 (or 431 for endless trailers) and `Connection: close`."""
     for name, answer in crowd.last():
         assert answer.status == 408 or (name == "trailers" and answer.status == 431), name
         assert is_error(answer), name
@@ -52,12 +52,12 @@ def assert_timed_out(crowd: Crowd) -> None:
 
 
 def assert_unheard(worker: Stub) -> None:
-    """Only proper clients reached the worker."""
+    """Check that only valid requests reached the worker."""
     assert all(b"x-request-id: after" in request for request in worker.requests)
 
 
 def test_heads_without_end(stub: MakeStub, route: MakeRouter) -> None:
-    """However eagerly they go on, 408 when the time for a head is over; no worker hears of them."""
+    """Endless heads get 408 after `clients.header`, and nothing reaches a worker."""
     worker = stub()
     router = route(worker.url, clients={"header": "1s"}, health=QUIET)
     with Crowd(router.port, HEADS, MANY // len(HEADS)) as crowd:
@@ -67,7 +67,7 @@ def test_heads_without_end(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_second_head_without_end(stub: MakeStub, route: MakeRouter) -> None:
-    """A connection that was used well has no more time than others."""
+    """An endless second head gets 408 as well."""
     router = route(stub().url, clients={"header": "3s"}, health=QUIET)
     with Crowd(router.port, {"second": (post(), b"x: y\r\n")}, MANY) as crowd:
         until(lambda: crowd.answered(1))
@@ -78,19 +78,19 @@ def test_a_second_head_without_end(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_bodies_that_stop(stub: MakeStub, route: MakeRouter) -> None:
-    """No piece of the body comes for too long: 408; no worker hears of them."""
+    """Bodies that stop get 408 after `clients.body`, and nothing reaches a worker."""
     worker = stub()
     router = route(worker.url, clients={"body": "1s"}, health=QUIET)
     with Crowd(router.port, BODIES, MANY // len(BODIES)) as crowd:
         meanwhile(router, crowd.over)
         assert_timed_out(crowd)
         waited = [answers for answers in crowd.answers if answers.interims]
-        assert len(waited) == MANY // len(BODIES)  # those who were told to go on, and did not
+        assert len(waited) == MANY // len(BODIES)  # those that got 100 Continue and sent nothing
     assert_unheard(worker)
 
 
 def test_a_body_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
-    """It is waited for as long as something comes: the time is for a piece, not for all of them."""
+    """`clients.body` limits the time between pieces of a body, not its whole time."""
     router = route(stub().url, clients={"body": "1s"}, health=QUIET)
     steady = {"steady": (_CHUNKS, b"1\r\n \r\n")}
     with (
@@ -105,7 +105,7 @@ def test_a_body_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_an_answer_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that waits for its worker is not slow itself."""
+    """The client timeouts do not run while a client waits for its worker."""
     soon = dict.fromkeys(("header", "body", "write", "keepalive"), "1s")
     worker = stub([2.5, *OK])
     router = route(worker.url, clients=soon, health=QUIET)
@@ -114,7 +114,7 @@ def test_an_answer_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
         assert [answer.body for _, answer in crowd.last()] == [JSON] * 20
 
 
-#: An answer of which half never comes; the other half is more than a client's buffers hold.
+#: An answer that stalls after half; that half is more than a client's buffers hold.
 _HALF = b"x" * (1 << 20)
 HALF: list[Action] = [
     b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (2 * len(_HALF)) + _HALF,
@@ -124,13 +124,13 @@ HALF: list[Action] = [
 
 @pytest.fixture
 def unread(stub: MakeStub, route: MakeRouter) -> tuple[Stub, Router]:
-    """A worker whose answers are long, and a router with another one for all other clients."""
+    """A worker with long answers, and a router that has another one for other clients."""
     long, quick = stub(HALF, model="long"), stub()
     return long, route(long.url, quick.url, clients={"write": "1s"}, health=QUIET)
 
 
 def test_answers_that_are_not_read(unread: tuple[Stub, Router]) -> None:
-    """Past `clients.write` the connection is closed, the worker told, and its room free again."""
+    """After `clients.write` an unread answer's connections are closed and its place is free."""
     worker, router = unread
     with Readers(router.port, READERS, "long") as readers:
         until(lambda: len(worker.requests) == READERS)
@@ -141,7 +141,7 @@ def test_answers_that_are_not_read(unread: tuple[Stub, Router]) -> None:
 
 
 def test_an_answer_that_is_read_slowly(unread: tuple[Stub, Router]) -> None:
-    """Who takes something from time to time is not cut off with those who take nothing."""
+    """A client that reads a little from time to time is not cut off."""
     worker, router = unread
     with Readers(router.port, READERS, "long") as readers:
 
@@ -160,21 +160,21 @@ def test_an_answer_that_is_read_slowly(unread: tuple[Stub, Router]) -> None:
 
 
 def test_a_whole_answer_that_is_not_read(stub: MakeStub, route: MakeRouter) -> None:
-    """The worker is done and what is left waits here: no longer than `clients.write` either."""
+    """An unread answer whose worker is done is also dropped after `clients.write`."""
     body = _HALF[: 400 << 10]
     whole: list[Action] = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
     worker, quick = stub(whole, model="long"), stub()
     router = route(worker.url, quick.url, clients={"write": "1s"}, health=QUIET)
     with Readers(router.port, READERS, "long") as readers:
         until(lambda: len(worker.requests) == READERS)
-        meanwhile(router, lambda: len(router.door.clients) < 2)  # the proper one's, perhaps
+        meanwhile(router, lambda: len(router.door.clients) < 2)  # a valid client's may be left
         until(lambda: not router.door.clients)
         readers.take_the_rest()
         assert max(readers.taken) < len(body)
 
 
 def test_ranges_by_the_thousand(stub: MakeStub, route: MakeRouter) -> None:
-    """A header like any other: no work, no 206, whatever the path."""
+    """`Range` is a header like any other: requests get a normal 200."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     ranges = b"range: bytes=0-," + b",".join(b"5-%d" % n for n in range(1300))
@@ -188,7 +188,7 @@ def test_ranges_by_the_thousand(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_connections_that_say_nothing(stub: MakeStub, route: MakeRouter) -> None:
-    """They are closed in time, and nothing is said to them either; or that they were late."""
+    """Connections that send nothing are closed in time, without an answer or with 408."""
     clients = {"header": "1s", "keepalive": "1s"}
     router = route(stub().url, clients=clients, health=QUIET)
     sayings = {"nothing": (b"", b""), "an-empty-line": (b"\r\n", b"")}
@@ -199,7 +199,7 @@ def test_connections_that_say_nothing(stub: MakeStub, route: MakeRouter) -> None
 
 
 def test_connections_that_fall_idle(stub: MakeStub, route: MakeRouter) -> None:
-    """After `clients.keepalive` they are closed without another word."""
+    """Idle connections are closed after `clients.keepalive` without another answer."""
     router = route(stub().url, clients={"keepalive": "500ms"}, health=QUIET)
     sayings = {"ours": (get(), b""), "a worker's": (post(), b"")}
     with Crowd(router.port, sayings, MANY // 2) as crowd:
@@ -209,12 +209,12 @@ def test_connections_that_fall_idle(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
-    """One too many is told to come later, or refused; those there are go on; then there is room."""
+    """Connections over the limit get 503 with Retry-After; the others go on."""
     router = route(stub().url, clients={"connections": 8}, health=QUIET)
     with Crowd(router.port, {"early": (get(), b"")}, 8) as early:
         until(lambda: early.answered(1))
         for probe in ("/health/live", "/health/ready", "/health", "/ping"):
-            assert router.http.get(probe).status_code == 200  # a full house is not a dead one
+            assert router.http.get(probe).status_code == 200  # though at the limit
         assert router.http.get("/workers").status_code == 503
         with Crowd(router.port, {"late": (post(), b"")}, MANY) as late:
             until(late.over)
@@ -234,7 +234,7 @@ def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_far_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
-    """A few more are read, for the sake of who probes; all beyond are sent away unheard."""
+    """`RESERVE` more connections are read, for health checks; those beyond get 503 unread."""
     most, beyond = 8, 20
     bounds = {"connections": most, "header": "1h", "keepalive": "1h"}
     router = route(stub().url, clients=bounds, health=QUIET)

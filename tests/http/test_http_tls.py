@@ -1,4 +1,4 @@
-"""TLS from clients and to workers, with certificates of real authorities made for the test."""
+"""TLS from clients and to workers, with certificates of CAs made for the test."""
 
 import hashlib
 import os
@@ -60,7 +60,7 @@ def worker(stack: ExitStack) -> Stub:
 
 @pytest.fixture
 def connect(stack: ExitStack) -> Callable[..., ssl.SSLSocket]:
-    """Open a TLS connection of one's own."""
+    """Open a TLS connection."""
 
     def make(router: Router, context: ssl.SSLContext) -> ssl.SSLSocket:
         raw = socket.create_connection(("127.0.0.1", router.port), timeout=10)
@@ -70,7 +70,7 @@ def connect(stack: ExitStack) -> Callable[..., ssl.SSLSocket]:
 
 
 def browse(router: Router, context: ssl.SSLContext) -> httpx.Client:
-    """A client that trusts, and shows, what the context says."""
+    """An HTTP client with this TLS context."""
     return httpx.Client(base_url=router.url, verify=context, timeout=20)
 
 
@@ -78,7 +78,7 @@ def browse(router: Router, context: ssl.SSLContext) -> httpx.Client:
 
 
 def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """Each event comes when it is sent; a client that leaves makes the worker stop."""
+    """Events arrive as they are sent; if the client disconnects, the worker stops."""
     worker.script = [SSE, b"9\r\ndata: 1\n\n\r\n", "stall"]
     router = route(worker.url, tls=ours.issue())
     with (
@@ -93,7 +93,7 @@ def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> 
 
 
 def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """Megabytes both ways are the same bytes, and the connection is used again."""
+    """Megabytes in both directions arrive unchanged, several times."""
     answer = os.urandom(3 << 20)
     worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer), answer]
     router = route(worker.url, tls=ours.issue())
@@ -107,7 +107,7 @@ def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> Non
 
 
 def test_openai_s_client_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """It needs nothing but the authority."""
+    """OpenAI's client works with nothing but the CA."""
     router = route(worker.url, tls=ours.issue())
     with (
         openai.DefaultHttpxClient(verify=ours.client()) as http,
@@ -119,7 +119,7 @@ def test_openai_s_client_over_tls(ours: Authority, worker: Stub, route: MakeRout
 def test_what_is_spoken(
     ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
 ) -> None:
-    """HTTP/1.1 inside TLS 1.2 or 1.3, whatever else a client could do."""
+    """The router speaks HTTP/1.1 over TLS 1.2 and 1.3, without renegotiation."""
     router = route(worker.url, tls=ours.issue())
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = ours.client()
@@ -132,13 +132,13 @@ def test_what_is_spoken(
     settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
     shown = door_context(settings)._shown
     assert shown.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert shown.options & ssl.OP_NO_RENEGOTIATION  # Python's own client cannot even ask for one
+    assert shown.options & ssl.OP_NO_RENEGOTIATION  # Python's client cannot ask for one
 
 
 def test_tls_1_1_is_refused(
     ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
 ) -> None:
-    """It has been broken for years."""
+    """TLS 1.1, long broken, is refused."""
     router = route(worker.url, tls=ours.issue())
     context = ours.client()
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -151,7 +151,7 @@ def test_tls_1_1_is_refused(
 
 
 def test_plain_http_at_a_tls_door(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """It is closed, without a word that could be taken for HTTP; the door stays open."""
+    """Plain HTTP at a TLS port gets no HTTP answer, and the router goes on serving."""
     router = route(worker.url, tls=ours.issue())
     for sent in (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01", os.urandom(500)):
         with socket.create_connection(("127.0.0.1", router.port), timeout=10) as client:
@@ -167,7 +167,7 @@ def test_plain_http_at_a_tls_door(ours: Authority, worker: Stub, route: MakeRout
 
 
 def test_a_handshake_that_does_not_come(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """It is waited for no longer than for a head."""
+    """A handshake that does not come is cut off after `clients.header`."""
     router = route(worker.url, tls=ours.issue(), clients={"header": "200ms"})
     client = socket.create_connection(("127.0.0.1", router.port), timeout=20)
     with client, suppress(ConnectionResetError):
@@ -178,7 +178,7 @@ def test_a_handshake_that_does_not_come(ours: Authority, worker: Stub, route: Ma
 def test_a_client_s_certificate_is_demanded(
     ours: Authority, theirs: Authority, worker: Stub, route: MakeRouter
 ) -> None:
-    """None, or one of another authority, is not answered; one of the right authority is."""
+    """With `client_ca`, only clients with a certificate of that CA are answered."""
     router = route(worker.url, tls={**ours.issue(), "client_ca": ours.roots})
     known, unknown = ours.issue("client.example"), theirs.issue("client.example")
     for context in (ours.client(), ours.client(unknown)):
@@ -194,7 +194,7 @@ def test_a_client_s_certificate_is_demanded(
 
 @pytest.mark.parametrize("length", [65537, 8 << 20])
 def test_a_refusal_is_heard(ours: Authority, worker: Stub, route: MakeRouter, length: int) -> None:
-    """A client that sends a large body all the same reads 413, not a broken connection."""
+    """A client that sends a large body without waiting reads 413, not a connection error."""
     router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
     with browse(router, ours.client()) as http:
         for _ in range(5):
@@ -208,7 +208,7 @@ def test_a_refusal_is_heard(ours: Authority, worker: Stub, route: MakeRouter, le
 def test_a_refusal_is_heard_by_who_reads_last(
     ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
 ) -> None:
-    """The answer is there when all was sent that was to be sent, piece by piece."""
+    """A client that reads only after sending its whole large body still gets the 413."""
     router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
     client = connect(router, ours.client())
     client.sendall(head(CHAT, 2 << 20))
@@ -224,7 +224,7 @@ def test_a_refusal_is_heard_by_who_reads_last(
 def test_who_stays_after_a_refusal_is_sent_away(
     ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
 ) -> None:
-    """The connection is not kept for ever for a client that does not close it."""
+    """After a refusal the router closes the connection if the client does not."""
     router = route(worker.url, tls=ours.issue())
     client = connect(router, ours.client())
     client.sendall(head("/nothing", 5))
@@ -235,7 +235,7 @@ def test_who_stays_after_a_refusal_is_sent_away(
 def test_who_ends_without_a_farewell_and_reads_nothing_has_left(
     ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
 ) -> None:
-    """The worker stops long before `clients.write`, as where there is no TLS."""
+    """A half-close without close_notify is a disconnect, noticed well before `clients.write`."""
     size = 64 << 20
     worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size, bytes(size)]
     router = route(worker.url, tls=ours.issue(), clients={"write": "1h"})
@@ -251,7 +251,7 @@ def test_who_ends_without_a_farewell_and_reads_nothing_has_left(
 
 
 def reason(router: Router, place: int = 0) -> str:
-    """Why a worker is down."""
+    """The reason why a worker is down."""
     status: dict[str, Any] = router.http.get("/workers").json()[place]
     assert status["state"] == "down"
     text: str = status["reason"]
@@ -261,7 +261,7 @@ def reason(router: Router, place: int = 0) -> str:
 def test_a_worker_with_a_private_authority(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """Its roots are named; probes and requests trust them, and connections are kept."""
+    """With `tls.ca`, probes and requests trust that CA, and connections are kept."""
     worker = secure(ours.server())
     router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
     assert router.worker().ready
@@ -274,7 +274,7 @@ def test_a_worker_with_a_private_authority(
 def test_a_stream_from_a_worker_over_tls(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """TLS on both sides; the worker stops when the client leaves."""
+    """With TLS on both sides, the worker stops when the client disconnects."""
     worker = secure(ours.server(), [SSE, b"9\r\ndata: 1\n\n\r\n", "stall"])
     router = route({"url": worker.url, "tls": {"ca": ours.roots}}, tls=ours.issue())
     with (
@@ -290,7 +290,7 @@ def test_a_stream_from_a_worker_over_tls(
 def test_an_end_without_a_farewell_is_none(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter, end: str, whole: bool
 ) -> None:
-    """RFC 9112 section 9.8: whoever can cut the line must not make half of an answer the whole."""
+    """Without close_notify an unframed answer is incomplete (RFC 9112 section 9.8)."""
     script: list[Action] = [b"HTTP/1.1 200 OK\r\n\r\n", b'{"id":1', 0.1, end]
     worker = secure(ours.server(), script)
     router = route({"url": worker.url, "tls": {"ca": ours.roots}})
@@ -304,7 +304,7 @@ def test_an_end_without_a_farewell_is_none(
 def test_workers_of_different_authorities(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """Each is checked by its own roots, and by no other's."""
+    """Each worker's certificate is checked with that worker's own CA only."""
     first, second = secure(ours.server(), model="a"), secure(theirs.server(), model="b")
     router = route(
         {"url": first.url, "tls": {"ca": ours.roots}},
@@ -326,7 +326,7 @@ def test_workers_of_different_authorities(
 def test_a_worker_nobody_vouches_for(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter, named: bool
 ) -> None:
-    """It is down, and the reason says why; by the system's roots unless others are named."""
+    """A worker with an unknown CA is down, with the reason, by `tls.ca` or the system's roots."""
     worker = secure(ours.server())
     settings = {"url": worker.url, **({"tls": {"ca": theirs.roots}} if named else {})}
     router = route(settings, health=SLOW)
@@ -338,7 +338,7 @@ def test_a_worker_nobody_vouches_for(
 
 
 def test_a_worker_by_another_name(ours: Authority, secure: MakeTlsStub, route: MakeRouter) -> None:
-    """A certificate counts for the name in the URL only."""
+    """A certificate must match the name in the worker's URL."""
     worker = secure(ours.server("elsewhere.example"))
     router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
     assert "its certificate is refused: IP address mismatch" in reason(router)
@@ -348,7 +348,7 @@ def test_a_worker_by_another_name(ours: Authority, secure: MakeTlsStub, route: M
 def test_a_worker_by_its_absolute_name(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dot at the end, with which Kubernetes' resolvers are quicker, is in no certificate."""
+    """A trailing dot in the host, which is faster in Kubernetes, is ignored for certificates."""
     look_up = socket.getaddrinfo
 
     def as_a_resolver_would(host: Any, *args: Any, **more: Any) -> Any:
@@ -364,7 +364,7 @@ def test_a_worker_by_its_absolute_name(
 def test_a_worker_that_demands_a_certificate(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """It is shown the one in the settings; without one, or with another, it is down."""
+    """The router presents the configured certificate; with none or a wrong one it is down."""
     worker = secure(ours.server(clients=theirs.roots))
     shown = {**theirs.issue("router.example"), "ca": ours.roots}
     router = route({"url": worker.url, "tls": shown}, health=SLOW)
@@ -379,7 +379,7 @@ def test_a_worker_that_demands_a_certificate(
 def test_a_certificate_that_a_worker_does_not_accept_any_more(
     ours: Authority, theirs: Authority, stack: ExitStack, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """TLS 1.3 tells it after the handshake: the request was not read, so another worker gets it."""
+    """TLS 1.3 rejects a certificate after the handshake: the unread request goes elsewhere."""
     accepts = ours.server(clients=ours.roots)
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     thread = threading.Thread(target=_accept_once, args=(listener, accepts))
@@ -398,9 +398,9 @@ def test_a_certificate_that_a_worker_does_not_accept_any_more(
 
 
 def _accept_once(listener: socket.socket, context: ssl.SSLContext) -> None:
-    """Answer the probes of the first connection, and tell all others what they lack."""
+    """Accept the first connection without a certificate, and demand one from all others."""
     anyone = True
-    with suppress(OSError):  # not listening any more
+    with suppress(OSError):  # the listener was closed
         while True:
             connection, _ = listener.accept()
             context.verify_mode = ssl.CERT_NONE if anyone else ssl.CERT_REQUIRED
@@ -409,10 +409,10 @@ def _accept_once(listener: socket.socket, context: ssl.SSLContext) -> None:
 
 
 def _shake_hands(connection: socket.socket, context: ssl.SSLContext) -> None:
-    """As a worker that says what it does not like, and reads on until it is left."""
+    """Shake hands and answer probes; after a failed handshake read until the router closes."""
     rest = connection.dup()
     with (
-        suppress(OSError),  # left without a farewell
+        suppress(OSError),  # closed without close_notify
         rest,
         context.wrap_socket(connection, True, do_handshake_on_connect=False) as client,
     ):
@@ -427,7 +427,7 @@ def _shake_hands(connection: socket.socket, context: ssl.SSLContext) -> None:
 
 
 def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> None:
-    """It is down, with a reason: it waits for more, or answers what is no TLS."""
+    """A worker that does not speak TLS is down with a reason, whether it is silent or not."""
     url = worker.url.replace("http:", "https:")
     router = route(url, health={"interval": "1h", "timeout": "2s"})
     assert reason(router) == "/health did not answer in time"
@@ -440,7 +440,7 @@ def test_a_worker_that_does_not_speak_tls(worker: Stub, route: MakeRouter) -> No
 
 
 def _greet(listener: socket.socket) -> None:
-    """Speak first, and not TLS."""
+    """Send a greeting that is not TLS."""
     client, _ = listener.accept()
     with client:
         client.sendall(b"220 ready\r\n")
@@ -450,7 +450,7 @@ def _greet(listener: socket.socket) -> None:
 def test_a_certificate_that_goes_bad(
     ours: Authority, theirs: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:
-    """A request that meets it is not sent; the worker is down at once, and says why."""
+    """If a worker's certificate goes bad, no request is sent; it is down with the reason."""
     context = ours.server()
     ending = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
     worker = secure(context, [ending, "close"])
@@ -460,6 +460,6 @@ def test_a_certificate_that_goes_bad(
     context.load_cert_chain(bad["certificate"], bad["key"])
     assert router.http.post(CHAT, json=BODY).status_code == 503
     assert "its certificate is refused" in reason(router)
-    until(lambda: router.worker().reason.startswith("/health: "))  # asked over a new one too
+    until(lambda: router.worker().reason.startswith("/health: "))  # a new connection's probe
     assert "its certificate is refused" in reason(router)
     assert len(worker.requests) == 1

@@ -1,4 +1,4 @@
-"""Handshakes that fail at the door: each is counted, by why."""
+"""Failed TLS handshakes of clients are counted by reason."""
 
 import logging
 import os
@@ -17,30 +17,30 @@ FAILED = "warmroute_tls_failed_handshakes_total"
 
 
 def failed(router: Router) -> dict[str, float]:
-    """Why how many have failed, without what did not happen."""
+    """The numbers of failed handshakes by reason, without zeros."""
     counts = {why.value: router.metric(FAILED, reason=why.value) for why in Why}
     return {why: count for why, count in counts.items() if count}
 
 
 def shakes(port: int, context: ssl.SSLContext) -> None:
-    """Connect, with whatever comes of it."""
+    """Try a handshake, and ignore its outcome."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         try:
             with context.wrap_socket(raw, server_hostname="127.0.0.1") as client:
-                client.recv(1)  # in TLS 1.3 the server may refuse it after that
+                client.recv(1)  # in TLS 1.3 the server may refuse only now
         except OSError:
             pass
 
 
 def old(context: ssl.SSLContext) -> None:
-    """Nothing newer than what nobody should speak any more."""
+    """Allow only the obsolete TLS 1.1."""
     context.set_ciphers("ALL:@SECLEVEL=0")
     with warnings.catch_warnings(action="ignore"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
 
 
 def foreign(context: ssl.SSLContext) -> None:
-    """Only ciphers for keys of a kind that the door has not."""
+    """Allow only RSA ciphers; the router's key is not RSA."""
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("aRSA")
 
@@ -49,7 +49,7 @@ def foreign(context: ssl.SSLContext) -> None:
     "sent", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"\n" * 500]
 )
 def test_what_is_no_tls(ours: Authority, stub: MakeStub, route: MakeRouter, sent: bytes) -> None:
-    """Such as plain HTTP."""
+    """Bytes that are not TLS, such as plain HTTP, count as `not_tls`."""
     router = route(stub().url, tls=ours.issue())
     with send(router.port, sent):
         until(lambda: failed(router) == {"not_tls": 1})
@@ -62,7 +62,7 @@ def test_nothing_in_common(
     route: MakeRouter,
     limited: Callable[[ssl.SSLContext], None],
 ) -> None:
-    """No version, or no cipher."""
+    """A client without a common version or cipher counts as `nothing_in_common`."""
     router, context = route(stub().url, tls=ours.issue()), ours.client()
     limited(context)
     shakes(router.port, context)
@@ -72,7 +72,7 @@ def test_nothing_in_common(
 def test_certificates_that_are_not_accepted(
     ours: Authority, theirs: Authority, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """The client's, or none; and the door's, which is for the client to say."""
+    """A wrong or missing client certificate and a router's certificate refused by the client."""
     router = route(stub().url, tls={**ours.issue(), "client_ca": ours.roots})
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         for context in (ours.client(), ours.client(theirs.issue("x")), theirs.client()):
@@ -89,7 +89,7 @@ def test_certificates_that_are_not_accepted(
 
 
 def test_who_does_not_go_on(ours: Authority, stub: MakeStub, route: MakeRouter) -> None:
-    """A probe that only connects, half of a greeting, and one for which nobody waits any more."""
+    """Connections closed before, or stuck within, a handshake count as `unfinished`."""
     router = route(stub().url, tls=ours.issue(), clients={"header": "300ms"})
     send(router.port, b"").close()
     send(router.port, b"\x16\x03\x01").close()
@@ -101,7 +101,7 @@ def test_who_does_not_go_on(ours: Authority, stub: MakeStub, route: MakeRouter) 
 def test_the_log_is_not_flooded(
     ours: Authority, stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line of each only for those who ask for it."""
+    """A failed handshake is logged at debug level only."""
     router = route(stub().url, tls=ours.issue())
     for level, lines in ((logging.INFO, 0), (logging.DEBUG, 1)):
         with caplog.at_level(level, "warmroute.tls"):
@@ -115,7 +115,7 @@ def test_the_log_is_not_flooded(
 def test_random_bytes_never_make_a_series(
     ours: Authority, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """Whatever is sent, the reason is one of those there are."""
+    """Random bytes are all counted under the known reasons."""
     router = route(stub().url, tls=ours.issue())
     for _ in range(50):
         send(router.port, os.urandom(300)).close()

@@ -1,4 +1,4 @@
-"""Whoever asks whether the router lives is answered, however much else it has to do: row C3."""
+"""Health paths answer however busy the router is (row C3 in docs/hyperpod.md)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,26 +11,26 @@ from tests.cancel.test_cancel_tokenizing import know, long_chat
 from tests.overload.test_overload import Gate, ask, line_is
 from tests.support import MakeRouter, MakeStub, Router, until
 
-#: Where balancers and Kubernetes ask.
+#: The paths that load balancers and Kubernetes ask.
 PATHS = ["/health", "/ping", "/health/live", "/health/ready"]
 
 
 @pytest.fixture
 def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Enough clients."""
+    """Threads for eight clients."""
     return stack.enter_context(ThreadPoolExecutor(8))
 
 
 @pytest.fixture
 def tokenizer() -> Iterator[Tokenizer]:
-    """One that is open in the end."""
+    """A gate that is opened at the end of the test, so that no thread stays blocked."""
     made = Tokenizer()
     yield made
     made.opened.set()
 
 
 def is_alive(router: Router, path: str) -> bool:
-    """Asked as they ask."""
+    """Whether a GET of this path answers 200."""
     return router.http.get(path).status_code == 200
 
 
@@ -38,7 +38,7 @@ def is_alive(router: Router, path: str) -> bool:
 def test_while_the_door_is_full(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, path: str
 ) -> None:
-    """One request runs, two wait, all others are refused; health is not in that line."""
+    """While the queue is full and requests are refused, health paths are answered."""
     gate = Gate()
     limits = {"in_flight": 1, "queue": 2}
     router = route(stub(gate.script()).url, limits=limits, health={"interval": "30s"})
@@ -56,7 +56,7 @@ def test_while_the_door_is_full(
 def test_while_long_prompts_are_tokenized(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, tokenizer: Tokenizer, path: str
 ) -> None:
-    """In as many threads as there are for it."""
+    """While more prompts are tokenized than there are threads for, health paths are answered."""
     router = route(stub().url)
     know(router, tokenizer)
     chat = {"content": long_chat(stream=False), "timeout": 30}

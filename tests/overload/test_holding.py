@@ -1,4 +1,4 @@
-"""Requests held in the router until a worker is about to be free, through real sockets."""
+"""Requests held in the router until a worker is about to be free, over real sockets."""
 
 import threading
 from collections.abc import Callable
@@ -26,18 +26,18 @@ class Gate:
         self.opened = threading.Event()
 
     def script(self) -> list[Action]:
-        """An answer that waits for the gate, looked at every few milliseconds."""
+        """An answer that waits for the gate, which the stub polls every few milliseconds."""
         return [self.opened.is_set, *OK]
 
 
 @pytest.fixture
 def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Enough clients."""
+    """Threads for 32 clients."""
     return stack.enter_context(ThreadPoolExecutor(32))
 
 
 def asked(words: str, tokens: int, model: str = "m") -> dict[str, object]:
-    """A prompt of about so many tokens; its first byte tells that it is computed."""
+    """A streamed chat of about `tokens` tokens; its first byte marks the end of its prefill."""
     text = (words + " ") * (4 * tokens // (len(words) + 1))
     return {"model": model, "stream": True, "messages": [{"role": "user", "content": text}]}
 
@@ -45,18 +45,18 @@ def asked(words: str, tokens: int, model: str = "m") -> dict[str, object]:
 def ask(
     router: Router, crowd: ThreadPoolExecutor, words: str, tokens: int, model: str = "m"
 ) -> Future[httpx.Response]:
-    """Ask it over a connection of its own."""
+    """Send such a prompt on a connection of its own."""
     return crowd.submit(httpx.post, router.url + PATH, json=asked(words, tokens, model), timeout=30)
 
 
 def held(router: Router, count: int) -> Callable[[], bool]:
-    """Whether so many are held."""
+    """A condition: that many requests are held."""
     return lambda: router.metric("warmroute_held") == count
 
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests any worker had, each time one more was booked there."""
+    """The in-flight count of the worker concerned, recorded at every booking."""
     counts: list[int] = []
     book = Load.book
 
@@ -72,7 +72,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_who_would_only_queue_is_held_here(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """While a long prompt is computed nobody else is bound to its worker; then they are sent."""
+    """While a long prompt is computed, further requests are held; afterwards they are sent."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
@@ -92,7 +92,7 @@ def test_who_would_only_queue_is_held_here(
 def test_what_ends_elsewhere_lets_them_go(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has sent the long prompt, and tells when it is computed."""
+    """If another process of the router sent the long prompt, its report releases held requests."""
     monkeypatch.setattr(holding, "TICK_S", 3600.0)
     router = route(stub().url, health=QUIET, timeouts={"queue": "1h"})
     load, loop = router.worker().load, router._server._loop
@@ -101,7 +101,7 @@ def test_what_ends_elsewhere_lets_them_go(
     answer = ask(router, crowd, "ours", 2000)
     until(held(router, 1))
     load.release(theirs, monotonic())
-    for _ in range(3):  # they tell often
+    for _ in range(3):  # processes report often
         loop.call_soon_threadsafe(router.door.freed_elsewhere)
     assert answer.result().status_code == 200
     until(router.idle)
@@ -110,7 +110,7 @@ def test_what_ends_elsewhere_lets_them_go(
 def test_who_leaves_while_held_is_never_sent(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """A client that hangs up leaves nothing behind."""
+    """A held request whose client disconnects is never sent to a worker."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
@@ -135,7 +135,7 @@ def test_who_leaves_while_held_is_never_sent(
 def test_nobody_is_held_beyond_the_time_a_queue_may_take(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Then it is sent, and waits at the worker."""
+    """After `timeouts.queue` a held request is sent and waits at the worker."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET, timeouts={"queue": "300ms"})
@@ -150,7 +150,7 @@ def test_nobody_is_held_beyond_the_time_a_queue_may_take(
 def test_no_more_are_held_than_may_queue(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Those beyond are sent on, for a worker has room for them."""
+    """Requests beyond `limits.queue` are not held but sent, as the worker has places for them."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET, limits={"queue": 1})
@@ -166,7 +166,7 @@ def test_no_more_are_held_than_may_queue(
 def test_another_worker_that_is_free_is_taken(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Holding is for when all are busy."""
+    """If another worker is free, nothing is held."""
     gate = Gate()
     busy, free = stub(gate.script()), stub()
     router = route(busy.url, free.url, health=QUIET)
@@ -183,7 +183,7 @@ def test_another_worker_that_is_free_is_taken(
 def test_no_worker_gets_more_than_its_cap_from_those_held(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
 ) -> None:
-    """Held are no more than there are places for; the others stand in the line behind them."""
+    """No more are held than there are places; the others queue, and the cap is never exceeded."""
     gate = Gate()
     worker = stub([gate.opened.is_set, ANSWER[:-1], 0.02, ANSWER[-1:]])
     router = route(worker.url, health=QUIET, limits={"in_flight": 2})
@@ -205,7 +205,7 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     most: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who was held and has no room when its time is over is told so, not sent beyond the cap."""
+    """A held request without a place at its deadline gets 503 and is not sent beyond the cap."""
     ends: list[float] = []
     until_when = Admission.until
 
@@ -240,7 +240,7 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
 def test_who_joins_takes_those_held(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """A worker that becomes ready was not there when they were decided on."""
+    """A worker that becomes ready takes held requests, though they were decided without it."""
     gate = Gate()
     workers = stub(gate.script()), stub(gate.script())
     workers[1].well = False
@@ -258,7 +258,7 @@ def test_who_joins_takes_those_held(
 def test_a_worker_for_another_model_takes_its_own(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """In one pool, whoever waits for a busy model hides nobody who waits for a free one."""
+    """In one pool, requests held for a busy model do not block those held for a free one."""
     gates = Gate(), Gate()
     workers = [stub(gate.script(), model) for gate, model in zip(gates, "mn", strict=True)]
     router = route(*(worker.url for worker in workers), health=QUIET)
@@ -279,7 +279,7 @@ def test_a_worker_for_another_model_takes_its_own(
 def test_those_held_hear_that_their_model_is_gone(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Though the pool has other workers: at once, as those in line do."""
+    """Held requests get 503 early if no worker has their model any more, like queued ones."""
     gate = Gate()
     stays, goes = (stub(gate.script(), model) for model in "mn")
     soon = {"interval": "50ms", "fall": 1}
@@ -300,7 +300,7 @@ def test_those_held_hear_that_their_model_is_gone(
 def test_an_explanation_says_what_would_be_waited_for(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """A worker that is about to be free, a place, or nothing."""
+    """`/explain` says whether the request would be held, would wait for a place, or neither."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET, limits={"in_flight": 2})
@@ -323,7 +323,7 @@ def test_an_explanation_says_what_would_be_waited_for(
 def test_those_held_hear_that_no_worker_is_left(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """At once, as those in line do, though they might be held for much longer."""
+    """Held requests get 503 well before `timeouts.queue` if no worker is left."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})

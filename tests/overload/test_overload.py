@@ -1,4 +1,4 @@
-"""More requests than the workers have room for: who waits, who is refused, who is next."""
+"""More requests than the workers have places for: which wait, which are refused, which go next."""
 
 import threading
 import time
@@ -26,37 +26,37 @@ class Gate:
         self.opened = threading.Event()
 
     def script(self) -> list[Action]:
-        """An answer that waits for the gate, looked at every few milliseconds."""
+        """An answer that waits for the gate, which the stub polls every few milliseconds."""
         return [self.opened.is_set, *OK]
 
 
 @pytest.fixture
 def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Enough clients."""
+    """Threads for 32 clients."""
     return stack.enter_context(ThreadPoolExecutor(32))
 
 
 def ask(router: Router, crowd: ThreadPoolExecutor, count: int = 1) -> list[Future[httpx.Response]]:
-    """Send requests, each over a connection of its own."""
+    """Send requests, each on a connection of its own."""
     return [
         crowd.submit(httpx.post, router.url + PATH, json=CHAT, timeout=30) for _ in range(count)
     ]
 
 
 def line_is(router: Router, length: int) -> bool:
-    """So many wait in line."""
+    """Whether that many requests are queued."""
     return waiting(router) == length
 
 
 def waiting(router: Router) -> float:
-    """How many wait in line."""
+    """The number of queued requests."""
     return router.metric("warmroute_queue_length")
 
 
 def test_no_worker_gets_more_than_its_cap(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """The others wait, and are answered when there is room; none is lost."""
+    """Requests beyond `limits.in_flight` are queued, and all are answered once there are places."""
     gate = Gate()
     workers = [stub(gate.script()), stub(gate.script())]
     router = route(
@@ -78,7 +78,7 @@ def test_no_worker_gets_more_than_its_cap(
 def test_a_full_line_refuses_at_once(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """429 in OpenAI's shape, with a time to come back; those in line are not hurt."""
+    """A full queue gives 429 in OpenAI's format with Retry-After; queued requests are not hurt."""
     gate = Gate()
     router = route(stub(gate.script()).url, limits={"in_flight": 1, "queue": 2}, health=QUIET)
     replies = ask(router, crowd, 3)
@@ -95,7 +95,7 @@ def test_a_full_line_refuses_at_once(
 def test_how_a_full_line_refuses_can_be_set(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, status: int
 ) -> None:
-    """Status and sentence in OpenAI's shape; all in HyperPod's, for all of the pool's workers."""
+    """`limits.overflow` sets status and message in OpenAI's format, or HyperPod's whole body."""
     gate, sentence = Gate(), "Come back later."
     worker = stub(gate.script())
     overflow = {"status": status, "message": sentence}
@@ -119,7 +119,7 @@ def test_how_a_full_line_refuses_can_be_set(
 def test_without_a_line_nobody_waits(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """`queue: 0` refuses whatever finds no room."""
+    """With `queue: 0`, a request that finds no place is refused."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, limits={"in_flight": 1, "queue": 0}, health=QUIET)
@@ -133,7 +133,7 @@ def test_without_a_line_nobody_waits(
 def test_nobody_waits_for_too_long(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """503 with a time to come back after `timeouts.queue`; the place in line is free again."""
+    """After `timeouts.queue` a request gets 503 with Retry-After and leaves the queue."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, limits={"in_flight": 1}, timeouts={"queue": "200ms"}, health=QUIET)
@@ -152,7 +152,7 @@ def test_nobody_waits_for_too_long(
 def test_leaving_the_line(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, stream: bool
 ) -> None:
-    """A client that leaves while it waits is counted as 499, and no worker hears of it."""
+    """A client that disconnects while queued is counted as 499, and no worker sees its request."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, limits={"in_flight": 1}, health=QUIET)
@@ -173,7 +173,7 @@ def test_leaving_the_line(
 def test_tenants_take_turns(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One key's long line delays another's request by one, not by all of them."""
+    """Another key's request is served at most one place later, however many one key has queued."""
     gate = Gate()
     worker = stub(gate.script())
     keys = {"greedy": "g" * 16, "modest": "m" * 16}
@@ -206,7 +206,7 @@ def test_tenants_take_turns(
 def test_a_worker_that_joins_takes_from_the_line(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Nobody waits for the busy one when another has become ready."""
+    """Queued requests go to a worker that becomes ready; they do not wait for the busy one."""
     gate = Gate()
     busy, fresh = stub(gate.script()), stub()
     fresh.well = False
@@ -226,7 +226,7 @@ def test_a_worker_that_joins_takes_from_the_line(
 def test_others_are_refused_while_all_are_gone(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """Those in line hear at once that no worker is left."""
+    """When the only worker dies, all requests fail well before `timeouts.queue`."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, limits={"in_flight": 1}, health={"interval": "50ms", "fall": 1})
@@ -235,13 +235,13 @@ def test_others_are_refused_while_all_are_gone(
     began = time.monotonic()
     worker.stop()
     assert {reply.result().status_code for reply in replies} <= {502, 503}
-    assert time.monotonic() - began < 25  # not as late as `timeouts.queue`
+    assert time.monotonic() - began < 25  # `timeouts.queue` is longer
 
 
 def test_those_in_line_hear_that_no_worker_is_left(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """At once, though what it is at goes on and frees no place."""
+    """Queued requests get 503 before the running one, which goes on, has freed its place."""
     gate = Gate()
     worker = stub(gate.script())
     soon = {"interval": "50ms", "fall": 1}
@@ -255,7 +255,7 @@ def test_those_in_line_hear_that_no_worker_is_left(
 
 
 def test_a_full_worker_does_not_draw_the_requests(stub: MakeStub, route: MakeRouter) -> None:
-    """It refuses at once, so it always has the least to do; it is left alone for a while."""
+    """A worker that refuses at once never looks busy, so it must rest for a while instead."""
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     good = stub()
     router = route(full.url, good.url, strategy="leastload", limits={"retries": 0}, health=QUIET)
@@ -268,7 +268,7 @@ def test_a_full_worker_does_not_draw_the_requests(stub: MakeStub, route: MakeRou
 
 
 def test_when_all_are_full_they_say_so_themselves(stub: MakeStub, route: MakeRouter) -> None:
-    """Nobody waits for workers that rest; the last one's own words are relayed."""
+    """If all workers are full, requests do not wait; the last worker's own refusal is relayed."""
     said = b'{"error":{"message":"busy"}}'
     worker = stub([b"HTTP/1.1 503 Full\r\ncontent-length: %d\r\n\r\n" % len(said) + said])
     router = route(worker.url, health=QUIET)
@@ -283,7 +283,7 @@ def test_when_all_are_full_they_say_so_themselves(stub: MakeStub, route: MakeRou
 def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that did not say so have as many as they may: one of them will be free."""
+    """Requests wait for a place on a well worker rather than go to one that has said it is full."""
     monkeypatch.setattr(rests, "FIRST_S", 3600.0)
     gate = Gate()
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
@@ -295,7 +295,7 @@ def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
     gate.opened.clear()
     replies = ask(router, crowd, 4)
     until(lambda: waiting(router) == 3)
-    time.sleep(0.3)  # the line is looked at three times, and nobody is called
+    time.sleep(0.3)  # the queue is checked three times, and nothing is released
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 4
     assert len(full.requests) == 1
@@ -304,7 +304,7 @@ def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
 def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes last, and is busy; all others have nothing to do."""
+    """A resting worker's booked load does not count in the strategy's measure of fleet demand."""
     monkeypatch.setattr(rests, "FIRST_S", 3600.0)
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     router = route(full.url, stub().url, stub().url, health=QUIET)
@@ -326,7 +326,7 @@ def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
 def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may have heard it since the decision: no attempt is wasted on hearing it again."""
+    """A worker that another request has found full since the decision is skipped at failover."""
     monkeypatch.setattr(rests, "FIRST_S", 3600.0)
     gate = Gate()
     said = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
@@ -346,7 +346,7 @@ def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
 def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """It alone seemed to have room: who found it gone waits for the other."""
+    """If the only worker with a place is dead, the request is queued for the other one."""
     gate = Gate()
     good, gone = stub(gate.script()), stub()
     router = route(good.url, gone.url, strategy="leastload", limits={"in_flight": 1}, health=QUIET)
@@ -365,7 +365,7 @@ def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
 def test_a_place_is_handed_on_at_once(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the line is looked at next."""
+    """A place that becomes free is taken at once, not only at the next periodic check."""
     monkeypatch.setattr(admission, "TICK_S", 3600.0)
     gate = Gate()
     router = route(stub(gate.script()).url, limits={"in_flight": 1}, health=QUIET)

@@ -1,4 +1,4 @@
-"""Changes the settings of a router that runs in this process, and puts load on it."""
+"""Helpers that change the settings of a running router and put load on it."""
 
 import asyncio
 import threading
@@ -19,17 +19,17 @@ SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding:
 CHUNK = b"9\r\ndata: 1\n\n\r\n"
 END = b"0\r\n\r\n"
 STREAM: list[Action] = [SSE + CHUNK, 0.005, CHUNK + END]
-#: No probe but the first ends or begins anything within a test.
+#: Only the first probe of each worker comes within a test.
 QUIET = {"interval": "1h"}
 
 
 def chat(text: str = "hi", *, model: str = "m", stream: bool = False) -> dict[str, Any]:
-    """A chat of one message."""
+    """A chat request with one message."""
     return {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
 
 
 def change(router: Router, *workers: str | dict[str, Any], **settings: Any) -> list[Worker]:
-    """Put other settings into effect; return the workers that have left."""
+    """Apply other settings; return the workers that were removed."""
     if workers:
         settings["workers"] = list(workers)
     parsed = Settings.model_validate({"health": QUIET, **settings})
@@ -39,14 +39,14 @@ def change(router: Router, *workers: str | dict[str, Any], **settings: Any) -> l
 
 
 def answered_by(reply: httpx.Response) -> str:
-    """The name of the worker that answered well."""
+    """Return the name of the worker that answered; fail if the status is not 200."""
     assert reply.status_code == 200, reply.text
     return reply.headers["x-warmroute-worker"]
 
 
 @contextmanager
 def load(url: str, threads: int = 4) -> Iterator[list[int | str]]:
-    """Clients that ask without a pause, half of them for streams; yields what became of it."""
+    """Send requests without a pause, half of them streamed; yield their statuses and errors."""
     outcomes: list[int | str] = []
     over = threading.Event()
 

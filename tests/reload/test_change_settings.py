@@ -1,4 +1,4 @@
-"""Everything but workers, changed while a router runs."""
+"""Settings other than workers, changed while the router runs."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ KEYS = [{"name": name, "key": f"${{{name.upper()}}}"} for name in ("one", "two")
 
 
 class Watchful(LeastLoad):
-    """Remembers what it was told."""
+    """A strategy that records its calls."""
 
     def __init__(self) -> None:
         super().__init__(NoOptions())
@@ -52,7 +52,7 @@ class Watchful(LeastLoad):
 def test_a_strategy_settles_what_it_placed(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one takes over for new requests; the old one hears how the others end."""
+    """A new strategy takes new requests; the old one is told how those that it placed end."""
     made: list[Watchful] = []
 
     def watchful(name: str, options: Mapping[str, object]) -> Strategy:
@@ -79,7 +79,7 @@ def test_a_strategy_settles_what_it_placed(
 def test_a_strategy_that_fails_to_forget(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fault keeps nobody in the fleet, and all else goes on."""
+    """If a strategy raises in `forget`, the worker is removed all the same."""
     strategy = Watchful()
     monkeypatch.setattr(rebuild, "make", lambda *_: strategy)
     old, new = stub(), stub()
@@ -91,7 +91,7 @@ def test_a_strategy_that_fails_to_forget(
 
 
 def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -> None:
-    """And the same ones, written out or not, are the same."""
+    """Only changed options make a new strategy; defaults, written out or not, are the same."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     before = router.door.fleet.pools[0]
@@ -110,7 +110,7 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
 
 
 def test_where_models_go(stub: MakeStub, route: MakeRouter) -> None:
-    """Patterns are replaced, also for models that were asked for before."""
+    """New model patterns also apply to models that were routed before."""
     one, two = stub(), stub()
     names = [worker.url.removeprefix("http://") for worker in (one, two)]
     router = route(
@@ -136,7 +136,7 @@ def test_where_models_go(stub: MakeStub, route: MakeRouter) -> None:
 def test_bounds_and_keys(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They hold from the next request on."""
+    """New limits and keys apply from the next request on."""
     for key in KEYS:
         monkeypatch.setenv(key["name"].upper(), f"the-key-of-{key['name']}-long-enough")
     worker = stub()
@@ -161,7 +161,7 @@ def test_bounds_and_keys(
 
 
 def test_bounds_of_a_connection_that_stands(stub: MakeStub, route: MakeRouter) -> None:
-    """How long it may be idle changes with its next request."""
+    """A kept-alive client connection gets the new idle timeout with its next request."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     assert router.http.get("/health/live").status_code == 200
@@ -173,7 +173,7 @@ def test_bounds_of_a_connection_that_stands(stub: MakeStub, route: MakeRouter) -
 
 
 def test_bounds_of_a_head_that_comes_again(stub: MakeStub, route: MakeRouter) -> None:
-    """It was read before, by other bounds, on this very connection."""
+    """A head repeated on the same connection is checked against the new limits."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     body = json.dumps(chat()).encode()
@@ -190,7 +190,7 @@ def test_bounds_of_a_head_that_comes_again(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_probes(stub: MakeStub, route: MakeRouter) -> None:
-    """They come as often as they are to come now, and nobody sleeps on until then."""
+    """A new probe interval takes effect at once, not after the old one."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     assert len(worker.probes) == 1
@@ -201,7 +201,7 @@ def test_probes(stub: MakeStub, route: MakeRouter) -> None:
 def test_logs_of_requests(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line a request, from now on."""
+    """Request logging can be turned on."""
     worker = stub()
     router = route(worker.url, health=QUIET)
     caplog.set_level("INFO")
@@ -214,7 +214,7 @@ def test_logs_of_requests(
 
 
 def test_ejection(stub: MakeStub, route: MakeRouter) -> None:
-    """How many failures it takes is counted by the new measure."""
+    """A new number of failures for ejection applies to existing workers."""
     broken, well = stub(["close"]), stub()
     urls = [broken.url, well.url]
     router = route(*urls, strategy="roundrobin", health=QUIET)
@@ -228,7 +228,7 @@ def test_ejection(stub: MakeStub, route: MakeRouter) -> None:
 def test_what_cannot_be_made_changes_nothing(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
-    """A strategy refuses to be made: pools, workers and all else are as before."""
+    """If a strategy cannot be made, pools, workers and all other settings stay as they were."""
     one, two, three = stub(), stub(model="n"), stub()
     pools: list[dict[str, Any]] = [
         {"name": "a", "models": ["m"], "workers": [one.url]},

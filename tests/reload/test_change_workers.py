@@ -1,4 +1,4 @@
-"""Workers that come, go and change while a router runs, and that nobody notices."""
+"""Workers added, removed and changed while the router runs, without clients noticing."""
 
 import shutil
 import socket
@@ -27,7 +27,7 @@ from tests.support import MakeRouter, MakeStub, Router, Stub, post, until
 
 
 def test_nobody_notices(stub: MakeStub, route: MakeRouter) -> None:
-    """Through many changes of workers, names, pools and strategies no request fails."""
+    """No request fails during many changes of workers, names, pools and strategies."""
     urls = [stub(STREAM).url for _ in range(4)]
     router = route(*urls[:2], health=QUIET)
     sets: list[dict[str, Any]] = [
@@ -57,7 +57,7 @@ def test_nobody_notices(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
-    """The same object, its connections, pace and breaker, however much else changes."""
+    """A worker that stays is the same object, with its connections and pace, if others change."""
     workers = [stub(), stub(), stub()]
     router = route(*(w.url for w in workers[:2]), strategy="roundrobin", health=QUIET)
     before = list(router.door.fleet.workers)
@@ -78,7 +78,7 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
-    """Its worker is found by its prefix, though others came and went and its key is another."""
+    """A prompt goes to the worker with its prefix, though other workers and settings changed."""
     workers = [stub() for _ in range(3)]
     urls = [worker.url for worker in workers]
     router = route(*urls[:2], health=QUIET)
@@ -100,7 +100,7 @@ def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def begun(router: Router, model: str = "m") -> socket.socket:
-    """A stream whose first event has arrived."""
+    """Start a stream and read until its first event has arrived."""
     body = b'{"model":"%b","messages":[],"stream":true}' % model.encode()
     client = post(router.port, CHAT, body)
     data = b""
@@ -110,7 +110,7 @@ def begun(router: Router, model: str = "m") -> socket.socket:
 
 
 def test_a_worker_that_leaves_ends_what_it_has(stub: MakeStub, route: MakeRouter) -> None:
-    """Its stream goes on to the end, nothing new begins there, then its connections are closed."""
+    """A removed worker finishes its stream, gets nothing new, and its connections are closed."""
     old, new = stub([SSE + CHUNK, 1.0, CHUNK + END]), stub()
     router = route(old.url, health=QUIET)
     with begun(router) as stream:
@@ -126,11 +126,11 @@ def test_a_worker_that_leaves_ends_what_it_has(stub: MakeStub, route: MakeRouter
     until(lambda: left.load.in_flight == 0)
     until(lambda: not (left.upstream._idle or left.upstream._busy))
     assert len(old.requests) == 1
-    until(lambda: not old._tasks)  # nor is what probes came on left open
+    until(lambda: not old._tasks)  # the connection for probes is closed too
 
 
 def test_what_is_forgotten_of_a_worker_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
-    """Its prefixes, its gauges and its probes."""
+    """A removed worker's prefixes and gauges are deleted, and it is not probed any more."""
     old, new = stub(), stub()
     router = route(old.url, health={"interval": "10ms"})
     router.http.post(CHAT, json=chat(TEXT))
@@ -150,7 +150,7 @@ def test_what_is_forgotten_of_a_worker_that_leaves(stub: MakeStub, route: MakeRo
 
 
 def test_another_worker_of_the_same_name(stub: MakeStub, route: MakeRouter) -> None:
-    """Another URL is another engine: nothing of the old one is believed of it."""
+    """A new URL under an old name is a new worker, believed to hold no prefix."""
     one, other = stub(), stub()
     router = route({"url": one.url, "name": "gpu"}, health=QUIET)
     router.http.post(CHAT, json=chat(TEXT))
@@ -164,7 +164,7 @@ def test_another_worker_of_the_same_name(stub: MakeStub, route: MakeRouter) -> N
 
 
 def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
-    """A fleet is replaced as a whole without a gap, and a dead newcomer holds nobody up."""
+    """Replacing the whole fleet leaves no gap, and a dead newcomer delays nothing."""
     old, new = stub(STREAM), stub(STREAM)
     router = route(old.url, health=QUIET)
     with load(router.url) as outcomes:
@@ -177,7 +177,7 @@ def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRo
 
 
 def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: MakeRouter) -> None:
-    """While it is probed, everything goes on as before."""
+    """While a silent newcomer is probed, requests are answered by the old workers."""
     old = stub()
     router = route(old.url, health={"timeout": "1h", **QUIET})
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -198,7 +198,7 @@ def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: 
 def test_settings_of_a_worker_that_stays(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another key, models and cache for what comes; told no longer, they are learned again."""
+    """Key, models and cache size can be changed; if removed again, the models are learned again."""
     monkeypatch.setenv("ONE", "key-one")
     monkeypatch.setenv("TWO", "key-two")
     worker = stub()
@@ -219,7 +219,7 @@ def test_settings_of_a_worker_that_stays(
 
 
 def test_patience_with_a_worker_that_stays(stub: MakeStub, route: MakeRouter) -> None:
-    """What is under way has the time it had; what comes has the new one, on other connections."""
+    """A running request keeps the idle timeout it began with; new requests get the new one."""
     worker = stub([SSE + CHUNK, "stall"])
     router = route(worker.url, health=QUIET)
     with begun(router) as stream:
@@ -237,7 +237,7 @@ def test_patience_with_a_worker_that_stays(stub: MakeStub, route: MakeRouter) ->
 
 
 def test_certificates_for_workers(tmp_path: Path, route: MakeRouter) -> None:
-    """Read again, they count from the next connection on; unchanged, all connections stay."""
+    """A changed CA file gives a worker a new TLS context; otherwise all connections stay."""
     write_pems(tmp_path)
     roots = tmp_path / "roots.pem"
     shutil.copy(tmp_path / "one.pem", roots)
@@ -259,7 +259,7 @@ def test_certificates_for_workers(tmp_path: Path, route: MakeRouter) -> None:
 
 
 def test_a_worker_that_moves(stub: MakeStub, route: MakeRouter) -> None:
-    """To another pool: it keeps what is its own, and the pool it left forgets it."""
+    """A worker moved to another pool keeps its connections; its old pool forgets its prefixes."""
     one, two = stub(), stub(model="n")
     pools = [
         {"name": "a", "models": ["m"], "workers": [one.url]},
@@ -283,7 +283,7 @@ def test_a_worker_that_moves(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_those_who_wait_are_served_by_a_newcomer(stub: MakeStub, route: MakeRouter) -> None:
-    """A request that waits for room is not bound to the workers there were when it came."""
+    """A queued request may be answered by a worker that was added after it came."""
     busy: Stub = stub([SSE + CHUNK, "stall"])
     fresh = stub()
     limits = {"in_flight": 1}

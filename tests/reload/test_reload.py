@@ -1,4 +1,4 @@
-"""What is read again: into effect as a whole, refused as a whole, or left for a restart."""
+"""Reloading the settings file: applied as a whole, refused as a whole, or left for a restart."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ KEY = "auth: {keys: [{name: k, key: '${SOME_KEY}'}]}\n"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with certificates, and a key in the environment."""
+    """A folder with certificates; also sets a key in the environment and polls fast."""
     monkeypatch.setenv("SOME_KEY", "0123456789abcdef")
     monkeypatch.setattr(reload, "LOOK_S", 0.01)
     write_pems(tmp_path)
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(folder: Path, text: str, listen: Address | None = None) -> Settings:
-    """The settings of a file with these lines."""
+    """Write a settings file with these lines, and read it."""
     (folder / "w.yaml").write_text(WORKERS + text)
     return Source(folder / "w.yaml", listen).read()
 
@@ -49,7 +49,7 @@ TLS = "tls: {certificate: one.pem, key: one.key}\n"
     ],
 )
 def test_what_waits_for_a_restart(folder: Path, before: str, after: str, waits: str) -> None:
-    """An address, whether it speaks TLS, and whom it asks for a certificate; the rest does not."""
+    """Addresses, TLS itself and client certificates wait for a restart; other changes do not."""
     old = read(folder, before)
     new = read(folder, after + "limits: {n: 7}\n")
     possible = without_restart(old, new)
@@ -75,7 +75,7 @@ def test_what_waits_for_a_restart(folder: Path, before: str, after: str, waits: 
     ids=["loopback", "certificates", "operators"],
 )  # fmt: skip
 def test_no_door_opens_before_the_restart(folder: Path, before: str, after: str) -> None:
-    """Who may come in was written for the new addresses, and waits with them."""
+    """Looser keys that were written for a new address or for TLS wait for the restart with it."""
     old, new = read(folder, before), read(folder, after)
     possible = without_restart(old, new)
     assert possible.door_keys == old.door_keys
@@ -87,26 +87,26 @@ def test_no_door_opens_before_the_restart(folder: Path, before: str, after: str)
 
 
 def test_keys_alone_do_not_wait(folder: Path) -> None:
-    """Nothing needs a restart: everything is in effect."""
+    """Changed keys apply at once if nothing else needs a restart."""
     old, new = read(folder, KEY), read(folder, "")
     assert without_restart(old, new) == new
     assert tell(old, new, new) == ["auth: keys → everyone on this machine", "auth: key k removed"]
 
 
 def test_certificates_do_not_wait(folder: Path) -> None:
-    """They are read again."""
+    """Changed certificate files apply without a restart."""
     old, new = read(folder, TLS), read(folder, TLS.replace("one", "two"))
     assert without_restart(old, new) == new
 
 
 def test_nothing_to_tell(folder: Path) -> None:
-    """Is told too: somebody has asked."""
+    """If nothing has changed, that is logged too."""
     old = read(folder, "")
     assert tell(old, old, read(folder, "# nothing\n")) == ["no changes"]
 
 
 class Running:
-    """A reload that runs, and what it put into effect."""
+    """A `Reload` with the settings that it has applied."""
 
     def __init__(self, folder: Path, text: str, listen: Address | None = None) -> None:
         self.file = folder / "w.yaml"
@@ -123,14 +123,14 @@ class Running:
         self.given.append(settings)
 
     def write(self, text: str) -> None:
-        """Another file in its place."""
+        """Replace the settings file, by a rename."""
         new = self.file.with_suffix(".new")
         new.write_text(WORKERS + text)
         new.replace(self.file)
 
 
 def going(running: Running, script: Callable[[], Awaitable[None]]) -> None:
-    """Run a script beside the reload."""
+    """Run a script while the reload runs."""
 
     async def both() -> None:
         task = asyncio.create_task(running.reload.run(running.change))
@@ -144,19 +144,19 @@ def going(running: Running, script: Callable[[], Awaitable[None]]) -> None:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Wait for it."""
+    """Wait until the condition holds."""
     while not condition():  # noqa: ASYNC110 - what is waited for are lines of a log
         await asyncio.sleep(0.005)
 
 
 def told(running: Running) -> dict[str, float]:
-    """What Prometheus is told of the settings."""
+    """The metrics about the settings."""
     samples = [sample for metric in running.reload.metrics() for sample in metric.samples]
     return {sample.name.removeprefix("warmroute_settings_"): sample.value for sample in samples}
 
 
 def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever looks at metrics alone sees that the file says something else."""
+    """While a change waits for a restart, the metrics show that the file is not in effect."""
     running = Running(folder, "listen: 127.0.0.1:1\n")
     caplog.set_level("INFO")
 
@@ -171,7 +171,7 @@ def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each problem is told once, with its line, and nothing changes; then all of it does."""
+    """A bad file changes nothing; each problem is logged once with its line. A good one applies."""
     running = Running(folder, "")
     before = running.reload.settings
     caplog.set_level("INFO")
@@ -202,7 +202,7 @@ def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureF
 
 
 def test_what_cannot_be_put_into_effect(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Stays out of it as a whole, and the next attempt is made with the next change."""
+    """Settings that cannot be applied change nothing; a later reload tries again."""
     running = Running(folder, "")
     before = running.reload.settings
     running.refuses = "it cannot be"
@@ -220,7 +220,7 @@ def test_what_cannot_be_put_into_effect(folder: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_fault_of_ours_is_survived(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the next file is read."""
+    """An unexpected error is logged, and the next file is read."""
     running = Running(folder, "")
     real = running.change
 
@@ -243,7 +243,7 @@ def test_a_fault_of_ours_is_survived(folder: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_the_command_line_stays(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`--listen` counts before and after; what does not fit it is refused."""
+    """`--listen` stays in effect at a reload, and settings not allowed with it are refused."""
     running = Running(folder, KEY, Address("0.0.0.0", 8080))  # noqa: S104
     caplog.set_level("INFO")
 
@@ -260,7 +260,7 @@ def test_the_command_line_stays(folder: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_signal_and_a_change_are_one(folder: Path) -> None:
-    """A file that was read on a signal is not read again because it has changed."""
+    """A file read because of a signal is not read again because it has changed."""
     running = Running(folder, "")
     look, looks = running.watch.changed, itertools.count(1)
     seen = 0
@@ -284,7 +284,7 @@ def test_a_signal_and_a_change_are_one(folder: Path) -> None:
 
 
 def test_what_is_watched(folder: Path) -> None:
-    """The file itself, what TLS shows and trusts on both sides, each once."""
+    """The settings file and all TLS files, for clients and workers, are watched, each once."""
     (folder / "w.yaml").write_text(
         "tls: {certificate: one.pem, key: one.key, client_ca: both.pem}\n"
         "workers:\n"
@@ -297,7 +297,7 @@ def test_what_is_watched(folder: Path) -> None:
 
 
 def test_certificates_are_watched(folder: Path) -> None:
-    """A renewed one is put into effect though the settings are as before."""
+    """A renewed certificate file is applied though the settings are the same."""
     running = Running(folder, TLS)
 
     async def script() -> None:

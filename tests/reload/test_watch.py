@@ -1,4 +1,4 @@
-"""When a file counts as changed."""
+"""When a watched file counts as changed."""
 
 import os
 from pathlib import Path
@@ -10,24 +10,24 @@ from router.watch import Watch
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file that is looked at."""
+    """A file to watch."""
     path = tmp_path / "warmroute.yaml"
     path.write_text("one")
     return path
 
 
 def settled(watch: Watch, looks: int = 3) -> int:
-    """How often a change is seen in some looks without another one."""
+    """Poll that many times; return how often a change was reported."""
     return [watch.changed() for _ in range(looks)].count(True)
 
 
 def test_nothing_changes(file: Path) -> None:
-    """As it was when it was first seen."""
+    """An unchanged file is not reported."""
     assert settled(Watch([file])) == 0
 
 
 def test_a_write(file: Path) -> None:
-    """Is seen once."""
+    """A write is reported once."""
     watch = Watch([file])
     file.write_text("longer")
     assert settled(watch) == 1
@@ -35,7 +35,7 @@ def test_a_write(file: Path) -> None:
 
 
 def test_a_write_of_the_same_length(file: Path) -> None:
-    """Is seen by its time."""
+    """A write that keeps the length is noticed by its modification time."""
     watch = Watch([file])
     before = file.stat().st_mtime_ns
     file.write_text("two")
@@ -44,7 +44,7 @@ def test_a_write_of_the_same_length(file: Path) -> None:
 
 
 def test_an_editors_rename(file: Path) -> None:
-    """Another file in its place is another file, even of the same size and time."""
+    """A replaced file is a change, even with the same size and modification time."""
     watch = Watch([file])
     other = file.with_suffix(".new")
     other.write_text("two")
@@ -55,7 +55,7 @@ def test_an_editors_rename(file: Path) -> None:
 
 
 def test_half_a_file(file: Path) -> None:
-    """While it changes from look to look, somebody is still writing."""
+    """While a file changes from poll to poll it is still being written, so nothing is reported."""
     watch = Watch([file])
     for size in range(10, 15):
         file.write_text("x" * size)
@@ -65,7 +65,7 @@ def test_half_a_file(file: Path) -> None:
 
 
 def test_a_file_that_is_gone_for_a_while(file: Path) -> None:
-    """Some delete it before they write it again: that is one change."""
+    """Deleting a file and writing it again is one change; deleting it for good is one too."""
     watch = Watch([file])
     file.unlink()
     assert not watch.changed()
@@ -76,7 +76,7 @@ def test_a_file_that_is_gone_for_a_while(file: Path) -> None:
 
 
 def test_back_to_what_it_was(file: Path) -> None:
-    """What nobody had time to read did not happen."""
+    """A change that is undone before it has settled is not reported."""
     watch = Watch([file])
     saved = file.with_suffix(".saved")
     file.rename(saved)
@@ -87,7 +87,7 @@ def test_back_to_what_it_was(file: Path) -> None:
 
 
 def test_a_config_map(tmp_path: Path) -> None:
-    """Kubernetes swaps a link to a folder; the file's own name never changes."""
+    """Kubernetes updates a ConfigMap by swapping the link to its folder; that is a change."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "warmroute.yaml").write_text("same")
@@ -102,7 +102,7 @@ def test_a_config_map(tmp_path: Path) -> None:
 
 
 def test_a_pipe(tmp_path: Path) -> None:
-    """Is read once, and never changes."""
+    """A pipe can be read only once, so it is never reported."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     watch = Watch([pipe])
@@ -112,7 +112,7 @@ def test_a_pipe(tmp_path: Path) -> None:
 
 
 def test_what_is_about_to_be_read(file: Path) -> None:
-    """Is no change any more, and what comes after is."""
+    """Changes before `take_note` are not reported; later ones are."""
     watch = Watch([file])
     file.write_text("longer")
     watch.take_note()
@@ -122,7 +122,7 @@ def test_what_is_about_to_be_read(file: Path) -> None:
 
 
 def test_other_files(file: Path, tmp_path: Path) -> None:
-    """One that is new here counts as known; one that is not asked for any more is not looked at."""
+    """A newly followed file counts as known; one no longer followed is not watched."""
     watch = Watch([file])
     other = tmp_path / "door.pem"
     other.write_text("certificate")

@@ -1,4 +1,4 @@
-"""Second attempts when many first ones fail at once: a share of what is in flight, and no more."""
+"""The retry budget: further attempts are limited to a share of the requests in flight."""
 
 import select
 import threading
@@ -13,7 +13,7 @@ FULL = says(503)
 
 
 def denied(router: Router) -> float:
-    """Second attempts that were not allowed, as the metrics have it."""
+    """The number of denied retries, from the metrics."""
     return router.metric("warmroute_retries_denied_total")
 
 
@@ -24,7 +24,7 @@ def denied(router: Router) -> float:
 def test_half_a_fleet_that_is_full(
     stub: MakeStub, route: MakeRouter, crowd: int, share: float, allowed: int
 ) -> None:
-    """Max(3, share) of those in flight are asked again elsewhere at once, the others after them."""
+    """At once max(3, share of those in flight) are retried, the others later; none if it is 0."""
     refuses, answers = threading.Event(), threading.Event()
     bad, good = stub([refuses.is_set, *FULL]), stub([answers.is_set, *OK])
     router = route(
@@ -51,7 +51,7 @@ def test_half_a_fleet_that_is_full(
 
 
 def test_half_a_fleet_that_cannot_be_reached(stub: MakeStub, route: MakeRouter) -> None:
-    """Nothing was sent, so nothing is asked a second time: it is free."""
+    """A failed connection attempt sent nothing, so trying another worker costs no budget."""
     bad, good = stub(), stub()
     router = route(
         bad.url,
@@ -72,7 +72,7 @@ def test_half_a_fleet_that_cannot_be_reached(stub: MakeStub, route: MakeRouter) 
 
 
 def test_a_denied_one_hears_when_to_come_back(stub: MakeStub, route: MakeRouter) -> None:
-    """503 in OpenAI's shape, and `retries: 0` means that nobody else is asked."""
+    """With `retries: 0` no other worker is asked: 503 in OpenAI's format with Retry-After."""
     full, good = stub(FULL), stub()
     router = route(full.url, good.url, strategy="roundrobin", limits={"retries": 0}, health=QUIET)
     reply = router.http.post(PATH, json=CHAT)
@@ -86,7 +86,7 @@ def test_a_denied_one_hears_when_to_come_back(stub: MakeStub, route: MakeRouter)
 
 @pytest.mark.parametrize("end", ["stall", "close", "reset"])
 def test_what_was_taken_is_given_back(stub: MakeStub, route: MakeRouter, end: str) -> None:
-    """Whether the client leaves during the second attempt, or the worker fails."""
+    """A retry returns its share of the budget if the client disconnects or the worker fails."""
     full, other = stub(FULL), stub([end])
     router = route(full.url, other.url, strategy="roundrobin", health=QUIET)
     with start(router):
@@ -98,7 +98,7 @@ def test_what_was_taken_is_given_back(stub: MakeStub, route: MakeRouter, end: st
 
 
 def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
-    """However many are full."""
+    """A request takes from the budget once, however many workers are full."""
     full, good = [stub(FULL) for _ in range(6)], stub()
     urls = [worker.url for worker in (*full, good)]
     router = route(*urls, strategy="roundrobin", limits={"attempts": 10}, health=QUIET)
@@ -107,7 +107,7 @@ def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: MakeRouter) -> None:
-    """Nobody works on it while it waits for its turn."""
+    """A client that disconnects while its request waits for the retry budget is counted as 499."""
     refuses, answers = threading.Event(), threading.Event()
     bad, good = stub([refuses.is_set, *FULL]), stub([answers.is_set, *OK])
     router = route(bad.url, good.url, strategy="roundrobin", limits={"retries": 0.01}, health=QUIET)

@@ -1,4 +1,4 @@
-"""Who is asked next, and whose answer is given."""
+"""Failover: which worker is asked next, and whose answer the client gets."""
 
 import threading
 from time import sleep
@@ -11,18 +11,18 @@ from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
 
 def full(name: bytes) -> list[Action]:
-    """A worker that is full, and says when to come back."""
+    """A 503 answer with Retry-After and this body."""
     fields = b"content-length: %d\r\nretry-after: 17" % len(name)
     return [b"HTTP/1.1 503 Service Unavailable\r\n%b\r\n\r\n%b" % (fields, name)]
 
 
 def breaker_of(router: Router, stub: Stub) -> Breaker:
-    """What the router has learned of that worker."""
+    """The router's circuit breaker for that worker."""
     return next(w.breaker for w in router.door.fleet.workers if w.name == stub.url[7:])
 
 
 def left_out(route: MakeRouter, other: Stub, bad: Stub, first: str) -> Router:
-    """A router that leaves `bad` out, for an hour; after `first` it may be tried before that."""
+    """A router that has ejected `bad` for another hour; after `first` an early trial is allowed."""
     settings = health(failures=1, first=first, panic=0)
     router = route(other.url, bad.url, strategy="roundrobin", health=settings)
     bad.script = says(500)
@@ -36,7 +36,7 @@ def left_out(route: MakeRouter, other: Stub, bad: Stub, first: str) -> Router:
 
 @pytest.mark.parametrize(("attempts", "last"), [(1, b"a"), (2, b"b"), (3, b"c"), (10, b"c")])
 def test_all_are_full(stub: MakeStub, route: MakeRouter, attempts: int, last: bytes) -> None:
-    """The last one that may be asked has the word, its Retry-After too."""
+    """The client gets the refusal of the last worker that may be asked, with its Retry-After."""
     workers = [stub(full(name)) for name in (b"a", b"b", b"c")]
     router = route(
         *(worker.url for worker in workers),
@@ -54,7 +54,7 @@ def test_all_are_full(stub: MakeStub, route: MakeRouter, attempts: int, last: by
 
 
 def test_full_then_gone(stub: MakeStub, route: MakeRouter) -> None:
-    """Those who cannot be reached do not count as asked; the one with room answers."""
+    """Unreachable workers do not count as attempts, so the one with room answers."""
     workers = [stub(full(b"a")), stub(), stub(full(b"c")), stub()]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
     workers[1].stop()
@@ -65,7 +65,7 @@ def test_full_then_gone(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_may_have_begun(stub: MakeStub, route: MakeRouter, fault: str) -> None:
-    """It is not sent again, whatever the budget."""
+    """A request that may have begun on a worker is not sent again, whatever the budget."""
     script, _ = FAULTS[fault]
     bad, good = stub(script), stub()
     router = route(
@@ -83,7 +83,7 @@ def test_what_may_have_begun(stub: MakeStub, route: MakeRouter, fault: str) -> N
 
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 422, 429, 500, 501, 502, 504])
 def test_other_answers_are_answers(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """They are given as they are, and nobody else is asked."""
+    """These answers are relayed as they are, and no other worker is asked."""
     odd, good = stub(says(status)), stub()
     router = route(odd.url, good.url, strategy="roundrobin", health=QUIET)
     reply = router.http.post(PATH, json=CHAT)
@@ -92,7 +92,7 @@ def test_other_answers_are_answers(stub: MakeStub, route: MakeRouter, status: in
 
 
 def test_one_that_is_left_out_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
-    """It was to be the second, but has failed while the first said that it is full."""
+    """A candidate that was ejected while the first worker answered is skipped."""
     refuses = threading.Event()
     busy, bad, well = stub([refuses.is_set, *full(b"a")]), stub(says(500)), stub()
     settings = health(failures=1, panic=0)
@@ -109,7 +109,7 @@ def test_one_that_is_left_out_meanwhile(stub: MakeStub, route: MakeRouter) -> No
 
 
 def test_one_that_was_left_out(stub: MakeStub, route: MakeRouter) -> None:
-    """If all others are full it has its trial before its time, and is back if that goes well."""
+    """If all others are full, an ejected worker gets an early trial; success ends the ejection."""
     busy, well = stub(), stub()
     router = left_out(route, busy, well, first="100ms")
     busy.script = full(b"a")
@@ -121,7 +121,7 @@ def test_one_that_was_left_out(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_one_that_was_left_out_just_now(stub: MakeStub, route: MakeRouter) -> None:
-    """For the shortest time there is it is left alone, and the worker's own words are given."""
+    """Before the shortest ejection time is over there is no trial; the refusal is relayed."""
     busy, well = stub(), stub()
     router = left_out(route, busy, well, first="1h")
     busy.script = full(b"a")
@@ -131,7 +131,7 @@ def test_one_that_was_left_out_just_now(stub: MakeStub, route: MakeRouter) -> No
 
 
 def test_one_that_was_left_out_and_is_still_bad(stub: MakeStub, route: MakeRouter) -> None:
-    """One request finds that out; it is left out for no longer, and those after it are refused."""
+    """A failed early trial costs one request and does not extend the ejection."""
     busy, bad = stub(), stub()
     router = left_out(route, busy, bad, first="200ms")
     breaker = breaker_of(router, bad)
@@ -147,7 +147,7 @@ def test_one_that_was_left_out_and_is_still_bad(stub: MakeStub, route: MakeRoute
 
 
 def test_a_crowd_waits_for_the_trial(stub: MakeStub, route: MakeRouter) -> None:
-    """Of many that are refused at once one is the trial, and the others follow it."""
+    """Of many requests refused at once, one is the trial; the others wait for it to succeed."""
     busy, well = stub(), stub()
     router = left_out(route, busy, well, first="100ms")
     refuses, answers = threading.Event(), threading.Event()

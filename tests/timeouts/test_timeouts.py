@@ -1,4 +1,4 @@
-"""How long the router waits for a worker: each time its own setting, each end its own answer."""
+"""The timeouts for workers, and what the client gets when each of them expires."""
 
 import json
 from contextlib import ExitStack
@@ -18,27 +18,27 @@ HEAD = HALF[:-1]
 
 
 def steadily(data: bytes, times: int = 1000) -> list[Action]:
-    """The same again and again, with a little time in between."""
+    """Write the same bytes again and again, 10 ms apart."""
     piece: list[Action] = [data, 0.01]
     return piece * times
 
 
-#: A header that goes on and on; a stream and an answer that do; and promises of an answer.
+#: A header, a stream and a JSON answer that go on and on, and endless interim responses.
 DRIPPING: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *steadily(b"a")]
 FLOWING: list[Action] = [SSE, *steadily(CHUNK)]
 GROWING: list[Action] = [HALF, *steadily(b"x")]
 PROMISING = steadily(b"HTTP/1.1 103 Early Hints\r\n\r\n")
-#: What is said of a worker that was silent, and of one that took too long.
+#: The messages for a worker that was silent, and for one that took too long.
 SILENT, LONG = "sent nothing for too long", "took too long in all"
 
 
 def only(name: str, value: str = "1s") -> dict[str, str]:
-    """That one is short, all others are long."""
+    """Timeouts of which this one is short and all others are long."""
     return {**NEVER, name: value}
 
 
 def timeouts(router: Router) -> float:
-    """How often the worker was late, as the metrics have it."""
+    """The worker's timeouts, from the metrics."""
     labels = {"pool": "default", "worker": router.worker().name, "kind": "timeout"}
     return router.metric("warmroute_worker_errors_total", **labels)
 
@@ -60,7 +60,7 @@ def timeouts(router: Router) -> float:
 def test_before_the_first_byte(
     stub: MakeStub, route: MakeRouter, name: str, script: list[Action], why: str
 ) -> None:
-    """504 that says what was late, and the worker is let go."""
+    """The client gets 504 that says what was late, and the worker's connection is closed."""
     worker = stub(script)
     router = route(worker.url, timeouts=only(name), health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
@@ -82,7 +82,7 @@ def test_before_the_first_byte(
 def test_within_a_stream(
     stub: MakeStub, route: MakeRouter, name: str, script: list[Action], why: str
 ) -> None:
-    """An event that says so ends it, in place of `[DONE]`, and the worker is let go."""
+    """An error event replaces `[DONE]`, and the worker's connection is closed."""
     worker = stub(script)
     router = route(worker.url, timeouts=only(name), health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
@@ -106,7 +106,7 @@ def test_within_a_stream(
 def test_within_an_answer(
     stub: MakeStub, route: MakeRouter, name: str, script: list[Action]
 ) -> None:
-    """It is cut, so that nobody takes the half for the whole, and the worker is let go."""
+    """The answer is cut, so nobody mistakes it for complete; the worker's connection is closed."""
     worker = stub(script)
     router = route(worker.url, timeouts=only(name), health=QUIET)
     with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
@@ -117,7 +117,7 @@ def test_within_an_answer(
 
 
 def test_connect(stub: MakeStub, route: MakeRouter) -> None:
-    """Nothing was sent, so another is asked; where there is none it is 503. No attempt stays."""
+    """Another worker is asked, as nothing was sent; without one it is 503. No attempt is left."""
     worker, other = stub(), stub()
     router = route(
         worker.url,
@@ -129,7 +129,7 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
     with unreachable(worker):
         before = connecting()
         assert ask(router, 2) == [200, 200]
-        until(lambda: connecting() == before)  # the probe that follows was one too
+        until(lambda: connecting() == before)  # the probe that follows a failure makes one too
     assert (router.worker(0).ready, router.worker(1).ready) == (False, True)
     other.stop()
     reply = router.http.post(PATH, json=CHAT)
@@ -139,7 +139,7 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
-    """An answer may take longer than `first_byte` and `idle`, as long as something comes."""
+    """An answer may take longer than `first_byte` and `idle`, as long as bytes keep coming."""
     worker = stub([SSE, *steadily(CHUNK, 260), b"0\r\n\r\n"])
     settings = {**NEVER, "first_byte": "2s", "idle": "2s"}
     router = route(worker.url, timeouts=settings, health=QUIET)
@@ -149,7 +149,7 @@ def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_total_off(stub: MakeStub, route: MakeRouter) -> None:
-    """Then a stream may flow for ever."""
+    """With `total: off` a stream is relayed to its end."""
     worker = stub([SSE, *steadily(CHUNK, 20), b"0\r\n\r\n"])
     router = route(worker.url, timeouts={**NEVER, "total": "off"}, health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
@@ -157,15 +157,15 @@ def test_total_off(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_total_holds_for_each_request(stub: MakeStub, route: MakeRouter) -> None:
-    """Not for the connection that they share."""
+    """`total` limits each request, not the connection that they share."""
     worker = stub([0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])
     router = route(worker.url, timeouts=only("total", "2s"), health=QUIET)
     assert ask(router, 60) == [200] * 60
-    assert worker.connections == 2  # one of them is the probes'
+    assert worker.connections == 2  # one of them is for probes
 
 
 def test_total_while_the_client_is_slow(route: MakeRouter, stack: ExitStack) -> None:
-    """A client that does not read cannot hold its worker for ever either."""
+    """`total` also ends an answer that a client does not read, so the worker becomes free."""
     worker = Fountain(1 << 30)
     stack.callback(worker.stop)
     router = route(worker.url, timeouts=only("total", "2s"), health=QUIET)

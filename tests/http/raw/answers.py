@@ -1,4 +1,4 @@
-"""What comes back on a connection, as httptools understands it."""
+"""Reads answers from a connection, parsed by httptools."""
 
 import select
 import socket
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
-#: Seconds that an answer or an end may take; a limit for what hangs, not a measure.
+#: Seconds to wait for an answer or the end; only a limit for tests that hang.
 PATIENCE_S = 15.0
 
 
@@ -20,16 +20,16 @@ class Answer:
     whole: bool = False
 
     def values(self, name: bytes) -> list[bytes]:
-        """All values of a field; names are in lower case."""
+        """All values of a header field; names are in lower case."""
         return [value for other, value in self.headers if other == name]
 
 
 class Answers:
-    """Reads answers from a connection, and notices its end."""
+    """The answers that come on a connection, and whether it has ended."""
 
     def __init__(self, client: socket.socket, *, head: bool) -> None:
         self._client = client
-        self._poll = select.poll()  # knows descriptors above 1023, unlike select
+        self._poll = select.poll()  # handles descriptors above 1023, unlike select
         self._poll.register(client, select.POLLIN)
         self._head = head
         self._parser = httptools.HttpResponseParser(self)
@@ -38,10 +38,10 @@ class Answers:
         self.interims: list[Answer] = []
         self.closed = False
         self.broken: str | None = None
-        """What came is no HTTP."""
+        """Why the bytes received are not valid HTTP, or None."""
 
     def read(self, *, seconds: float = PATIENCE_S) -> bool:
-        """Wait for something to come, and take it; False if nothing did."""
+        """Wait for bytes and parse them; return False if none came in time."""
         if self.closed:
             return False
         if not self._poll.poll(seconds * 1000):
@@ -57,7 +57,7 @@ class Answers:
         return True
 
     def read_until(self, count: int | None = None, *, interims: int | None = None) -> None:
-        """Read until there are that many final answers, or so many interim ones; or the end."""
+        """Read until there are that many final or that many interim answers, or until the end."""
         while (
             (count is None or len(self.final) < count)
             and (interims is None or len(self.interims) < interims)
@@ -67,7 +67,8 @@ class Answers:
             pass
 
     def _feed(self, data: bytes) -> None:
-        # Byte by byte: a parser that thinks of a body after an answer to HEAD is exchanged in time.
+        # Byte by byte, so that after an answer to HEAD the parser is replaced before it expects a
+        # body.
         try:
             for byte in data:
                 self._parser.feed_data(bytes((byte,)))
@@ -78,23 +79,23 @@ class Answers:
         self.closed = True
         current = self._current
         if current is not None and not current.values(b"content-length"):
-            self.on_message_complete()  # RFC 9112 section 6.3, item 8: the end is the end
+            self.on_message_complete()  # RFC 9112 section 6.3, item 8: closing ends the body
         elif current is not None:
-            self.final.append(current)  # cut off, and so not whole
+            self.final.append(current)  # cut off, so `whole` stays False
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """An answer begins."""
+        """Begin an answer."""
         self._current = Answer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field."""
+        """Append a header field."""
         assert self._current is not None
         self._current.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Note the status; end an answer to HEAD here."""
         assert self._current is not None
         self._current.status = self._parser.get_status_code()
         if self._head and self._current.status >= 200:
@@ -103,14 +104,14 @@ class Answers:
             self._parser = httptools.HttpResponseParser(self)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the content."""
+        """Append a piece of the content."""
         assert self._current is not None
         self._current.body += data
 
     def on_message_complete(self) -> None:
-        """The answer has ended."""
+        """End the answer."""
         if self._current is None:
-            return  # of an answer to HEAD, which ended before
+            return  # the answer to HEAD, already ended
         self._current.whole = True
         kind = self.final if self._current.status >= 200 else self.interims
         kind.append(self._current)

@@ -1,4 +1,4 @@
-"""The chunked coding: sizes, extensions, ends of lines, trailers, and the end."""
+"""Chunked transfer coding: sizes, extensions, line ends, trailers, and the final chunk."""
 
 from tests.http.raw.request import BODY, EVIL, HIDDEN, LIMIT, WHOLE, chunked, sized
 from tests.http.raw.row import End, Row, answered, refused, row, served
@@ -17,7 +17,7 @@ _END = b"\r\n" + BODY + b"\r\n0\r\n\r\n"
 
 
 def _one(size: bytes) -> bytes:
-    """One chunk with that line before it, the end, and what must not be a request."""
+    """A request of one chunk with that size line, and the final chunk."""
     return chunked(size + _END)
 
 
@@ -89,7 +89,7 @@ BAD_SIZES = {
     "full-width": b"\xef\xbd\x84",
 }
 
-#: What comes where the line after a size, the end of data or the end of all should be.
+#: Bodies in which the line end after a size, after the data or at the very end is wrong.
 BAD_LINES = {
     "lf-after-size": b"d\n" + BODY + b"\r\n0\r\n\r\n",
     "cr-after-size": b"d\r" + BODY + b"\r\n0\r\n\r\n",

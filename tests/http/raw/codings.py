@@ -1,4 +1,4 @@
-"""`Transfer-Encoding`: only `chunked`, once, in HTTP/1.1, and never next to a length."""
+"""`Transfer-Encoding`: only `chunked`, once, in HTTP/1.1, and never with Content-Length."""
 
 from tests.http.raw.request import (
     BODY,
@@ -28,7 +28,7 @@ def _coded(value: bytes, *fields: bytes, wire: bytes = WHOLE) -> bytes:
     return head(LINE, HOST, b"transfer-encoding:" + value, *fields) + wire
 
 
-#: Ways to write the coding that somebody somewhere takes for chunked, and others do not.
+#: Spellings of the coding that some servers take for chunked and others do not.
 SPELLINGS = {
     "plain": b" chunked",
     "mixed-case": b" Chunked",
@@ -82,7 +82,7 @@ _OTHER_THAN_CHUNKED_LAST = [
     and not name.endswith("comma")
 ]
 
-#: Names that must not be taken for the field's.
+#: Field names that must not be taken for Transfer-Encoding.
 LOOKALIKES = {
     "space-before-colon": b"transfer-encoding : chunked",
     "tab-before-colon": b"transfer-encoding\t: chunked",

@@ -1,4 +1,4 @@
-"""`Connection`: what stays, what goes, and what it must not take away. `Upgrade`: never."""
+"""`Connection`: keeping, closing, and the fields that it may name. `Upgrade`: always ignored."""
 
 from tests.http.raw.request import (
     BODY,
@@ -56,7 +56,7 @@ KEEPING = {
     "in-another-field": (b"x-connection: close",),
 }
 
-#: Fields that are not for the next hop, and what announces them, if anything.
+#: Fields that must not be forwarded, with the Connection fields that name them, if any.
 DROPPED = {
     "named": (b"connection: x-evil", b"x-evil: evil"),
     "named-in-capitals": (b"connection: X-EVIL", b"x-evil: evil"),

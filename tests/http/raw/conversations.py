@@ -1,4 +1,4 @@
-"""More than one request, less than one, and what is no HTTP at all."""
+"""Pipelined requests, partial requests, and bytes that are not HTTP at all."""
 
 from tests.http.raw.request import (
     BODY,
@@ -32,7 +32,7 @@ def _pipelined(bodies: list[bytes]) -> bytes:
     return b"".join(post(_name(n), body=body) for n, body in enumerate(bodies))
 
 
-#: A request whose every part is as short as can be, to be cut anywhere.
+#: A short request to be cut at the places below.
 _SHORT = get(b"empty:")
 _CUTS = {
     "method": b"G",

@@ -1,4 +1,4 @@
-"""Many clients at once: those who say little, and those who take little."""
+"""Many clients at once: some that send slowly, some that read slowly."""
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from tests.support import Router, until
 
 
 class Crowd:
-    """Connections that say something, and then, if asked, something else again and again."""
+    """Connections that send an opening and then, on demand, more bytes again and again."""
 
     def __init__(self, port: int, sayings: Mapping[str, tuple[bytes, bytes]], each: int) -> None:
         self._open = ExitStack()
@@ -33,12 +33,12 @@ class Crowd:
         self._open.close()
 
     def look(self) -> None:
-        """Read what has come."""
+        """Read what has arrived, without waiting."""
         for answers in self.answers:
             answers.read(seconds=0)
 
     def go_on(self, said: bytes | None = None) -> None:
-        """Everyone to whom nothing has been said goes on, or says `said`."""
+        """Have every client that has nothing new to read send its next bytes, or `said`."""
         for client, answers, more in zip(self._clients, self.answers, self._more, strict=True):
             if answers.read(seconds=0) or answers.closed:
                 continue
@@ -48,18 +48,18 @@ class Crowd:
                 answers.read(seconds=0)
 
     def over(self) -> bool:
-        """Everyone's connection is closed; until then they go on."""
+        """Whether all connections are closed; the clients go on until then."""
         self.go_on()
         return all(answers.closed for answers in self.answers)
 
     def answered(self, times: int) -> bool:
-        """Everyone has that many answers and an open connection."""
+        """Whether all clients have that many answers; fail if any connection is closed."""
         self.look()
         assert not any(answers.closed for answers in self.answers)
         return all(len(answers.final) == times for answers in self.answers)
 
     def last(self) -> Iterator[tuple[str, Answer]]:
-        """The last answer that each of them got, which must be whole."""
+        """Yield each client's name and last answer, which must be complete."""
         for name, answers in zip(self._names, self.answers, strict=True):
             assert answers.final, f"{name}: nothing was said"
             assert answers.broken is None, f"{name}: {answers.broken}"
@@ -68,7 +68,7 @@ class Crowd:
 
 
 class Readers:
-    """Clients that ask for much and take little of it."""
+    """Clients that ask for long answers and read little of them."""
 
     def __init__(self, port: int, size: int, model: str) -> None:
         self._open = ExitStack()
@@ -78,7 +78,7 @@ class Readers:
 
     def _ask(self, port: int, asked: bytes) -> socket.socket:
         client = self._open.enter_context(socket.socket())
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before there is a window
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before connecting
         client.settimeout(30)
         client.connect(("127.0.0.1", port))
         client.sendall(asked)
@@ -91,7 +91,7 @@ class Readers:
         self._open.close()
 
     def take(self, place: int, most: int) -> bool:
-        """Take a little; False if there is no more."""
+        """Read at most `most` bytes; return False at the end."""
         try:
             data = self._clients[place].recv(most)
         except ConnectionError:
@@ -100,14 +100,14 @@ class Readers:
         return bool(data)
 
     def take_the_rest(self) -> None:
-        """Take all that is left, until the end."""
+        """Read everything that is left, until the end."""
         for place in range(len(self._clients)):
             while self.take(place, 65536):
                 pass
 
 
 def meanwhile(router: Router, done: Callable[[], bool]) -> None:
-    """Wait for something, and see that proper clients are served until then and after."""
+    """Wait for `done`, and check that valid requests are served until then and afterwards."""
 
     def look() -> bool:
         assert serves(router.port)

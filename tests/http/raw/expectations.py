@@ -1,11 +1,11 @@
-"""`Expect`: 100 when the body is wanted, a final answer at once when it is not."""
+"""`Expect`: 100 if the body is wanted, otherwise a final answer at once."""
 
 from tests.http.raw.request import BODY, CHUNKED, HIDDEN, HOST, LENGTH, LINE, WHOLE, get, head, post
 from tests.http.raw.row import End, Row, Wait, answered, refused, row, served
 
 MEET = "RFC 9110 section 10.1.1: 100 before the body, or the final status"
 EARLY = "RFC 9110 section 10.1.1: 100 may be left out when the body has begun to come"
-#: The body may come all the same, so the connection cannot be used for another request.
+#: The client may send the body all the same, so the connection cannot be reused.
 FINAL = "RFC 9110 section 10.1.1: a final status without 100 when that is clear from the head"
 UNKNOWN = "RFC 9110 section 10.1.1: another expectation is answered with 417"
 OLD = "RFC 9110 section 10.1.1: in HTTP/1.0 it is ignored; section 15.2: no 1xx there"

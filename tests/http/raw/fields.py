@@ -1,4 +1,4 @@
-"""Header fields: names, values, ends of lines, and how many of them."""
+"""Header fields: their names, values, line ends, number and size."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, LINE, head, post
 from tests.http.raw.row import End, Row, answered, refused, row, served

@@ -1,4 +1,4 @@
-"""`Host`: one, and a host it must be. Others were led astray by less."""
+"""`Host`: exactly one, and with a valid value; lenient servers have been exploited through it."""
 
 from tests.http.raw.request import BODY, HIDDEN, LENGTH, LINE, head
 from tests.http.raw.row import Row, answered, row, served

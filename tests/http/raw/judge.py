@@ -1,4 +1,4 @@
-"""Whether what came of a row is what may come of it, and if not, why."""
+"""Compares what happened with what a row allows, and says what is wrong."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,8 @@ from tests.http.raw.answers import Answer
 from tests.http.raw.play import Seen
 from tests.http.raw.row import End, Outcome, Row
 
-#: RFC 9110 section 7.6.1, and what is met or refused here: none of it is for a worker.
+#: Hop-by-hop fields (RFC 9110 section 7.6.1), and those that the router itself handles or refuses:
+#: none of them may reach a worker.
 OURS_ALONE = {
     b"connection",
     b"expect",
@@ -26,7 +27,7 @@ OURS_ALONE = {
 
 
 class Reached:
-    """A request as the worker got it, taken apart by httptools."""
+    """A request as the worker got it, parsed by httptools."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -39,28 +40,28 @@ class Reached:
         self.method: bytes = parser.get_method()
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
+        """Append a piece of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field."""
+        """Append a header field."""
         self.headers.append((name.lower(), value))
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Append a piece of the body."""
         self.body += data
 
     def on_message_complete(self) -> None:
-        """One whole request."""
+        """Count a complete request."""
         self.messages += 1
 
     def values(self, name: bytes) -> list[bytes]:
-        """All values of a field."""
+        """All values of a header field."""
         return [value for other, value in self.headers if other == name]
 
 
 def complaints(row: Row, seen: Seen, requests: list[bytes]) -> list[str]:
-    """All that is wrong; nothing if nothing is."""
+    """List everything that is wrong; empty if nothing is."""
     found: list[str] = []
     reached = [Reached(data) for data in requests]
     bodies = [request.body for request in reached]
@@ -141,7 +142,7 @@ def _answer_complaints(row: Row, answer: Answer) -> list[str]:
 
 
 def is_error(answer: Answer) -> bool:
-    """Say whether an answer is an error as OpenAI's clients expect it."""
+    """Whether an answer is an error in the format that OpenAI's clients expect."""
     try:
         error = json.loads(answer.body)["error"]
     except (ValueError, TypeError, LookupError):
@@ -154,7 +155,7 @@ def is_error(answer: Answer) -> bool:
 
 
 def _is_date(values: list[bytes]) -> bool:
-    """Say whether there is one, in the one form that is written (RFC 9110 section 5.6.7)."""
+    """Whether there is exactly one date, in the preferred format (RFC 9110 section 5.6.7)."""
     try:
         (value,) = values
         datetime.strptime(value.decode(), "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""`Content-Length`: what counts as a number, and what to do with more than one."""
+"""`Content-Length`: which values are numbers, and what happens if there are several."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, LIMIT, LINE, head, post, sized
 from tests.http.raw.row import End, Row, answered, refused, row, served

@@ -1,4 +1,4 @@
-"""Methods: those there are, those there are not, and bodies where nobody expects one."""
+"""Methods: known and unknown ones, and bodies where none is expected."""
 
 from tests.http.raw.request import BODY, CHUNKED, HIDDEN, HOST, LENGTH, WHOLE, get, head, post
 from tests.http.raw.row import End, Row, answered, row, served
@@ -16,9 +16,9 @@ _PATH = b" /v1/completions HTTP/1.1"
 _LIVE = b" /health/live HTTP/1.1"
 _HIDDEN_LENGTH = b"content-length: %d" % len(HIDDEN)
 
-#: Methods that llhttp knows and this server has no use for.
+#: Methods that llhttp knows but this server does not use.
 OTHERS = b"PUT DELETE PATCH PROPFIND MKCOL COPY LOCK SEARCH PURGE LINK NOTIFY SUBSCRIBE".split()
-#: Words that are no methods.
+#: Words that are not methods.
 WORDS = {
     "unknown": b"FOO",
     "longer": b"GETS",

@@ -1,4 +1,4 @@
-"""Fields that are none of a router's business: they reach the worker as they were sent."""
+"""Header fields that the router does not interpret: they reach the worker unchanged."""
 
 from tests.http.raw.request import BODY, get, post
 from tests.http.raw.row import End, Row, answered, row, served

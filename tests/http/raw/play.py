@@ -1,4 +1,4 @@
-"""Plays a row on a connection of its own, and sees what comes of it."""
+"""Plays a row on a new connection and records what comes back."""
 
 import socket
 import time
@@ -9,12 +9,12 @@ from tests.http.raw.answers import Answer, Answers
 from tests.http.raw.request import get, post
 from tests.http.raw.row import End, Row, Wait
 
-#: Seconds in which nothing may come. Too short, it lets a fault pass; it never invents one.
+#: Seconds in which nothing may come. If too short, a fault is missed, but none is made up.
 SILENCE_S = 0.02
-#: Seconds after which a connection that should be closed, and is silent, is let go.
+#: Seconds of silence after which the client half-closes a connection that may be closed by now.
 LET_GO_S = 0.25
 
-#: Sent after a row: who answers it has kept the connection.
+#: Sent after a row: if it is answered, the connection was kept.
 _PROBE = get(b"x-request-id: probe")
 
 Cut = Callable[[bytes], Iterable[bytes]]
@@ -22,33 +22,33 @@ Cut = Callable[[bytes], Iterable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a client saw."""
+    """What the client saw."""
 
     answers: list[Answer]
     interims: list[Answer]
     kept: bool
     early: bool
-    """Something came while half a request was waited for."""
+    """Whether something came although only a part of a request had been sent."""
     broken: str | None
 
 
 def whole(data: bytes) -> Iterable[bytes]:
-    """All in one piece."""
+    """Send everything in one piece."""
     return (data,)
 
 
 def bytewise(data: bytes) -> Iterable[bytes]:
-    """Every byte by itself."""
+    """Send every byte by itself."""
     return (data[at : at + 1] for at in range(len(data)))
 
 
 def play(port: int, row: Row, cut: Cut = whole) -> Seen:
-    """Send what the row says and read what comes, then see whether another request is answered."""
+    """Send the row's steps and read the answers; then check whether another request is answered."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = Answers(client, head=row.head)
         early = False
-        interims = finals = 0  # waited for so far; what was read may hold the next one too
+        interims = finals = 0  # answers waited for so far; more may have been read
         for step in row.sent:
             if step is Wait.INTERIM:
                 interims += 1
@@ -72,29 +72,29 @@ def play(port: int, row: Row, cut: Cut = whole) -> Seen:
 
 
 def _after(client: socket.socket, answers: Answers, count: int, row: Row) -> None:
-    """Read the answer to the probe, or the end."""
+    """Read the answer to the probe, or the end of the connection."""
     must_keep = all(outcome.end is End.KEPT for outcome in row.allowed)
     if not must_keep and not answers.read(seconds=LET_GO_S):
         try:
-            client.shutdown(socket.SHUT_WR)  # it may be reading on, only to throw it away
+            client.shutdown(socket.SHUT_WR)  # it may still be reading and discarding
         except OSError:
             return
     answers.read_until(count + 1)
     if answers.final[count:] and answers.final[-1].values(b"x-request-id") != [b"probe"]:
-        answers.read_until(count + 2)  # one answer too many; is there the probe's as well?
+        answers.read_until(count + 2)  # one answer too many; the probe's may follow
 
 
 def _send(client: socket.socket, pieces: Iterable[bytes]) -> None:
     try:
         for piece in pieces:
             client.sendall(piece)
-            time.sleep(0)  # lets the router, in a thread of this process, take it by itself
+            time.sleep(0)  # lets the router, a thread of this process, read each piece
     except ConnectionError:
-        pass  # it was closed, as the rest of the row may expect
+        pass  # the connection was closed, which the row may allow
 
 
 def serves(port: int) -> bool:
-    """A proper request on a new connection is answered by the worker."""
+    """Whether a valid request on a new connection is answered by the worker."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(post(b"x-request-id: after", b"connection: close"))
         answers = Answers(client, head=False)

@@ -1,4 +1,4 @@
-"""The first line: method, target, version, and the white space between them."""
+"""The request line: method, target, version, and the white space between them."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, get, head, post, targeted
 from tests.http.raw.row import DROPPED, End, Row, answered, refused, row, served
@@ -50,7 +50,7 @@ BAD_VERSIONS = {
     "twice": b"HTTP/1.1 HTTP/1.1",
 }
 
-#: White space where it should not be, or other than one space.
+#: White space where there should be none, or other than a single space.
 SPACES = {
     "space-first": b" POST /v1/completions HTTP/1.1",
     "tab-first": b"\tPOST /v1/completions HTTP/1.1",
@@ -90,7 +90,7 @@ BROKEN = {
 
 
 def _long(size: int) -> bytes:
-    """A target of that many bytes that reaches the worker."""
+    """A valid target of that many bytes."""
     return b"/v1/completions?" + b"x" * (size - len(b"/v1/completions?"))
 
 

@@ -1,7 +1,7 @@
-"""A row of the table: bytes a client sends, and all that may come of them.
+"""A row of the table: bytes that a client sends, and the outcomes that are allowed.
 
-What may come is a set of outcomes, as the RFCs often allow two: to refuse, or to understand in
-one certain way. Where they let a recipient repair or refuse, most rows hold us to refusing.
+There may be several outcomes, as the RFCs often allow two: to refuse, or to interpret in one
+certain way. Where they let a recipient repair or refuse, most rows require refusal.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 
 class End(Enum):
-    """What becomes of the connection."""
+    """Whether the connection is closed or kept after the row."""
 
     CLOSED = auto()
     KEPT = auto()
@@ -18,14 +18,14 @@ class End(Enum):
 
 
 class Wait(Enum):
-    """A step of the client that is not sending."""
+    """A step at which the client waits instead of sending."""
 
     INTERIM = auto()
-    """Read until a 1xx has come."""
+    """Read until an interim (1xx) answer has come."""
     FINAL = auto()
     """Read until a final answer has come."""
     SILENCE = auto()
-    """For a moment, nothing may come."""
+    """Check that nothing comes for `SILENCE_S` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Outcome:
     end: End
 
     def then(self, later: "Outcome") -> "Outcome":
-        """This one, and on the same connection another."""
+        """This outcome followed by another one on the same connection."""
         return Outcome(self.answers + later.answers, self.bodies + later.bodies, later.end)
 
 
@@ -52,23 +52,23 @@ class Row:
 
     name: str
     rfc: str
-    """Where the expectation comes from."""
+    """The source of the expectation."""
     sent: tuple[Sent, ...]
     allowed: tuple[Outcome, ...]
     interims: frozenset[int] = frozenset({0})
-    """How many times `100 Continue` may be said."""
+    """How many `100 Continue` answers are allowed."""
     head: bool = False
-    """The answer is to HEAD: it has no content, whatever length it tells."""
+    """Whether the request is a HEAD: the answer has no content, whatever its Content-Length."""
     ids: tuple[bytes, ...] = ()
-    """The `x-request-id` of each answer, where their order matters."""
+    """The `x-request-id` of each answer, if their order matters."""
     carried: tuple[tuple[bytes, bytes], ...] = ()
-    """Header fields that the worker gets exactly once, as they were sent."""
+    """Header fields that the worker must get exactly once, as they were sent."""
     never: tuple[bytes, ...] = ()
-    """Words that are neither in a request that reaches the worker nor in an answer."""
+    """Words that must appear neither in a head that reaches the worker nor in an answer."""
 
     @property
     def size(self) -> int:
-        """Bytes that the client sends."""
+        """The number of bytes that the client sends."""
         return sum(len(step) for step in self.sent if isinstance(step, bytes))
 
 
@@ -83,7 +83,7 @@ def row(
     carried: Sequence[tuple[bytes, bytes]] = (),
     never: Sequence[bytes] = (),
 ) -> Row:
-    """Write a row down in one call."""
+    """Make a row."""
     return Row(
         name=name,
         rfc=rfc,
@@ -98,12 +98,12 @@ def row(
 
 
 def answered(*statuses: int, end: End = End.EITHER) -> Outcome:
-    """One answer of the router's own; nothing reaches the worker."""
+    """One answer by the router itself; nothing reaches the worker."""
     return Outcome((frozenset(statuses),), (), end)
 
 
 def refused(*statuses: int) -> Outcome:
-    """One error, and the connection is closed, as nobody knows where the next request begins."""
+    """One error, and the connection is closed, as it is unknown where the next request begins."""
     return answered(*statuses, end=End.CLOSED)
 
 
@@ -112,5 +112,5 @@ def served(*bodies: bytes, end: End = End.EITHER) -> Outcome:
     return Outcome((frozenset({200}),) * len(bodies), bodies, end)
 
 
-#: The connection is closed without a word.
+#: The connection is closed without an answer.
 DROPPED = Outcome((), (), End.CLOSED)

@@ -1,4 +1,4 @@
-"""The whole table, and where it knowingly differs from what an RFC recommends or allows."""
+"""The whole table, and where the router deliberately differs from what an RFC says."""
 
 from tests.http.raw import (
     chunks,
@@ -31,7 +31,7 @@ ROWS: list[Row] = [
     *passing.ROWS,
 ]
 
-#: Rows, by the beginning of their names, in which we do what an RFC would have otherwise.
+#: Rows, by the start of their names, in which the router deliberately differs from an RFC.
 DIFFERENCES = {
     "line/version-1.2": (
         "RFC 9110 section 6.2 would have it processed as HTTP/1.1. There is no such version; "

@@ -1,4 +1,4 @@
-"""What may be asked for: the four forms of a target, their characters, and paths that are not."""
+"""Request targets: their four forms, their characters, and similar-looking paths."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, get, head, post, targeted
 from tests.http.raw.row import Row, answered, refused, row, served
@@ -40,7 +40,7 @@ BAD_CHARACTERS = {
     "fragment-after-query": b"/v1/completions?a#b",
 }
 
-#: Paths that somebody might take for the one there is.
+#: Paths that might be mistaken for `/v1/completions`.
 OTHER_PATHS = {
     "root": b"/",
     "two-slashes": b"//v1/completions",
