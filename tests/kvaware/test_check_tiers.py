@@ -57,8 +57,7 @@ def look(folder: Path) -> Look:
 
 
 def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str, Any]]) -> None:
-    """Write what simulated workers compute to a Redis, with the names that the LMCache beside each
-    one gives it.
+    """Write what simulated workers compute to a Redis, under the names LMCache gives it.
 
     Engines take their settings from `engines` in the order of their first requests, as nothing else
     identifies them.

@@ -209,7 +209,7 @@ def test_engines_that_nobody_comes_for_are_forgotten(
         again.join("back")
         assert again.absent() == {"gone", "away"}
         async with asyncio.timeout(20):
-            while again.absent() != {"away"}:  # noqa: ASYNC110 - a memory offers no event to wait for
+            while again.absent() != {"away"}:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.005)
         letting.cancel()
 
