@@ -121,7 +121,7 @@ def test_a_task_can_be_given_to_another_process() -> None:
     """A task can be pickled with everything in it."""
     for router in ROUTERS:
         for seed in SEEDS:
-            again = loads(dumps(Task(seed, router, SETUPS[1], 60, 30, 1, 10.0)))  # noqa: S301 - pickled here
+            again = loads(dumps(Task(seed, router, SETUPS[1], 60, 30, 1, 10.0)))  # noqa: S301 - ours
             assert (again.seed.name, again.router.name) == (seed.name, router.name)
             assert first_ones(again.seed) == first_ones(seed)
 
