@@ -1,7 +1,8 @@
 """Pathologies that users of other routers report do not happen here, thanks to parts of the cost.
 
-Every test runs twice: with the product as it is, and without the part that prevents the pathology,
-or with another router's rule that has it. The second run shows that the workload does cause it.
+The first line of each docstring names the pathology, and where it was reported. Every test runs
+twice: with the product as it is, and without the part that prevents the pathology, or with another
+router's rule that has it. The second run shows that the workload does cause it.
 """
 
 from collections import Counter

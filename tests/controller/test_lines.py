@@ -113,7 +113,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
 def test_for_want_of_sockets_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failure is logged only once."""
+    """It is tried again, and the failure is logged only once."""
     lacking(monkeypatch, zmq.SUB, 3)
     monkeypatch.setattr(subscriber, "AGAIN_S", 0.01)
 

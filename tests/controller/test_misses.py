@@ -96,7 +96,8 @@ def test_nobody_knows_which_rank_it_was() -> None:
 @pytest.mark.parametrize(("sure", "misses"), [(True, 2), (False, 4)])
 def test_a_store_forgets_whichever_rank_it_was(sure: bool, misses: int) -> None:
     """All ranks would have loaded it from the store, whatever their GPUs hold. If only the sum is
-    reported, the second miss counts; after blocks are announced again, one more miss is needed."""
+    reported, two misses count as one; blocks announced again, however often, have to be missed once
+    more."""
     memory, source = told(stored(0, 8, **REMOTE))
     other = memory.join("w", 1)
     push(other, stored(0, 8))

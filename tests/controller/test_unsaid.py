@@ -189,7 +189,7 @@ def test_ranks_take_nothing_back() -> None:
 
 
 def test_what_nobody_holds_cannot_be_missed() -> None:
-    """Whatever the prompt is."""
+    """Misses of blocks that the index does not have change nothing."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 4, **STORE))
     other = replace(prompt(), blocks={16: even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)})

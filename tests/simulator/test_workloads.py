@@ -116,7 +116,7 @@ def test_prompts_agree_as_far_as_their_blocks_do() -> None:
 
 
 def test_filler_of_no_length_is_empty() -> None:
-    """No characters are no text."""
+    """A length of zero gives an empty text."""
     assert filler("key", 0) == ""
 
 

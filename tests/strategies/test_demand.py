@@ -57,7 +57,8 @@ def test_turns_follow_what_is_asked_for_again() -> None:
 
 
 def test_nothing_is_taken_for_granted_before_anything_came() -> None:
-    """Initially half of each prompt is assumed to be held; the first prompts change that little."""
+    """Initially half of each prompt is assumed to be held; the first prompts change that, and the
+    busy share, only a little."""
     demand = Demand()
     assert demand.turns() == pytest.approx(1.0)
     for now in (1e6, 1e6 + 0.1):  # the clock may start at any value
