@@ -1,4 +1,4 @@
-"""The parts that a good choice is made of, and how to do without each."""
+"""The parts that make a good choice, and how to remove each of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,60 +19,60 @@ Without = Callable[[pytest.MonkeyPatch], None]
 
 
 def without_wait(patch: pytest.MonkeyPatch) -> None:
-    """Nobody sees what is queued."""
+    """Queues are not seen."""
     patch.setattr(Load, "wait", lambda *_: 0.0)
 
 
 def without_decode(patch: pytest.MonkeyPatch) -> None:
-    """Nobody sees who answers."""
+    """Decoding requests are not seen."""
     patch.setattr(cost, "DECODE_S", 0.0)
     patch.setattr(cost, "CROWD", 0.0)
 
 
 def without_price(patch: pytest.MonkeyPatch) -> None:
-    """Prefill costs those who come nothing."""
+    """Prefill costs later requests nothing."""
     patch.setattr(demand, "PRICE", 0.0)
     patch.setattr(demand, "LEAST_PRICE", 0.0)
 
 
 def without_home(patch: pytest.MonkeyPatch) -> None:
-    """Where a session begins is not where its turns will be."""
+    """It does not matter that a session's later turns will return to the same worker."""
     patch.setattr(cost, "HOME", 0.0)
     patch.setattr(cost, "FULL", 0.0)
 
 
 def without_full(patch: pytest.MonkeyPatch) -> None:
-    """Where it has been full is as good as anywhere."""
+    """It does not matter how full a worker's KV cache has been."""
     patch.setattr(cost, "FULL", 0.0)
 
 
 def without_room(patch: pytest.MonkeyPatch) -> None:
-    """A full KV cache keeps nobody waiting."""
+    """A request never waits for room in a full KV cache."""
     patch.setattr(Load, "stay_s", property(lambda _: 0.0, lambda *_: None))
 
 
 def without_use(patch: pytest.MonkeyPatch) -> None:
-    """A prefix that is in use counts again for each who comes."""
+    """A prefix already in use is counted again for each new request."""
     patch.setattr(Match, "in_use", lambda *_: 0.0)
 
 
 def without_copies(patch: pytest.MonkeyPatch) -> None:
-    """What many ask for is wanted where it lies, and nowhere else."""
+    """No more copies of a prefix are wanted, however many requests share it."""
     patch.setattr(Match, "wanted", lambda *_: NOT_WANTED)
 
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:
-    """Equals are taken in the order of the list."""
+    """Ties go to the first in the list."""
     patch.setattr(Load, "turn", property(lambda _: 0, lambda *_: None))
 
 
 def without_pace(patch: pytest.MonkeyPatch) -> None:
-    """All workers are as fast as was guessed."""
+    """All workers are as fast as the initial guess."""
     patch.setattr(Pace, "observe", lambda *_: None)
 
 
 def without_booking(patch: pytest.MonkeyPatch) -> None:
-    """What was sent counts once its first byte is there: never as prefill."""
+    """A request counts only from its first byte: never as prefill."""
     booked = Load.book
 
     def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: Any) -> Booking:
@@ -82,17 +82,17 @@ def without_booking(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_holding(patch: pytest.MonkeyPatch) -> None:
-    """Everybody is bound at once."""
+    """Requests are never held in the router."""
     patch.setattr(LateBinding, "must_hold", staticmethod(lambda _: False))
 
 
 def without_prefixes(patch: pytest.MonkeyPatch) -> None:
-    """Nobody holds anything."""
+    """No worker is credited with a prefix."""
     patch.setattr(Match, "held", lambda *_: {})
 
 
 def without_placements(patch: pytest.MonkeyPatch) -> None:
-    """What was sent somewhere is known to be there when its answer is."""
+    """A prompt counts as held only once its answer has ended."""
     placed, settled = PrefixAware.placed, PrefixAware.settled
 
     def later(
@@ -106,15 +106,15 @@ def without_placements(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_forgetting(patch: pytest.MonkeyPatch) -> None:
-    """A worker that starts anew is believed to hold what it held."""
+    """A restarted worker is believed to hold what it held before."""
     patch.setattr(PrefixAware, "forget", lambda *_: None)
 
 
 def without_correction(patch: pytest.MonkeyPatch) -> None:
-    """Reported tokens teach nothing."""
+    """Reported cached tokens teach nothing."""
     patch.setattr(PrefixTree, "correct", lambda *_, **__: None)
 
 
 def without_bounds(patch: pytest.MonkeyPatch) -> None:
-    """What is believed to be held only grows."""
+    """What is believed to be held only ever grows."""
     patch.setattr(Shadow, "shrink", lambda *_, **__: 0)

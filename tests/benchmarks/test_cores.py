@@ -1,4 +1,4 @@
-"""Which cores a proxy has for itself."""
+"""The cores that a proxy has for itself."""
 
 import os
 import sys
@@ -11,13 +11,13 @@ from benchmarks.processes import only_on, shared_out, started
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with four cores, of which these may be used."""
+    """A machine with four cores that may be used."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
 
 
 @pytest.mark.usefixtures("four")
 def test_cores_are_shared_out() -> None:
-    """Some for a proxy, the others for the rest; all for everybody if not asked."""
+    """Some for a proxy, the others for the rest; by default all are for everything."""
     assert shared_out(0) == ({0, 1, 2, 3}, {0, 1, 2, 3})
     assert shared_out(1) == ({3}, {0, 1, 2})
     assert shared_out(3) == ({1, 2, 3}, {0})
@@ -26,7 +26,7 @@ def test_cores_are_shared_out() -> None:
 
 
 def test_what_is_started_stays_there(tmp_path: Path) -> None:
-    """And whoever starts it is where it was."""
+    """The process started keeps its cores, and the starting process returns to its own."""
     before = os.sched_getaffinity(0)
     one = {min(before)}
     show = "import os; print(os.sched_getaffinity(0))"

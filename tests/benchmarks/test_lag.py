@@ -1,4 +1,4 @@
-"""`benchmarks.lag` starts the router as it is meant to be started."""
+"""`benchmarks.lag` starts the router with the intended settings."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.simulator.folders import make_folder
 
 @pytest.mark.parametrize("tokenized", [True, False])
 def test_the_settings_are_good(tmp_path: Path, tokenized: bool) -> None:
-    """With the folder, or without a tokenizer; and the interval is that of the command."""
+    """With a folder or without a tokenizer; the command sets the switch interval."""
     folder = make_folder(tmp_path / "model") if tokenized else None
     place = Place(tmp_path, 8080, 8081, ["127.0.0.1:9001"])
     launch = _proxy(folder, 0.5).launch([sys.executable], "", place)
@@ -25,7 +25,7 @@ def test_the_settings_are_good(tmp_path: Path, tokenized: bool) -> None:
 
 
 def test_quantiles_are_milliseconds() -> None:
-    """Of nothing there is none."""
+    """Quantiles are in milliseconds, and 0 without values."""
     assert quantile([0.001, 0.002, 0.1], 0.5) == 2.0
     assert quantile([0.001, 0.002, 0.1], 1.0) == 100.0
     assert quantile([], 0.99) == 0.0

@@ -1,4 +1,4 @@
-"""How a level of overload is summed up."""
+"""How the results at one level of overload are summarised."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from benchmarks.overload_rows import Row, kept, peak, quantile, row
 
 
 def made(load: float, goodput: float) -> Row:
-    """A level of which only the goodput matters."""
+    """Return a level for which only the goodput matters."""
     visits = [Visit(9.0, 0.1, 200)] * int(goodput * 8)
     return row(load, visits, seconds=10.0, deadline=1.0)
 
 
 def test_everybody_is_counted_once() -> None:
-    """In time, late, refused or failed; those who came while it warmed up are left out."""
+    """In time, late, refused or failed; requests during the warm-up are left out."""
     visits = [
         *[Visit(1.9, 0.1, 500)] * 50,
         *[Visit(2.0, 0.4, 200)] * 8,
@@ -32,14 +32,14 @@ def test_everybody_is_counted_once() -> None:
 
 
 def test_nobody_came() -> None:
-    """Nothing is divided by nothing."""
+    """Without requests, nothing is divided by zero."""
     assert row(1.0, [], 10.0, 1.0).goodput == 0
     assert kept([row(1.0, [], 10.0, 1.0)]) == 0
     assert quantile([], 0.5) == 0
 
 
 def test_what_is_left_of_the_peak() -> None:
-    """The highest load against the best one, wherever they stand."""
+    """The goodput at the highest load over the best one, in any order of rows."""
     rows = [made(4, 9), made(1, 8), made(2, 10)]
     assert peak(rows) == pytest.approx(10)
     assert kept(rows) == pytest.approx(0.9)

@@ -1,7 +1,8 @@
-"""What peers' users complain of does not happen here, and each part of the cost is why.
+"""Pathologies that users of other routers report do not happen here, thanks to parts of the cost.
 
-Every test looks twice: at the product as it is, and with the part removed that prevents the
-pathology, or at a peer that has it. The second shows that the first is no accident of the workload.
+The first line of each docstring names the pathology, and where it was reported. Every test runs
+twice: with the product as it is, and without the part that prevents the pathology, or with another
+router's rule that has it. The second run shows that the workload does cause it.
 """
 
 from collections import Counter
@@ -44,12 +45,12 @@ from tests.benchmarks.parts import (
 
 
 def largest_share(done: Sequence[Placed]) -> float:
-    """Share of the requests that the busiest worker got."""
+    """Return the busiest worker's share of the requests."""
     return max(Counter(placed.seat.name for placed in done).values()) / len(done)
 
 
 def computed(done: Sequence[Placed]) -> int:
-    """Prompt tokens that were not found cached."""
+    """Return the number of prompt tokens that were not found cached."""
     return sum(
         placed.asked.prompt.tokens - (placed.asked.job.cached_tokens or 0) for placed in done
     )
@@ -68,10 +69,10 @@ def test_one_shared_prompt_does_not_hold_everybody(monkeypatch: pytest.MonkeyPat
 
 
 def test_affinity_does_not_hurt_where_all_share_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache-aware is slower than round robin where one prefix is everything (sglang #21199).
+    """Cache-aware is slower than round robin if all share one prefix (sglang #21199).
 
-    Not at all slower would be better: what is lost is that workers compute the prefix one after the
-    other, which counts the more the shorter the run.
+    The remaining loss is that workers compute the prefix one after the other, which weighs more the
+    shorter the run.
     """
     works = [one_prefix(seed, 40.0, number=600) for seed in (1, 2, 3)]
 
@@ -103,8 +104,8 @@ def test_answers_do_not_pile_up_with_the_holder(monkeypatch: pytest.MonkeyPatch)
 def test_one_busy_worker_does_not_cost_the_others_their_hits() -> None:
     """An imbalance anywhere turns affinity off for all (vllm-router #238, sglang #32195).
 
-    No part of the cost can be left out for that, as none looks at an imbalance: a rule with such a
-    gate has it.
+    No part of our cost looks at an imbalance, so none can be removed; a rule with such a gate shows
+    the pathology.
     """
     work = chats(1, 8.0, users=150, rounds=6)
 
@@ -148,7 +149,7 @@ def test_a_burst_does_not_herd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_siblings_find_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal cold prompts scatter until an event tells of the first (vllm-router, kv_aware)."""
+    """Similar cold prompts scatter until events show the first (vllm-router, kv_aware)."""
     work = bursts(1, 12.0, number=6)
     good = computed(run(work))
     without_placements(monkeypatch)
@@ -156,7 +157,7 @@ def test_siblings_find_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_restarted_worker_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefixes of workers that are gone stay in the tree (production-stack, no removal)."""
+    """Prefixes of restarted workers stay in the tree (production-stack never removes any)."""
     work = chats(1, 8.0, users=150, rounds=6)
 
     def wrong() -> int:
@@ -192,9 +193,9 @@ def test_a_nearly_finished_prefill_scares_nobody(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nobody_waits_for_room_where_the_prefix_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts go to a holder whose KV cache is full of others, and wait for an answer to end.
+    """Prompts go to a holder whose KV cache is full, and wait for another answer to end.
 
-    Four documents are asked about where twenty others are being answered at length; the other
+    Four documents are asked about again on a worker that is giving twenty long answers; the other
     worker has just joined, and is idle.
     """
 
@@ -213,7 +214,7 @@ def test_nobody_waits_for_room_where_the_prefix_lies(monkeypatch: pytest.MonkeyP
         return ttft([placed for placed in done if placed.asked.at_s >= 90.0])
 
     assert mean() < 5.0
-    without_home(monkeypatch)  # which keeps turns from where it was full for long
+    without_home(monkeypatch)  # which keeps turns away from workers that were full for long
     assert mean() < 5.0
     without_decode(monkeypatch)
     assert mean() > 10.0
@@ -223,9 +224,9 @@ def test_nobody_waits_for_room_where_the_prefix_lies(monkeypatch: pytest.MonkeyP
 def test_agents_do_not_queue_for_a_full_cache(
     without: Callable[[pytest.MonkeyPatch], None], worse: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests pile up behind one worker's full KV cache while others have room (dynamo #9688).
+    """Requests queue for one worker's full KV cache while others have room (dynamo #9688).
 
-    How much that costs hangs on who falls together: so several times over.
+    What that costs depends on which agents share a worker, so several seeds are run.
     """
     works = [agents(seed, 1.0) for seed in range(1, 7)]
 
@@ -248,9 +249,9 @@ def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sessions_do_not_pile_up_where_their_tools_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By prefixes alone some workers get more than their share, for long (aibrix #842).
+    """By prefixes alone, some workers long get more than their share (aibrix #842).
 
-    Which ones is chance, and how often they are asked: so several times over.
+    Which workers, and how often their sessions ask, is chance, so several seeds are run.
     """
     works = [agents(seed, 1.0) for seed in (1, 2, 3)]
 
@@ -263,7 +264,7 @@ def test_sessions_do_not_pile_up_where_their_tools_lie(monkeypatch: pytest.Monke
 
 
 def test_a_slow_worker_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All workers count as equally fast (fixed weights and throughputs of the peers)."""
+    """All workers count as equally fast (other routers' fixed weights and throughputs)."""
     work = no_reuse(1, 6.0, number=600)
 
     def share() -> float:

@@ -1,4 +1,4 @@
-"""What `benchmarks.prompts` compares: both ways give the same tokens, as conversations grow."""
+"""What `benchmarks.prompts` compares: both ways give the same tokens as conversations grow."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
-    """Conversations of a few lines instead of the standard library's."""
+    """Conversations of a few generated lines instead of the standard library's source."""
     monkeypatch.setattr(prompts_texts, "library", lambda: ["".join(LINES)])
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return Texts(1, lambda text: len(tokenizer.encode(text).ids))
@@ -30,7 +30,7 @@ def texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
 
 @pytest.mark.parametrize("tokens", [500, 4000])
 def test_both_ways_give_the_same_tokens(folder: Path, texts: Texts, tokens: int) -> None:
-    """About as many as were asked for, and the next turn begins with them."""
+    """About as many tokens as asked for, and the next turn begins with them."""
     router, plain = Router(folder), Plain(folder)
     messages = texts.conversation(tokens)
     assert messages[-1]["role"] == "user"
@@ -44,13 +44,13 @@ def test_both_ways_give_the_same_tokens(folder: Path, texts: Texts, tokens: int)
 
 
 def test_no_two_conversations_share_a_message(texts: Texts) -> None:
-    """Or a tokenizer could remember it."""
+    """Otherwise a tokenizer could cache it."""
     said = [one["content"] for _ in range(5) for one in texts.conversation(3000)]
     assert len(said) == len(set(said))
 
 
 def test_steps_are_those_of_the_whole(folder: Path, texts: Texts) -> None:
-    """Each has a cost; so has the whole."""
+    """Each step has a cost, and so has the whole."""
     router, one = Router(folder), body(texts.conversation(500))
     assert all(spent >= 0 for spent in router.steps(one).values())
     whole = cost(router.prompt, [one, one])
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_whole(folder: Path, texts: Texts) -> None:
 
 
 def test_a_hash_names_a_block_and_all_before_it() -> None:
-    """One for each full block."""
+    """There is one hash for each full block."""
     ids = list(range(3 * BLOCK + 5))
     assert len(hashed(ids)) == 3
     assert hashed(ids)[:2] == hashed(ids[: 2 * BLOCK])
@@ -67,7 +67,7 @@ def test_a_hash_names_a_block_and_all_before_it() -> None:
 
 
 def test_a_body_is_a_request(texts: Texts) -> None:
-    """As a client writes it, for any model."""
+    """As a client would write it, for the given model."""
     asked = json.loads(body(texts.conversation(300), "other"))
     assert asked["model"] == "other"
     assert asked["messages"]

@@ -1,8 +1,8 @@
-"""Rows P1 to P3: what is published is met, on a shorter run of the table of seeds.
+"""Published results are met, on a shorter run of the table of seeds: rows P1 to P3.
 
-The same fleet, workloads and populations; only so much shorter that caches are still being filled
-in a part of it, and not quite as much can be hit. The clock is virtual: the same numbers come out
-anywhere.
+Fleet, workloads and populations are the same. The run is so short that caches are still filling
+during a part of it, so the possible hit rate is a little lower. The clock is virtual, so the
+numbers are the same on any machine.
 """
 
 from math import floor
@@ -17,7 +17,7 @@ from benchmarks.seeds_work import SEEDS, Seed
 CLIENTS = 100
 NAMED = {router.name: router for router in ROUTERS}
 BARE, TIERED = SETUPS[:2]
-#: Contexts, as calibrated for the whole run; simulated seconds; tiers, as published.
+#: Number of contexts, as calibrated for the whole run; simulated seconds; tiers, as published.
 SIZES = {
     "8k contexts": (512, 300.0, TIERED),
     "64k contexts": (64, 300.0, TIERED),
@@ -29,8 +29,8 @@ SIZES = {
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: str(seed.name))
 def test_what_is_published_is_met(seed: Seed) -> None:
-    """Each figure of the workload, by either strategy with stock settings; and taking turns comes
-    nowhere near."""
+    """Both strategies meet each published figure with stock settings; round robin comes nowhere
+    near."""
     population, span, tiers = SIZES[seed.name]
 
     def run(router: Router, setup: Setup) -> Cell:

@@ -1,4 +1,4 @@
-"""The virtual clock: the same seed gives the same numbers, and nothing is lost on the way."""
+"""The virtual clock: the same seed gives the same numbers, and no request is lost."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ CHATS = chats(1, 4.0, users=30, rounds=4)
 
 
 def run(policy: Policy, work: Work = CHATS, fleet: Fleet = FLEET) -> tuple[Drive, list[Placed]]:
-    """Run some work through a policy."""
+    """Run a workload through a policy."""
     hold = None if policy.hold is None else policy.hold()
     drive = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
     return drive, drive.run(work)
@@ -26,7 +26,8 @@ def run(policy: Policy, work: Work = CHATS, fleet: Fleet = FLEET) -> tuple[Drive
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_every_request_ends_once(policy: Policy) -> None:
-    """Each turn is answered, its tokens are all accounted for, and no worker has any left."""
+    """Each turn is answered, all its tokens are accounted for, and nothing is left on any
+    worker."""
     drive, done = run(policy)
     turns = [(placed.asked.talk.session, placed.asked.place) for placed in done]
     assert len(turns) == len(set(turns)) == CHATS.requests
@@ -44,14 +45,14 @@ def test_every_request_ends_once(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_the_same_seed_gives_the_same_numbers(policy: Policy) -> None:
-    """Twice the same, to the last digit."""
+    """Two runs agree to the last digit."""
     once, again = run(policy)[1], run(policy)[1]
     assert [placed.first_s for placed in once] == [placed.first_s for placed in again]
     assert [placed.seat.name for placed in once] == [placed.seat.name for placed in again]
 
 
 def test_a_turn_follows_its_answer() -> None:
-    """In a closed loop nobody asks on before they were answered and have thought."""
+    """In a closed loop, a turn comes after the previous answer and the think time."""
     _, done = run(POLICIES[0])
     ended = {
         (placed.asked.talk.session, placed.asked.place): placed.asked.at_s + placed.ended_s
@@ -66,17 +67,17 @@ def test_a_turn_follows_its_answer() -> None:
 
 
 def test_no_hit_rate_is_above_the_ideal() -> None:
-    """One infinite cache, everything computed before the next comes, is the most there is."""
+    """The ideal is an infinite cache in which each prompt is computed before the next one comes."""
     best = ideal(CHATS, FLEET.profile, FLEET.block_tokens)
     for policy in POLICIES:
         _, done = run(policy)
         cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
-        # Turns interleave otherwise than in the order of talks, which moves shared prefixes a bit.
+        # The ideal takes talk after talk; interleaved turns change hits on shared prefixes a bit.
         assert cached / sum(placed.asked.prompt.tokens for placed in done) <= best.hit_rate + 0.001
 
 
 def test_nobody_is_below_the_floor_alone() -> None:
-    """A request on an idle worker takes as long as the floor says."""
+    """A single request on an idle worker takes exactly the floor."""
     work = Work("one", [Talk(0.0, 1, (Turn((), 3_000, 5),))])
     _, (placed,) = run(POLICIES[0], work)
     assert placed.first_s == pytest.approx(ideal(work, SMALL, 512).ttft_s)
@@ -84,7 +85,7 @@ def test_nobody_is_below_the_floor_alone() -> None:
 
 
 def test_a_restart_loses_no_request_that_had_no_token() -> None:
-    """They go elsewhere; answers under way break off."""
+    """They go elsewhere; only answers that had begun break off."""
     work = no_reuse(1, 40.0, number=200)
     drive = Drive(FLEET, lambda _: LeastLoad(NoOptions()))
     drive.at(2.0, lambda: drive.restart(drive.seats[0]))
@@ -95,7 +96,7 @@ def test_a_restart_loses_no_request_that_had_no_token() -> None:
 
 
 def test_who_left_gets_nothing_more() -> None:
-    """From then on all goes to the others."""
+    """From then on, all requests go to the others."""
     drive = Drive(FLEET, lambda _: LeastLoad(NoOptions()))
     drive.at(2.0, lambda: drive.leave(drive.seats[0]))
     done = drive.run(no_reuse(1, 40.0, number=200))
@@ -105,7 +106,7 @@ def test_who_left_gets_nothing_more() -> None:
 
 
 def test_the_shortest_goes_first() -> None:
-    """Held until a worker is free, a short prompt overtakes a long one."""
+    """While requests are held until a worker is free, a short prompt overtakes a long one."""
 
     def make(seats: Sequence[Seat]) -> Strategy:
         return Shared(seats)
@@ -121,7 +122,8 @@ def test_the_shortest_goes_first() -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_generated_work_is_the_same_by_seed(name: str) -> None:
-    """Two seeds differ, one does not; keys are 64 bits and cover no more than the prompt."""
+    """The same seed gives the same work, another one other work; keys have 64 bits and cover no
+    more than the prompt."""
     one, again, other = MADE[name](1), MADE[name](1), MADE[name](2)
     assert one == again
     assert one != other
@@ -132,7 +134,7 @@ def test_generated_work_is_the_same_by_seed(name: str) -> None:
 
 
 def test_generated_turns_grow_from_those_before() -> None:
-    """The next prompt of a talk begins with the one before it, and nobody else's does."""
+    """Each prompt of a talk begins with the one before it, and no other talk has the same."""
     firsts = set()
     for talk in CHATS.talks:
         for before, turn in zip(talk.turns, talk.turns[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Goals: what is measured is held against the right number."""
+"""Goals: measurements are compared with the right numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from strategies.prefixaware import PrefixAware
 
 
 def cell(column: str, policy: str, ttft_s: float = 1.0, **others: float) -> Cell:
-    """What one policy came to."""
+    """Return the results of one policy."""
     made = Cell(
         column, policy, 1, 100, ttft_s, ttft_s, ttft_s, ttft_s, 10.0, 0.03, 0.3, 0.9, 1.1, 100.0
     )
@@ -30,26 +30,27 @@ def cell(column: str, policy: str, ttft_s: float = 1.0, **others: float) -> Cell
 
 
 def found(*cells: Cell, rates: tuple[Rate, ...] = ()) -> Found:
-    """Everything measured, with a floor of half a second and an ideal hit rate of 0.4."""
+    """Return all results, with a floor of half a second and an ideal hit rate of 0.4."""
     ideals = {one.column: Ideal(0.4, 0.5) for one in cells}
     return Found(means(cells), ideals, rates)
 
 
 def named(several: list[Goal], name: str, against: str = "") -> Goal:
-    """The one goal of that name."""
+    """Return the only goal of that name."""
     (goal,) = (one for one in several if one.name == name and one.against.startswith(against))
     return goal
 
 
 @pytest.mark.parametrize(("ttft_s", "met"), [(0.79, True), (0.81, False)])
 def test_a_target_in_seconds(ttft_s: float, met: bool) -> None:
-    """Met at most at the stated number."""
+    """It is met by at most the stated number."""
     reached = goals(found(cell("conversation x2", "prefixaware", ttft_s)))
     assert named(reached, "mean TTFT, s").met is met
 
 
 def test_against_the_best_peer() -> None:
-    """The best in that column, each number by itself; ours and bounds do not count as peers."""
+    """The best peer in that column, for each number by itself; our policies and bounds are no
+    peers."""
     reached = goals(
         found(
             cell("mixed", "prefixaware", 1.03, e2e_s=10.2),
@@ -65,7 +66,7 @@ def test_against_the_best_peer() -> None:
 
 
 def test_hits_and_rates_are_to_be_large() -> None:
-    """At least 0.8 of the ideal, and at least the best peer's rate."""
+    """At least 0.8 of the ideal hit rate, and at least the best peer's sustainable rate."""
     rates = (
         Rate("sessions x0.3", "prefixaware", 0.4),
         Rate("sessions x0.3", "session sticky", 0.41),
@@ -82,7 +83,7 @@ def test_hits_and_rates_are_to_be_large() -> None:
     [("chats", True), ("sessions x0.1", True), ("conversation tight x1.75", False)],
 )
 def test_hits_are_judged_where_caches_are_large(column: str, judged: bool) -> None:
-    """Of generated work too."""
+    """Hit rates are judged for generated work too, but not where caches are tight."""
     reached = goals(found(cell(column, "prefixaware", hit_rate=0.33)))
     assert any(goal.name == "hit rate" for goal in reached) is judged
 
@@ -101,7 +102,7 @@ def test_hits_are_judged_where_caches_are_large(column: str, judged: bool) -> No
 def test_rates_are_compared_where_a_peer_bears_any(
     mine: float | None, theirs: float | None, below: bool, said: tuple[str, bool] | None
 ) -> None:
-    """Ties are said to be ties; against nobody nothing is won."""
+    """A tie is called a tie; without a peer's rate there is no goal."""
     rates = (
         Rate("sessions x0.3", "prefixaware", mine),
         Rate("sessions x0.3", "session sticky", theirs, below),
@@ -111,19 +112,19 @@ def test_rates_are_compared_where_a_peer_bears_any(
 
 
 def test_rates_of_all_peers_are_searched() -> None:
-    """Those that know no cache too, and never what cannot be had."""
+    """Peers without caches are included, unattainable bounds are not."""
     cells = [cell("bursts", "random"), cell("bursts", "session sticky", in_time=0.95)]
     (search,) = searches_of(chosen(["bursts"], columns(None)), POLICIES, cells)
     names = [policy.name for policy in search.policies]
     assert {*names} == {"prefixaware", "kvaware", *PEERS}
     assert {*names} > {"round robin", "least requests"}
-    # Who did best is the first of the peers: of the others it then is enough that they do not bear
-    # more.
+    # The best peer comes first: the others then only need to be shown not to sustain more.
     assert names[:4] == ["prefixaware", "kvaware", "session sticky", "random"]
 
 
 def test_who_is_no_match_is_hopeless() -> None:
-    """Slower than half again the best peer, to the first token and to the end; never ours."""
+    """More than 1.5 times slower than the best peer, both to the first token and to the end; never
+    our policies."""
     cells = means(
         [
             cell("mixed", "random", 1.0, e2e_s=10.0),
@@ -136,7 +137,7 @@ def test_who_is_no_match_is_hopeless() -> None:
 
 
 def test_near_the_floor_where_load_is_moderate() -> None:
-    """Within 15 % of it."""
+    """The mean TTFT must be within 15 % of the floor."""
     reached = goals(found(cell("conversation x1", "prefixaware", 0.58)))
     assert named(reached, "mean TTFT, s", "floor").met is False
     reached = goals(found(cell("conversation x1", "prefixaware", 0.57)))
@@ -144,14 +145,14 @@ def test_near_the_floor_where_load_is_moderate() -> None:
 
 
 def test_decisions_are_measured() -> None:
-    """Each fleet has a number and a bound of its own; the numbers are this machine's."""
+    """Each fleet has its own number and bound; the numbers are those of the current machine."""
     reached = decisions()
     assert [goal.bound for goal in reached] == [60.0, 150.0, 1_000.0]
     assert 0 < reached[0].value < reached[-1].value
 
 
 def test_a_decision_is_measured_among_busy_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is booked on each, so that no term that takes time to compute is skipped."""
+    """Each worker has work booked, so that no cost term is skipped."""
     made: list[Decision] = []
     rank = PrefixAware.rank
 
@@ -166,13 +167,13 @@ def test_a_decision_is_measured_among_busy_workers(monkeypatch: pytest.MonkeyPat
 
 
 def test_seeds_are_averaged() -> None:
-    """The mean over seeds is what is judged."""
+    """Goals are judged by the mean over seeds."""
     cells = [cell("mixed", "random", ttft_s) for ttft_s in (1.0, 3.0)]
     assert means(cells)["mixed", "random"].ttft_s == 2.0
 
 
 def test_tables_have_a_row_for_each_policy() -> None:
-    """Ones that were not run have none; floors and ideals have their own."""
+    """Policies that were not run have no row; floors and ideals have their own."""
     result = found(cell("mixed", "prefixaware"), cell("mixed", "random"))
     made = {sheet.title: sheet for sheet in sheets(result, ["mixed"], goals(result))}
     assert made["Mean TTFT, s"].rows == [
@@ -194,7 +195,7 @@ def test_tables_have_a_row_for_each_policy() -> None:
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    """As a PNG, with a dot for what is far beyond the edge too."""
+    """The picture is a PNG, even with a value far beyond the edge."""
     pytest.importorskip("matplotlib")
     result = found(cell("mixed", "prefixaware"), cell("mixed", "random", 1e6))
     plot(result, ["mixed"], tmp_path / "p.png")
@@ -202,7 +203,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 
 
 def test_an_unknown_column_is_an_error() -> None:
-    """It names those there are."""
+    """The error lists the known ones; likewise for policies."""
     with pytest.raises(BadParameter, match=r"no column is called 'nonsense'.*'no_reuse'"):
         main(column=["nonsense"])
     with pytest.raises(BadParameter, match=r"no policy is called 'nonsense'.*'round robin'"):
@@ -210,7 +211,7 @@ def test_an_unknown_column_is_an_error() -> None:
 
 
 def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
-    """Cells and goals, as JSON."""
+    """It writes cells and goals as JSON, and keeps the cells of an earlier file."""
     path = tmp_path / "r.json"
     main(
         column=["bursts"],

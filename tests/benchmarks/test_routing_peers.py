@@ -1,4 +1,4 @@
-"""Each peer's rule, where it can be told apart from the others'."""
+"""Each peer's routing rule, where it differs from the others."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,19 +30,19 @@ TOKENS = 20 * 512 + 100
 
 
 def seats(count: int = 3) -> Sequence[Seat]:
-    """Idle workers."""
+    """Return idle workers."""
     return Drive(
         Fleet(SMALL, count, cache_tokens=1_000_000), lambda _: LeastLoad(NoOptions())
     ).seats
 
 
 def prompt(keys: tuple[int, ...] = KEYS, tokens: int = TOKENS) -> Prompt:
-    """Something that is asked."""
+    """Return a prompt."""
     return Prompt("model", tokens, keys, ENDS)
 
 
 def warm(seat: Seat, keys: tuple[int, ...] = KEYS) -> None:
-    """Have a worker hold a prefix."""
+    """Let a worker hold a prefix."""
     seat.engine.add(Job(-1, keys, len(keys) * 512 + 1, 1), 0.0)
     while seat.engine.running or seat.engine.waiting:
         seat.engine.advance(seat.engine.due)
@@ -55,14 +55,14 @@ def busy(seat: Seat, requests: int, prefill_s: float = 0.1) -> None:
 
 
 def sent(peer: Peer, seat: Seat, asked: Prompt) -> None:
-    """Have a peer believe that it sent something there."""
+    """Let a peer believe that it sent a prompt to a worker."""
     peer.rank(asked, peer.seats, 0.0)
     peer.placed(asked, seat, 0.0)
 
 
 @pytest.mark.parametrize("rule", [KvAware, Dynamo, Scorers, Affinity, Conductor])
 def test_who_knows_caches_goes_where_the_prefix_is(rule: type[Peer]) -> None:
-    """With nobody busy, the holder is taken."""
+    """With all workers idle, the holder is chosen."""
     fleet = seats()
     warm(fleet[1])
     assert rule(fleet).choose(prompt(), 0.0) is fleet[1] if rule is not Conductor else True
@@ -71,7 +71,7 @@ def test_who_knows_caches_goes_where_the_prefix_is(rule: type[Peer]) -> None:
 
 @pytest.mark.parametrize("rule", [CacheAware, PrefixStack, Brix])
 def test_who_remembers_goes_where_it_sent_before(rule: type[Peer]) -> None:
-    """The same prompt goes to the same worker."""
+    """The same prompt goes to the same worker until that is forgotten."""
     fleet = seats()
     peer = rule(fleet)
     sent(peer, fleet[2], prompt())
@@ -81,7 +81,7 @@ def test_who_remembers_goes_where_it_sent_before(rule: type[Peer]) -> None:
 
 
 def test_production_stack_sees_no_load() -> None:
-    """A shared first block holds everybody at one worker, however busy it is."""
+    """A shared first block keeps all prompts on one worker, however busy it is."""
     fleet = seats()
     peer = PrefixStack(fleet)
     sent(peer, fleet[0], prompt())
@@ -90,7 +90,7 @@ def test_production_stack_sees_no_load() -> None:
 
 
 def test_cache_aware_lets_go_of_everybody_at_once() -> None:
-    """Beyond its gates one busy worker makes all prompts go by load alone."""
+    """Once one worker is beyond the thresholds, all prompts go by load alone."""
     fleet = seats()
     peer = CacheAware(fleet)
     sent(peer, fleet[1], prompt())
@@ -103,7 +103,7 @@ def test_cache_aware_lets_go_of_everybody_at_once() -> None:
 
 
 def test_cache_aware_asks_for_three_tenths() -> None:
-    """A smaller match counts as none."""
+    """A match of less than 0.3 of the prompt counts as none."""
     fleet = seats()
     peer = CacheAware(fleet)
     sent(peer, fleet[1], prompt())
@@ -113,7 +113,7 @@ def test_cache_aware_asks_for_three_tenths() -> None:
 
 
 def test_brix_leaves_a_holder_that_stands_out() -> None:
-    """More than the mean and one deviation is too much."""
+    """A load above the mean plus one standard deviation is too much."""
     fleet = seats()
     peer = Brix(fleet)
     sent(peer, fleet[0], prompt())
@@ -124,7 +124,7 @@ def test_brix_leaves_a_holder_that_stands_out() -> None:
 
 
 def test_brix_matches_among_the_least_loaded() -> None:
-    """Where loads are more than 8 apart, or 16 as its chart has it."""
+    """If loads differ by more than 8, or by 16 as in its chart."""
     fleet = seats()
     busy(fleet[0], 9)
     for apart, taken in ((8, {"w2"}), (16, {"w0"})):
@@ -135,7 +135,8 @@ def test_brix_matches_among_the_least_loaded() -> None:
 
 
 def test_kv_aware_multiplies() -> None:
-    """(new + active tokens) x (requests + 1): three requests outweigh half of a prompt."""
+    """The score is (new + active tokens) x (requests + 1): three requests outweigh half a
+    prompt."""
     fleet = seats(2)
     warm(fleet[0], KEYS[:10])
     peer = KvAware(fleet)
@@ -145,7 +146,7 @@ def test_kv_aware_multiplies() -> None:
 
 
 def test_dynamo_counts_shared_blocks_once() -> None:
-    """On the worker that runs the same prefix another is no more blocks than on an idle one."""
+    """A worker running the same prefix needs no more blocks than an idle one."""
     fleet, asked = seats(2), prompt()
     peer = Dynamo(fleet)
     sent(peer, fleet[0], asked)
@@ -171,7 +172,7 @@ def test_dynamo_weighs_prefill() -> None:
 
 
 def test_the_affinity_filter_gives_way_after_18_seconds() -> None:
-    """A holder is kept until it is 18 s of prefill behind the best other."""
+    """A holder is chosen until it is 18 s of prefill behind the best other worker."""
     fleet = seats(2)
     warm(fleet[0])
     peer = Affinity(fleet)
@@ -182,7 +183,7 @@ def test_the_affinity_filter_gives_way_after_18_seconds() -> None:
 
 
 def test_the_affinity_filter_may_count_in_tokens() -> None:
-    """Three of four blocks and a part of the fourth: 1,536 known tokens, and 1,656 wanted."""
+    """Of 2,070 tokens, 1,536 are in three known blocks, and 1,656 are needed."""
     fleet = seats(2)
     warm(fleet[0], KEYS[:3])
     asked = prompt(KEYS[:4], 2_070)
@@ -203,7 +204,7 @@ def test_the_affinity_filter_may_count_in_tokens() -> None:
     ],
 )
 def test_placements_may_count_before_their_events(rule: Callable[..., Knowing]) -> None:
-    """For two seconds what was sent is held, whatever the cache says."""
+    """For two seconds, what was sent counts as held, whatever the cache holds."""
     fleet, asked = seats(2), prompt()
     peer = rule(fleet)
     sent(peer, fleet[1], asked)
@@ -212,7 +213,7 @@ def test_placements_may_count_before_their_events(rule: Callable[..., Knowing]) 
 
 
 def test_sessions_stick() -> None:
-    """Whatever is asked, and however busy it is there."""
+    """Whatever the prompt, and however busy the worker is."""
     fleet = seats()
     peer = Sticky(fleet)
     peer.about(Talk(0.0, 7, (Turn((), 1, 1),)))
@@ -224,7 +225,7 @@ def test_sessions_stick() -> None:
 
 
 def test_bounded_load_walks_on() -> None:
-    """The owner is left for the next when it has 1.25 times the mean."""
+    """The owner is left for the next worker once it has more than 1.25 times the mean load."""
     fleet = seats()
     peer = BoundedLoad(fleet)
     owner = peer.choose(prompt(), 0.0)
@@ -236,7 +237,7 @@ def test_bounded_load_walks_on() -> None:
 
 
 def test_power_of_two_avoids_the_busiest() -> None:
-    """It is only taken when it is not compared with another, which never happens."""
+    """It could only be chosen without being compared with another, which never happens."""
     fleet = seats()
     busy(fleet[0], 10)
     peer = PowerOfTwo(fleet)

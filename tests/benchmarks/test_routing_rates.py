@@ -1,4 +1,4 @@
-"""Sustainable rates: found where they are, and no more is simulated than it takes."""
+"""Sustainable rates: they are found, with no more simulation than necessary."""
 
 from math import log
 
@@ -16,25 +16,25 @@ from benchmarks.routing_rates import ENOUGH, FARTHEST, STEP, Search, highest, in
 @pytest.mark.parametrize("limit", [-90, -3, -1, 0, 1, 2, 3, 17, 100])
 @pytest.mark.parametrize("start", [0, 5])
 def test_the_highest_is_found_from_anywhere(limit: int, start: int) -> None:
-    """Above and below where the search begins."""
+    """Above or below the start of the search."""
     assert highest(lambda steps: steps <= limit, start) == limit
 
 
 def test_a_search_has_an_end() -> None:
-    """Who bears nothing has no rate, and who bears everything the last that was tried."""
+    """If no rate is sustained there is none; if all are, it is the last one tried."""
     assert highest(lambda _: False) is None
     assert highest(lambda _: True) == FARTHEST
 
 
 @pytest.mark.parametrize("rate", [6.0, 30.0])
 def test_a_run_that_ends_early_says_the_same(rate: float) -> None:
-    """As the whole of it."""
+    """It gives the same verdict as the whole run."""
     task = Task(BURSTS, policy_named("round robin"), 1, rate)
     assert in_time(task) is (cell(task).in_time >= ENOUGH)
 
 
 def test_only_the_best_peer_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are tried once, one step above it."""
+    """The others are tried once, one step above the best peer's rate."""
     limits = {"prefixaware": 7, "session sticky": 3, "Dynamo, weight 1": 2, "Dynamo, weight 8": 5}
     tried: list[tuple[str, float]] = []
 

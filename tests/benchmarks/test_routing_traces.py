@@ -1,4 +1,4 @@
-"""Three forms of traces become the same kind of work."""
+"""Three trace formats become the same kind of workload."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def write(path: Path, *lines: object) -> Path:
 
 
 def test_mooncake(tmp_path: Path) -> None:
-    """A request is a talk of one turn; its session is the first block that few have."""
+    """A request is a talk of one turn; its session is its first block that few requests share."""
     lines = [
         {
             "timestamp": 1000 * n,
@@ -40,7 +40,8 @@ def test_mooncake(tmp_path: Path) -> None:
 
 
 def test_agent_sessions(tmp_path: Path) -> None:
-    """Sessions with equally long tools share them; a sub-agent's calls come in their place."""
+    """Sessions with equally long tools share them; a sub-agent's calls become turns in its
+    place."""
 
     def call(tokens: int, *runs: int, **more: object) -> dict[str, object]:
         return {"in": tokens, "out": 7, "think_time": 100.0, "h": runs, **more}
@@ -51,7 +52,7 @@ def test_agent_sessions(tmp_path: Path) -> None:
         return {"block_size": 64, "tool_tokens": 1024, "requests": calls}
 
     plain = session(1)
-    plain["requests"][0]["hash_ids"] = [*range(1, 25)]  # as published; the other is coded in runs
+    plain["requests"][0]["hash_ids"] = [*range(1, 25)]  # as published; the other is in runs
     del plain["requests"][0]["h"]
     work = agent_sessions(write(tmp_path / "t.jsonl", plain, session(1)))
     one, two = work.talks
@@ -66,7 +67,7 @@ def test_agent_sessions(tmp_path: Path) -> None:
 
 
 def test_bailian(tmp_path: Path) -> None:
-    """Blocks of 16 are joined to 512, and a chat has the session of its parent."""
+    """Blocks of 16 are joined into blocks of 512, and a chat has the session of its parent."""
     lines = [
         {
             "chat_id": n,
@@ -100,7 +101,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_traces(tmp_path: Path) -> None:
-    """What is there becomes columns; a folder without any is an error."""
+    """Existing traces become columns; a folder without any is an error."""
     with pytest.raises(ValueError, match=r"has none of mooncake/conversation_trace\.jsonl"):
         columns(tmp_path)
     (tmp_path / "bailian").mkdir()

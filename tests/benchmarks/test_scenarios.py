@@ -1,4 +1,4 @@
-"""The scenarios, small: what must hold holds, and does not without the part that sees to it."""
+"""Scenarios at a small size: each holds, and fails without the part that it guards."""
 
 import pytest
 from typer import BadParameter, Exit
@@ -9,11 +9,11 @@ from benchmarks.scenarios_check import Check
 from tests.benchmarks import parts
 from tests.benchmarks.parts import Without
 
-#: Of the benchmark's size; and by how much what is so small may miss a bound. Of numbers that are
-#: to be nothing, nothing is let off.
+#: Share of the benchmark's size, and the factor by which so small a run may miss a bound. Bounds of
+#: zero have no slack.
 SIZE, SLACK = 0.2, 1.05
 
-#: What each scenario looks after: without any one of these parts it does not hold.
+#: What each scenario guards: if any one of these parts is removed, the scenario fails.
 GUARDED: dict[str, tuple[Without, ...]] = {
     "scale_out": (parts.without_prefixes,),
     "slow_worker": (parts.without_pace, parts.without_wait),
@@ -34,7 +34,7 @@ GUARDED: dict[str, tuple[Without, ...]] = {
 
 
 def holds(check: Check) -> bool:
-    """Whether it does, with the slack for its size."""
+    """Return whether a check holds, with the slack for its size."""
     if check.least:
         return check.value >= check.bound / SLACK
     return check.value <= check.bound * SLACK
@@ -42,7 +42,7 @@ def holds(check: Check) -> bool:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_holds(name: str) -> None:
-    """Every check of it."""
+    """Every one of its checks holds."""
     checks = SCENARIOS[name](SIZE)
     assert checks
     assert [check for check in checks if not holds(check)] == []
@@ -56,18 +56,18 @@ def test_a_scenario_holds(name: str) -> None:
 def test_a_scenario_does_not_hold_without(
     name: str, without: Without, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the part missing that it looks after, it would be seen."""
+    """If a part that the scenario guards is removed, a check fails."""
     without(monkeypatch)
     assert not all(map(holds, SCENARIOS[name](SIZE)))
 
 
 def test_each_scenario_looks_after_something() -> None:
-    """None is without a part that it would miss."""
+    """Every scenario guards at least one part."""
     assert GUARDED.keys() == SCENARIOS.keys()
 
 
 def test_a_check_is_met_up_to_its_bound() -> None:
-    """At most, or at least where that is said."""
+    """At most the bound, or with `least` at least."""
     assert Check("x", 1.0, 1.0).met
     assert not Check("x", 1.1, 1.0).met
     assert Check("x", 1.1, 1.0, least=True).met
@@ -77,7 +77,7 @@ def test_a_check_is_met_up_to_its_bound() -> None:
 def test_the_command_says_what_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 1, and the line is marked."""
+    """It exits with 1, and marks the line."""
     made = {"bad": lambda _: [Check("sunshine", 2.0, 1.0)], "good": lambda _: []}
     monkeypatch.setattr(scenarios, "SCENARIOS", made)
     main(scenario=["good"], jobs=1)

@@ -1,4 +1,4 @@
-"""The table of seeds: what is asked, what is counted, and what it says of itself."""
+"""The table of seeds: its workloads, what it counts, and what it says of itself."""
 
 from pickle import dumps, loads
 from random import Random
@@ -28,17 +28,17 @@ BY_NAME = {router.name: router for router in ROUTERS}
 
 
 def run(router: str, setup: int = 0, seed: str = "8k contexts", span: float = 60.0) -> Cell:
-    """A minute of it."""
+    """Run a simulated minute."""
     return cell(Task(NAMED[seed], BY_NAME[router], SETUPS[setup], 60, 30, 1, span))
 
 
 def first_ones(seed: Seed) -> list[Turn]:
-    """What three clients ask first."""
+    """Return the first turns of three clients."""
     return [talk.turns[0] for talk in seed.work(1, 3, 50).talks]
 
 
 def test_everyone_is_asked_the_same() -> None:
-    """By seed, client and number alone, however often and however late it is asked."""
+    """Turns depend only on seed, client and number, however often they are read."""
     for seed in SEEDS:
         one, other = (seed.work(1, 3, 50).talks for _ in range(2))
         for first, second in zip(one, other, strict=True):
@@ -49,7 +49,7 @@ def test_everyone_is_asked_the_same() -> None:
 
 
 def test_turns_come_one_after_another() -> None:
-    """The last can be had again, and no other one."""
+    """Only the latest turn can be read again."""
     talk = NAMED["chats"].work(1, 1, 1000).talks[0]
     first = talk.turns[0]
     assert (talk.turns[0], isinstance(talk.turns, Endless)) == (first, True)
@@ -59,7 +59,7 @@ def test_turns_come_one_after_another() -> None:
 
 
 def test_a_conversation_grows_by_what_was_said_and_told() -> None:
-    """So each turn begins with the one before it; the next conversation with something else."""
+    """Each turn begins with the one before it; the next conversation begins with something else."""
     client = NAMED["chats"].work(1, 1, 1 << 30).talks[0]
     session, before = client.session, client.turns[0]
     for place in range(1, 20):
@@ -71,7 +71,7 @@ def test_a_conversation_grows_by_what_was_said_and_told() -> None:
 
 
 def test_caches_that_are_looked_at_pay() -> None:
-    """A minute shows it; the same task gives the same cell."""
+    """A simulated minute is enough to show it; the same task gives the same cell."""
     base, ours = run("random"), run("kvaware")
     assert (base.requests, base.gpu) == (run("random").requests, run("random").gpu)
     assert ours.hit > 2 * base.hit
@@ -82,7 +82,7 @@ def test_caches_that_are_looked_at_pay() -> None:
 
 
 def test_tiers_are_counted_by_tier() -> None:
-    """What the GPUs of others hold comes from L2, what the own lost from L1."""
+    """With tiers, a large part comes from L2, and total hits more than double."""
     base, tiered = run("random"), run("random", 1)
     assert (base.l1, base.l2) == (0.0, 0.0)
     assert tiered.l2 > 0.2
@@ -91,7 +91,7 @@ def test_tiers_are_counted_by_tier() -> None:
 
 
 def test_the_baseline_is_calibrated_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its hits come to lie where the published ones do."""
+    """The population is chosen so that its hit rate is the published one."""
     monkeypatch.setattr("benchmarks.seeds_cells.TRIAL_S", 120.0)
     seed = NAMED["8k contexts"]
     population = calibrated(seed, 30, 1)
@@ -100,14 +100,14 @@ def test_the_baseline_is_calibrated_and_nothing_else(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_hits_more_than_can_be_had() -> None:
-    """One infinite cache that was asked as often."""
+    """The bound is an infinite cache with as many requests."""
     seed = NAMED["8k contexts"]
     ours = run("kvaware")
     assert ours.hit <= bound(seed, 60, 30, 1, ours.requests // 30 + 1) + 0.02
 
 
 def test_conversations_are_as_published() -> None:
-    """Means of what is said and told, turns, and how many conversations have but one."""
+    """Mean lengths of questions and answers, mean turns, and the share of single turns."""
     chance, number = Random(1), 20_000
     turns = [_turns(chance) for _ in range(number)]
     assert sum(turns) / number == pytest.approx(TURNS, rel=0.03)
@@ -118,7 +118,7 @@ def test_conversations_are_as_published() -> None:
 
 
 def test_a_task_can_be_given_to_another_process() -> None:
-    """With all that it is made of."""
+    """A task can be pickled with everything in it."""
     for router in ROUTERS:
         for seed in SEEDS:
             again = loads(dumps(Task(seed, router, SETUPS[1], 60, 30, 1, 10.0)))  # noqa: S301 - ours
@@ -127,7 +127,7 @@ def test_a_task_can_be_given_to_another_process() -> None:
 
 
 def test_every_line_says_that_it_is_simulated() -> None:
-    """But for those that say what was published, and the frame of the table."""
+    """Except for lines with published figures, and the frame of the table."""
     base = Cell("8k contexts", "random", "GPU", 9, 1.0, 2.0, 100.0, 0.2, 0.0, 0.0, 0.14, 0.15)
     ours = Cell("8k contexts", "kvaware", "GPU", 9, 0.1, 0.2, 200.0, 0.9, 0.0, 0.0, 0.14, 0.15)
     seed: Seed = NAMED["8k contexts"]

@@ -1,18 +1,18 @@
-"""What a session costs stays within what is said of it."""
+"""Sessions cost no more than the docs say."""
 
 from benchmarks.sessions import bytes_of, filled, lookups, sweep
 from benchmarks.sessions_path import path_cost, stage
 
 
 def test_bytes_of_a_session() -> None:
-    """docs/sessions.md says 340 with its id."""
+    """docs/sessions.md says about 340 bytes including the id."""
     alone, with_id = bytes_of(10_000)
     assert alone < 330
     assert with_id < 420
 
 
 def test_a_sweep_looks_only_at_what_has_expired() -> None:
-    """The others are not touched: they could as well not be there."""
+    """Other sessions are not touched, so a sweep's cost does not depend on their number."""
     table, names = filled(5000, 100)
     for name in names[100:]:
         table._sessions[name] = None  # type: ignore[assignment]  # looking at it would fail
@@ -21,7 +21,7 @@ def test_a_sweep_looks_only_at_what_has_expired() -> None:
 
 
 def test_a_request_in_a_session_is_a_request() -> None:
-    """Both kinds are served and measured; every answer is looked at."""
+    """Requests with and without a session are served and measured."""
     with stage() as running:
         cost = path_cost(running, 64, 1)
     assert cost.within > 0
@@ -29,7 +29,7 @@ def test_a_request_in_a_session_is_a_request() -> None:
 
 
 def test_lookups_are_all_counted() -> None:
-    """In order, the shortest first."""
+    """Times come in ascending order, one for each lookup."""
     took = lookups(1000)
     assert took == sorted(took)
     assert len(took) == 50_000

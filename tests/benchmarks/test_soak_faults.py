@@ -1,4 +1,4 @@
-"""Who fails next in a soak, and who was well when."""
+"""Which worker fails next in a soak test, and which one was well when."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ from benchmarks.soak_faults import RECOVERY_S, Chaos, Kind, Timeline
 
 @pytest.mark.parametrize("seed", range(5))
 def test_somebody_is_always_well(seed: int) -> None:
-    """Whatever fails, there is one that has been well for as long as it takes to be known."""
+    """Whatever fails, one worker has been well for long enough that the router knows it."""
     chaos, random = Chaos(Random(seed)), Random(seed)
     since: list[float | None] = [0.0] * 4
     until: list[float] = [0.0] * 4
@@ -35,12 +35,12 @@ def test_somebody_is_always_well(seed: int) -> None:
 
 
 def test_nobody_fails_while_all_are_needed() -> None:
-    """One that is well, and others that are not."""
+    """With one well worker and others that are not, there is no new fault."""
     assert Chaos(Random(1)).next(100.0, [0.0, None, None], [None, Kind.KILL, Kind.FULL]) is None
 
 
 def test_a_spell_of_health() -> None:
-    """It lasts from `well` to `unwell`, and its parts are in it."""
+    """A spell lasts from `well` to `unwell`, and covers any part of it."""
     timeline = Timeline()
     assert not timeline.well_from(0, 1)
     timeline.well(10)
@@ -57,7 +57,7 @@ def test_a_spell_of_health() -> None:
 
 
 def test_blind_moments() -> None:
-    """They count where they touch a request."""
+    """They count if they overlap with a request."""
     timeline = Timeline()
     timeline.blind(10, 12)
     assert timeline.blind_within(11, 11.5)

@@ -1,4 +1,4 @@
-"""Which requests of a soak count as lost, or asked twice, and how fast a value grows."""
+"""Which requests of a soak count as lost or sent twice, and how fast a value grows."""
 
 import pytest
 
@@ -12,12 +12,12 @@ LONG_BEFORE = SENT - RECOVERY_S - 1
 
 
 def failure(number: int = 7, worker: str = "") -> Failure:
-    """A request that got a 5xx."""
+    """Return a request that got a 5xx."""
     return Failure(number, SENT, ENDED, End.FAILED, 503, "no_worker", worker, "")
 
 
 def well(since: float, until: float | None = None) -> Timeline:
-    """A worker that was well for some time."""
+    """Return a worker's timeline with one spell of health."""
     timeline = Timeline()
     timeline.well(since)
     if until is not None:
@@ -32,52 +32,53 @@ def worker(
     stays: bool = True,
     at: float = SENT,
 ) -> Book:
-    """A worker that has read these requests."""
+    """Return a worker that has read these requests."""
     read = [Entry(number, refused, at) for number, refused in entries]
     return book(name, timeline, read, stays=stays)
 
 
 def is_lost(*books: Book, named: str = "") -> bool:
-    """Whether a failed request is counted."""
+    """Return whether a failed request counts as lost."""
     return bool(lost([failure(worker=named)], books))
 
 
 def test_nobody_read_it_and_somebody_could_have() -> None:
-    """It is lost."""
+    """A request that no worker read, while one was well, is lost."""
     assert is_lost(worker(well(LONG_BEFORE)))
 
 
 def test_nobody_could_have_answered() -> None:
-    """It is not lost where the others were not well all the time, or joined only now."""
+    """It is not lost if no worker was well throughout, or if one joined only just before."""
     assert not is_lost(worker(well(LONG_BEFORE, until=SENT + 0.5)))
     assert not is_lost(worker(well(SENT - 1)))
     assert not is_lost(worker(Timeline()))
 
 
 def test_a_guest_saves_nobody() -> None:
-    """A worker that comes and goes with the settings cannot be counted on."""
+    """A worker that comes and goes with reloads cannot be counted on."""
     assert not is_lost(worker(well(LONG_BEFORE), stays=False))
 
 
 def test_a_refusal_is_no_excuse() -> None:
-    """Read and answered with 503 is as good as never read."""
+    """A request that was read and answered with 503 counts as never read."""
     full = worker(Timeline(), (7, True), name="full")
     assert is_lost(full, worker(well(LONG_BEFORE)))
 
 
 def test_a_worker_that_failed_may_have_begun() -> None:
-    """Read by one that was not well: nobody else may be asked."""
+    """A request read by a worker that then failed must not be sent to another one."""
     failed = worker(well(LONG_BEFORE, until=SENT + 0.5), (7, False), name="failed")
     assert not is_lost(failed, worker(well(LONG_BEFORE)))
 
 
 def test_a_worker_that_was_well_would_have_answered() -> None:
-    """Read by one that was well until the end: the failure is the router's."""
+    """If the worker that read it stayed well, the failure is the router's."""
     assert is_lost(worker(well(LONG_BEFORE), (7, False)))
 
 
 def test_what_a_killed_worker_never_read() -> None:
-    """Nobody can tell, if the answer names it and it was killed meanwhile."""
+    """If the answer names a worker that was killed meanwhile, it is unknown whether that one read
+    it."""
     killed = worker(well(LONG_BEFORE, until=SENT + 0.5), name="killed")
     killed.timeline.blind(SENT + 0.5, SENT + 0.6)
     other = worker(well(LONG_BEFORE))
@@ -87,14 +88,14 @@ def test_what_a_killed_worker_never_read() -> None:
 
 
 def test_a_kill_long_ago_is_no_excuse() -> None:
-    """It counts only in the time of the request."""
+    """A kill counts only if it happened during the request."""
     killed = worker(Timeline(), name="killed")
     killed.timeline.blind(SENT - 5, SENT - 4)
     assert is_lost(killed, worker(well(LONG_BEFORE)), named="killed")
 
 
 def test_asked_twice() -> None:
-    """Two that have read it and did not refuse it."""
+    """Two workers read the request and did not refuse it."""
     one = worker(Timeline(), (1, False), (2, False), (3, True), (4, False), at=SENT + 0.1)
     other = worker(Timeline(), (2, False), (3, False), (4, True), (5, False), name="other")
     assert asked_twice([one, other]) == [Twice(2, "other", "one", died=False)]
@@ -102,7 +103,7 @@ def test_asked_twice() -> None:
 
 @pytest.mark.parametrize(("death", "died"), [(SENT + 0.05, True), (SENT - 1, False), (101, False)])
 def test_asked_again_after_a_death(death: float, *, died: bool) -> None:
-    """It counts if it was killed after it had read, and before the other did."""
+    """It counts as died only if the first was killed between its read and the second's."""
     one = worker(Timeline(), (2, False))
     one.timeline.died(death, death + 0.01)
     other = worker(Timeline(), (2, False), name="other", at=SENT + 0.1)
@@ -110,14 +111,14 @@ def test_asked_again_after_a_death(death: float, *, died: bool) -> None:
 
 
 def test_a_line_has_its_slope() -> None:
-    """Exact without noise; none without two points or without time between them."""
+    """Exact without noise; 0 without two points, or without time between them."""
     assert slope([(at, 3 + 0.5 * at) for at in range(10)]) == pytest.approx(0.5)
     assert slope([(1.0, 2.0)]) == 0
     assert slope([(1.0, 2.0), (1.0, 4.0)]) == 0
 
 
 def test_the_warm_up_is_left_out() -> None:
-    """The first quarter of the time, not of the points."""
+    """The first quarter of the time is dropped, not of the points."""
     points = [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (25.0, 2.0), (100.0, 3.0)]
     assert after_warm_up(points) == [(25.0, 2.0), (100.0, 3.0)]
     assert after_warm_up([]) == []

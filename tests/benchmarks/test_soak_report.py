@@ -1,4 +1,4 @@
-"""When a soak fails, and what it says then."""
+"""When a soak fails, and what it reports then."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +19,7 @@ LOST = Failure(1, 0.0, 1.0, End.CUT, 0, "", "", "closed")
 
 
 def report(growth: float = 0.0) -> Report:
-    """Ten minutes in which all was well; memory grows by so many MB a minute."""
+    """Return ten minutes in which all was well, while memory grows by `growth` MB a minute."""
     minutes = [float(at) for at in range(11)]
     return Report(
         minutes=10,
@@ -43,13 +43,13 @@ def report(growth: float = 0.0) -> Report:
     ("growth", "grows"), [(0.0, False), (-3.0, False), (0.9, False), (MOST_GROWTH, True)]
 )
 def test_memory(growth: float, *, grows: bool) -> None:
-    """By 1 MB a minute or more is too much; the rest of the report is well."""
+    """Growth of 1 MB a minute or more is a problem; all else in the report is well."""
     problems = report(growth).problems()
     assert problems == ([f"memory grows by {growth:.2f} MB a minute"] if grows else [])
 
 
 def test_what_is_left_open() -> None:
-    """Descriptors and tasks are counted; it says which descriptors are new."""
+    """Descriptors and tasks must return to their counts; new descriptors are named."""
     more = REST.sample._replace(descriptors=21)
     left = replace(report(), after=REST._replace(sample=more, ends=Counter(listens=1, worker=1)))
     assert left.problems() == ["descriptors are left open: 1 worker"]
@@ -60,14 +60,14 @@ def test_what_is_left_open() -> None:
 
 @pytest.mark.parametrize("booked", ["in_flight", "booked_tokens", "waiting"])
 def test_what_is_left_booked(booked: str) -> None:
-    """Though nobody is served any more."""
+    """Nothing may stay booked once no request is running."""
     said = REST.said._replace(**{booked: 1})
     (problem,) = replace(report(), after=REST._replace(said=said)).problems()
     assert problem.startswith("something is booked")
 
 
 def test_what_must_not_happen_to_requests() -> None:
-    """Each kind is a problem of its own."""
+    """Each kind of failure is a problem of its own."""
     assert len(replace(report(), lost=(LOST,)).problems()) == 1
     assert len(replace(report(), twice=(Twice(1, "a", "b", died=False),)).problems()) == 1
     for end in NEVER:
@@ -77,6 +77,6 @@ def test_what_must_not_happen_to_requests() -> None:
 
 
 def test_its_log_and_its_end() -> None:
-    """A fault of its own, or an exit code."""
+    """A fault in the router's log or an exit code is a problem."""
     assert len(replace(report(), complaints=("Traceback",)).problems()) == 1
     assert len(replace(report(), exit_code=1).problems()) == 1

@@ -1,4 +1,4 @@
-"""How clients of a soak judge what they are answered."""
+"""How the clients of a soak judge what they receive."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ JSON, STREAM = Wish(stream=False, length=30), Wish(stream=True, length=4)
 
 
 def ask(wish: Wish, number: int = 5) -> Ask:
-    """A request."""
+    """Return a request."""
     return Ask(number, b'{"model":"m"}', wish)
 
 
 def reply(body: bytes, status: int = 200, *, complete: bool = True, worker: str = "") -> Reply:
-    """What came back."""
+    """Return what a client received."""
     made = Reply()
     made.status, made.body, made.complete = status, body, complete
     made.headers = {b"x-warmroute-worker": worker.encode()} if worker else {}
@@ -31,14 +31,14 @@ def reply(body: bytes, status: int = 200, *, complete: bool = True, worker: str 
 
 
 def error(code: str | None, message: str = "oh") -> bytes:
-    """An error in OpenAI's shape."""
+    """Return an error in OpenAI's format."""
     body = {"error": {"message": message, "type": "x", "param": None, "code": code}}
     return json.dumps(body).encode()
 
 
 @pytest.mark.parametrize("wish", [JSON, STREAM])
 def test_its_own_answer(wish: Wish) -> None:
-    """All of it, and nobody else's."""
+    """Only the complete answer to this very request is accepted."""
     one, other = ask(wish), ask(wish, 6)
     body = answer(one.number, one.body, wish)
     assert verdict(one, reply(body))[0] is End.ANSWERED
@@ -49,14 +49,14 @@ def test_its_own_answer(wish: Wish) -> None:
 
 
 def test_comments_are_skipped() -> None:
-    """Those that the router puts into a stream that is slow to begin."""
+    """The router puts comments into a stream that is slow to begin."""
     one = ask(STREAM)
     body = b": waiting\n\n: waiting\n\n" + answer(one.number, one.body, STREAM)
     assert verdict(one, reply(body))[0] is End.ANSWERED
 
 
 def test_a_failure_told_in_the_stream() -> None:
-    """The last event is an error."""
+    """Then the last event is an error."""
     one = ask(STREAM)
     begun = b"".join(events(one.number, one.body, STREAM)[:2])
     told = reply(begun + b"data: " + error("worker_failed") + b"\n\n")
@@ -77,17 +77,17 @@ def test_a_failure_told_in_the_stream() -> None:
     ],
 )
 def test_refusals(status: int, code: str | None, end: End) -> None:
-    """What a sound request may be told, and what it must not."""
+    """Some errors are allowed for a valid request, others are not."""
     assert verdict(ask(JSON), reply(error(code), status))[0] is end
 
 
 def test_no_answer() -> None:
-    """A connection that ends without one."""
+    """A connection that closed without a response."""
     assert verdict(ask(JSON), reply(b"", 0, complete=False))[0] is End.CUT
 
 
 def test_a_failure_names_its_worker() -> None:
-    """By the router's words, or by the header of an answer that has begun."""
+    """By the router's message, or by the header of a response that had begun."""
     tally = Tally()
     tally.judge("x", ask(JSON), 1.0, reply(error("worker_failed", "Worker one died."), 502))
     tally.judge("x", ask(JSON), 1.0, reply(b"{", complete=False, worker="two"))
@@ -97,7 +97,7 @@ def test_a_failure_names_its_worker() -> None:
 
 
 def test_ids_and_wishes_come_back() -> None:
-    """As they were written."""
+    """They are read as they were written."""
     assert number_of(identity(123)) == 123
     assert number_of(b"0123") is None
     for wish in (JSON, STREAM):
@@ -105,7 +105,7 @@ def test_ids_and_wishes_come_back() -> None:
 
 
 def test_requests_are_what_they_say() -> None:
-    """JSON of the size that was asked for, chunked or not, numbered in order."""
+    """JSON of the requested size, chunked or not, numbered in order."""
     source = Source(Random(1))
     one, other = source.ask((4000,)), source.stream((400,))
     assert (one.number, other.number) == (1, 2)
@@ -117,7 +117,7 @@ def test_requests_are_what_they_say() -> None:
 
 
 def test_a_conversation_grows_and_begins_anew() -> None:
-    """Every turn begins with the one before it, until it is too long."""
+    """Every turn begins with the one before it, until the conversation is too long."""
     talk, random = Conversation(1), Random(1)
     bodies = [json.loads(talk.body(random, stream=False))["messages"] for _ in range(60)]
     grown = sum(later[: len(one)] == one for one, later in itertools.pairwise(bodies))
@@ -126,7 +126,7 @@ def test_a_conversation_grows_and_begins_anew() -> None:
 
 
 def test_a_book_that_was_torn(tmp_path: Path) -> None:
-    """A worker was killed in the middle of a line: the others count."""
+    """A worker was killed while writing a line: the lines before it count."""
     path = tmp_path / "book"
     assert read_book(path) == []
     entries = [Entry(9, refused=False, at=1.5), Entry(4, refused=True, at=2.5)]
@@ -135,6 +135,6 @@ def test_a_book_that_was_torn(tmp_path: Path) -> None:
 
 
 def test_complaints_of_a_log() -> None:
-    """Faults of the router's own, and nothing that a worker did."""
+    """Only faults of the router itself, not what workers did."""
     log = "WARNING worker one closed\nTask exception was never retrieved\nTraceback (most recent"
     assert complaints(log) == log.splitlines()[1:]

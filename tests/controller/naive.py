@@ -1,4 +1,4 @@
-"""An index as plain as can be: sets of whole prefixes. What the real one is held against."""
+"""A naive index, with sets of whole prefixes, that the real one is compared with."""
 
 from collections import Counter
 
@@ -17,10 +17,10 @@ class Naive:
         self.names: dict[tuple[str, Tier], dict[int, tuple[str, tuple[int, ...]]]] = {}
         self.orphans: dict[str, list[tuple[Stored, list[int]]]] = {}
         self.since: dict[str, set[int]] = {}
-        """What came to L1 since the GPU was cleared."""
+        """Names of blocks stored on L1 since the GPU was cleared."""
 
     def prefix(self, worker: str, name: int) -> tuple[str, tuple[int, ...]] | None:
-        """What an engine calls by a name, on any tier."""
+        """Return the prefix that an engine's name stands for, on any tier."""
         for tier in Tier:
             found = self.names.get((worker, tier), {}).get(name)
             if found is not None:
@@ -28,7 +28,7 @@ class Naive:
         return None
 
     def store(self, worker: str, event: Stored) -> None:
-        """As `Index.store`."""
+        """Do what `Index.store` does."""
         self.orphans.setdefault(worker, []).append((event, []))
         moved = True
         while moved:
@@ -71,7 +71,7 @@ class Naive:
         return True
 
     def _lose(self, worker: str, since: set[int]) -> None:
-        """L1 was emptied with the GPU, and that was not told."""
+        """Drop older blocks of L1: it was emptied with the GPU, which was not announced."""
         del self.since[worker]
         held, names = self.held[worker, Tier.L1], self.names[worker, Tier.L1]
         for name, prefix in list(names.items()):
@@ -81,7 +81,7 @@ class Naive:
                 del held[prefix], names[name]
 
     def remove(self, worker: str, event: Removed) -> None:
-        """As `Index.remove`."""
+        """Do what `Index.remove` does."""
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
         if event.tier is Tier.L1:
@@ -102,7 +102,7 @@ class Naive:
                 del held[prefix], names[name]
 
     def clear(self, worker: str, tier: Tier) -> None:
-        """As `Index.clear`."""
+        """Do what `Index.clear` does."""
         self.held.pop((worker, tier), None)
         self.names.pop((worker, tier), None)
         waiting = self.orphans.get(worker, [])
@@ -112,7 +112,7 @@ class Naive:
             self.since[worker] = set()
 
     def forget(self, worker: str) -> None:
-        """As `Index.forget`."""
+        """Do what `Index.forget` does."""
         for tier in Tier:
             self.held.pop((worker, tier), None)
             self.names.pop((worker, tier), None)
@@ -120,7 +120,7 @@ class Naive:
         self.since.pop(worker, None)
 
     def depths(self, salt: str, tokens: tuple[int, ...]) -> dict[tuple[str, Tier], int]:
-        """Blocks held from the first on, by place."""
+        """Return how many blocks each place holds from the first on."""
         found = {}
         for where, held in self.held.items():
             depth = self.reach(where, salt, tokens, 0)
@@ -129,7 +129,7 @@ class Naive:
         return found
 
     def reach(self, where: tuple[str, Tier], salt: str, tokens: tuple[int, ...], start: int) -> int:
-        """Up to which block a place holds everything from block `start` on."""
+        """Return up to which block a place holds everything from block `start` on."""
         held = self.held.get(where, Counter())
         while (start + 1) * SIZE <= len(tokens) and held[salt, tokens[: (start + 1) * SIZE]]:
             start += 1
@@ -137,7 +137,7 @@ class Naive:
 
 
 def depths(index: Index, salt: str, ids: bytes) -> dict[tuple[str, Tier], int]:
-    """What the real one answers, by place."""
+    """Return what the real index answers, by place."""
     found = index.find(even_chain(even_root(salt, ""), ids, SIZE))
     places = [(index.place_of(bit), depth) for bit, depth in found.depths.items()]
     return {(place.worker, place.tier): depth for place, depth in places}

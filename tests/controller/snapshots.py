@@ -1,4 +1,4 @@
-"""An index to bytes and back, in one step each."""
+"""Write an index to bytes and read it back, in one step each."""
 
 from controller.index import Index
 from controller.picture import taken
@@ -7,12 +7,12 @@ from controller.source import Mark
 
 
 def dump(index: Index, marks: dict[str, Mark]) -> bytes:
-    """Write down an index, and how far each engine's stream is."""
+    """Write an index, with the position of each engine's stream."""
     return written(taken(index.holdings, marks))
 
 
 def restore(index: Index, data: bytes) -> dict[str, Mark]:
-    """Fill an empty index; return how far each stream was. Raises BadSnapshot."""
+    """Fill an empty index; return the position of each stream. Raises BadSnapshot."""
     holdings, marks = read(data)
     index.adopt(holdings)
     return marks

@@ -1,4 +1,4 @@
-"""How engines come by the names of blocks, and whether they share them."""
+"""How engines compute the names of blocks, and whether they agree."""
 
 from array import array
 
@@ -8,7 +8,7 @@ from controller.agreement import DEFAULT_SEED, LONGEST, Compared, First, compare
 from controller.events import Removed, Stored, Tier
 from controller.index import Index
 
-#: Every length that CBOR writes a number in.
+#: Numbers of every length that CBOR has.
 IDS = array("I", [5, 300, 70000, 23, 24, 255, 256, 65536] * 2).tobytes()
 #: What vLLM 0.32 calls this block (`hash_block_tokens`, `maybe_convert_block_hash`).
 NAMES = {
@@ -30,20 +30,21 @@ def stored(name: int, tokens: bytes = IDS) -> Stored:
 
 @pytest.mark.parametrize(("algorithm", "seed"), NAMES)
 def test_names_of_vllm_are_known(algorithm: str, seed: str) -> None:
-    """All its algorithms, with the usual seeds."""
+    """All its algorithms are recognised, with the usual seeds."""
     told = "the default seed" if seed == DEFAULT_SEED else f"PYTHONHASHSEED={seed}"
     assert way(First(NAMES[algorithm, seed], IDS)) == f"{algorithm}, {told}"
 
 
 def test_other_names_are_not() -> None:
-    """Another seed, or another block; a seed that is told is tried."""
+    """Not with an unknown seed or another block; seeds that are passed in are tried."""
     assert way(First(NAMES["sha256", "0"], IDS), seeds=("7",)) == ""
     assert way(First(NAMES["sha256", "0"] + 1, IDS)) == ""
     assert way(First(NAMES["sha256", "0"], IDS[:-4])) == ""
 
 
 def test_what_is_more_than_tokens_is_not_looked_at() -> None:
-    """Whatever else is in a name, and what is not at the beginning or on the GPU."""
+    """Blocks whose name covers more than tokens, that are not first, or not on the GPU are left
+    out."""
     assert first_of(stored(1)) == First(1, IDS)
     odd: tuple[dict[str, object], ...] = (
         {"parent": 5},
@@ -59,7 +60,7 @@ def test_what_is_more_than_tokens_is_not_looked_at() -> None:
 
 
 def test_engines_are_compared_by_what_they_have_in_common() -> None:
-    """Names of what is gone do not count; nor do those of one alone."""
+    """Names of removed blocks do not count, nor do blocks of a single engine."""
     index = Index(1 << 20)
     for engine, names in {"a": (1, 2), "b": (1, 3), "c": (4, 2), "d": ()}.items():
         for number, name in enumerate(names):

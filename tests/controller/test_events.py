@@ -1,4 +1,4 @@
-"""Both encodings, every field since 0.9.2, and any bytes at all."""
+"""Decoding of both encodings, of every field since vLLM 0.9.2, and of arbitrary bytes."""
 
 from contextlib import suppress
 
@@ -27,18 +27,18 @@ STORED = {
 
 
 def batch(*events: object, rank: object = 0) -> bytes:
-    """A payload."""
+    """Return a payload."""
     return msgspec.msgpack.encode([1.5, list(events), rank])
 
 
 def one(event: object) -> Stored | Removed | Cleared:
-    """The only event of a payload."""
+    """Return the only event of a payload."""
     (found,) = decode(batch(event)).events
     return found
 
 
 def test_both_encodings_say_the_same() -> None:
-    """A map since 0.24, before that an array with every field in its place."""
+    """Maps since 0.24, before that arrays with every field at a fixed place."""
     fields = [*list(STORED.values()), None]
     fields[0] = "BlockStored"
     found = one(STORED)
@@ -58,7 +58,7 @@ def test_both_encodings_say_the_same() -> None:
 
 @pytest.mark.parametrize("length", range(5, 12))
 def test_arrays_of_every_release(length: int) -> None:
-    """Fields were added at the end; those that are missing have their defaults."""
+    """Fields were added at the end; missing ones have their defaults."""
     fields = ["BlockStored", *list(STORED.values())[1:]][:length]
     found = one(fields)
     assert isinstance(found, Stored)
@@ -75,7 +75,7 @@ def test_arrays_of_every_release(length: int) -> None:
     ],
 )
 def test_hashes_of_every_kind(given: list[object], read: list[int]) -> None:
-    """Signed ones of SGLang, bytes of 32 and of 16, and numbers."""
+    """Signed numbers of SGLang, digests of 32 and of 16 bytes, and unsigned numbers."""
     found = one({"type": "BlockRemoved", "block_hashes": given})
     assert isinstance(found, Removed)
     assert found.hashes == read
@@ -86,14 +86,14 @@ def test_hashes_of_every_kind(given: list[object], read: list[int]) -> None:
     [(None, Tier.GPU), ("cpu", Tier.L1), ("CPU", Tier.L1), ("STORAGE", Tier.L2), ("FS", Tier.L2)],
 )
 def test_media(medium: str | None, tier: Tier) -> None:
-    """Whatever the case; none is the GPU."""
+    """In upper or lower case; no medium means the GPU."""
     assert one({"type": "BlockRemoved", "block_hashes": [1], "medium": medium}) == Removed(
         [1], tier, False, None
     )
 
 
 def test_what_is_unknown_is_passed_over() -> None:
-    """Fields of later releases, kinds of events, media; each event by itself."""
+    """Unknown fields, kinds of events and media are ignored and counted, each event by itself."""
     found = decode(
         batch(
             STORED | {"lookahead_token_ids": [[1]], "session_id": "s"},
@@ -120,14 +120,14 @@ def test_what_is_unknown_is_passed_over() -> None:
 
 
 def test_placeholders_have_no_size() -> None:
-    """Offloaded blocks without tokens are found by their names."""
+    """Offloaded blocks without tokens are identified by their names."""
     found = one(STORED | {"token_ids": [], "block_size": 0, "medium": "CPU"})
     assert isinstance(found, Stored)
     assert (found.tokens, found.size, found.tier) == (b"", 0, Tier.L1)
 
 
 def test_the_rank_may_be_missing() -> None:
-    """By type it is optional."""
+    """It is optional in vLLM's type."""
     assert decode(msgspec.msgpack.encode([1.0, []])).rank is None
     assert decode(batch(rank=3)).rank == 3
 
@@ -146,7 +146,7 @@ JUNK = st.recursive(
     max_leaves=20,
 )
 NAMES = st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"])
-#: Almost right ones: some fields are anything, and what they follow is there.
+#: Almost valid events: some fields are arbitrary, and parents refer to known blocks.
 ALMOST = st.builds(
     lambda hashes, parent, odd: {
         **seeds.STORED,
@@ -175,7 +175,7 @@ EVENTS = st.lists(
 
 
 def _is_used(events: list[object]) -> bool:
-    """Whether all are taken, and blocks stored by one with something odd in it."""
+    """Return whether all events are accepted, and one that stores blocks has an unusual field."""
     usual = [one({**seeds.STORED})]
     try:
         found = decode(batch(*events))
@@ -186,7 +186,7 @@ def _is_used(events: list[object]) -> bool:
 
 
 def test_what_is_made_up_gets_to_the_index() -> None:
-    """Else fuzzing would try the first field alone."""
+    """Otherwise fuzzing would only ever test the first field."""
     assert find(EVENTS, _is_used, settings=settings(phases=[Phase.generate], database=None))
     for payload in seeds.PAYLOADS:
         found = decode(payload)
@@ -204,7 +204,7 @@ def test_what_is_made_up_gets_to_the_index() -> None:
 @example(b"\x91" * 10_000)
 @example(b"\x93\xcb" + b"\x00" * 8 + b"\x91\x81\xa4type\xa1\xff\xc0")
 def test_any_bytes_are_taken_or_refused(payload: bytes) -> None:
-    """With one of our own words; nothing else happens."""
+    """Arbitrary bytes are decoded or raise Refused, and nothing else."""
     with suppress(Refused):
         found = decode(payload)
         assert found.ignored.total() <= len(payload)

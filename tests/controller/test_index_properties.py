@@ -1,4 +1,4 @@
-"""Any history leaves the index as a plain model has it."""
+"""Any history of events leaves the index in the same state as a naive model."""
 
 import tracemalloc
 from array import array
@@ -25,24 +25,24 @@ from tests.controller.snapshots import dump, restore
 
 WORKERS = ("a", "b", "c")
 TIERS = (Tier.GPU, Tier.L1)
-#: Few different blocks, so that prompts meet.
+#: Few different blocks, so that prompts share prefixes.
 BLOCKS = st.integers(0, 2)
 PROMPTS = st.lists(BLOCKS, min_size=1, max_size=9)
 
 
 def ids(blocks: list[int]) -> bytes:
-    """The tokens of a prompt that is made of these blocks."""
+    """Return the token ids of a prompt made of these blocks."""
     return array("I", [block for block in blocks for _ in range(SIZE)]).tobytes()
 
 
 def name(worker: str, salt: str, blocks: list[int]) -> int:
-    """What an engine calls a block: of its own kind, as engines have it."""
+    """Return an engine's name for a block; each engine has its own."""
     number = hash((worker, salt, tuple(blocks)))
     return number & ((1 << 64) - 1)
 
 
 def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -> Stored:
-    """Announce some blocks of a prompt."""
+    """Announce the blocks `span` of a prompt."""
     start, stop = span.start, span.stop
     return Stored(
         [name(worker, salt, blocks[: place + 1]) for place in range(start, stop)],
@@ -60,7 +60,7 @@ def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[str, Event | Tier | None]:
-    """One thing that an engine may tell, sensible or not."""
+    """One thing that an engine may announce, sensible or not."""
     worker, tier = draw(st.sampled_from(WORKERS)), draw(st.sampled_from(TIERS))
     salt, blocks = draw(st.sampled_from(("", "s"))), draw(PROMPTS)
     start = draw(st.integers(0, len(blocks) - 1))
@@ -77,7 +77,7 @@ def changes(draw: st.DrawFn) -> tuple[str, Event | Tier | None]:
 
 
 def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> None:
-    """Tell it."""
+    """Apply a change."""
     if isinstance(change, Stored):
         index.store(worker, change)
     elif isinstance(change, Removed):
@@ -89,7 +89,7 @@ def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> Non
 
 
 def prompts(history: list[tuple[str, Event | Tier | None]]) -> Iterator[list[int]]:
-    """Prompts of every shape there is here, short of trying all."""
+    """Iterate over a range of prompts with these blocks, though not all possible ones."""
     for first in range(3):
         for second in range(3):
             for third in range(3):
@@ -144,7 +144,7 @@ def test_any_history_leaves_the_index_as_the_model(
 def test_nothing_is_left_when_all_are_forgotten(
     history: list[tuple[str, Event | Tier | None]],
 ) -> None:
-    """Every block, run and holder is accounted for."""
+    """Counts of blocks, holders and bytes return to zero."""
     index = Index(1 << 30)
     for worker, change in history:
         apply(index, worker, change)
@@ -158,7 +158,7 @@ def test_nothing_is_left_when_all_are_forgotten(
 def test_a_restored_index_goes_on_as_the_one_before(
     history: list[tuple[str, Event | Tier | None]], later: list[tuple[str, Event | Tier | None]]
 ) -> None:
-    """Holders, names and copies are all there; what waits for parents is not."""
+    """Holders, names and copies are restored; blocks that wait for parents are not."""
     history = [
         (worker, change)
         for worker, change in history
@@ -184,13 +184,13 @@ def test_a_restored_index_goes_on_as_the_one_before(
 
 @given(st.binary(max_size=60))
 def test_a_bad_snapshot_is_refused(data: bytes) -> None:
-    """With a sentence."""
+    """Arbitrary bytes raise BadSnapshot."""
     with pytest.raises(BadSnapshot, match="snapshot"):
         restore(Index(1 << 30), data)
 
 
 def test_a_snapshot_that_lies_fills_nothing() -> None:
-    """Whatever is wrong in it, the index stays as it was: another one may be tried."""
+    """Whatever is wrong with it, the index stays empty, so another snapshot may be tried."""
     whole = Index(1 << 30)
     whole.store("a", stored("a", Tier.GPU, "", [1, 2, 0], range(3)))
     good = msgspec.msgpack.decode(dump(whole, {}))
@@ -218,7 +218,7 @@ def test_a_snapshot_that_lies_fills_nothing() -> None:
 
 
 def test_a_snapshot_is_cut_to_the_bound() -> None:
-    """Of an index that was allowed more."""
+    """The snapshot comes from an index with a larger bound."""
     large, small = Index(1 << 30), Index(100_000)
     for number in range(1000):
         large.store("a", stored("a", Tier.GPU, "", [10 + number, 0, 1], range(3)))
@@ -227,7 +227,7 @@ def test_a_snapshot_is_cut_to_the_bound() -> None:
 
 
 def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:
-    """An engine at fault: once it is forgotten, nobody holds what it held."""
+    """If a faulty engine reuses a name, nothing is left of its blocks once it is forgotten."""
     index = Index(1 << 30)
     for blocks in ([1], [2]):
         event = stored("a", Tier.GPU, "", blocks, range(1))
@@ -239,7 +239,8 @@ def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:
 
 
 def test_a_name_of_what_is_gone_finds_nothing_else() -> None:
-    """Two names of one block, and another block in its place: the old name stands for none."""
+    """A block had two names and was replaced by another block: removing the old name again removes
+    nothing."""
     index = Index(1 << 30)
     first, second = (stored("a", Tier.GPU, "", [1, 2], range(2)) for _ in range(2))
     index.store("a", first._replace(hashes=[1, 2]))
@@ -251,7 +252,7 @@ def test_a_name_of_what_is_gone_finds_nothing_else() -> None:
 
 
 def test_the_least_used_go_at_the_bound() -> None:
-    """Never more than the bound; what prompts pass stays."""
+    """The bound is never exceeded, and prefixes that prompts look up stay."""
     index = Index(400_000)
     hot = stored("a", Tier.GPU, "", [1, 2, 0], range(3))
     index.store("a", hot)
@@ -266,7 +267,8 @@ def test_the_least_used_go_at_the_bound() -> None:
 
 @pytest.mark.parametrize(("workers", "run"), [(8, 64), (20, 4), (2, 1)])
 def test_the_bound_holds_against_what_is_measured(workers: int, run: int) -> None:
-    """Full, while blocks come, leave and are dropped: what is in use is about what is allowed."""
+    """In a full index, while blocks come, leave and are dropped, the memory measured is close to
+    the bound."""
     limit, random = 1 << 19, Random(5)
     index = Index(limit)
     tracemalloc.start()
@@ -284,7 +286,7 @@ def test_the_bound_holds_against_what_is_measured(workers: int, run: int) -> Non
 
 
 def test_names_of_what_was_dropped_make_room() -> None:
-    """Many engines in little room: each has few names, all of them more than is allowed."""
+    """Many engines share little room: each has few names, but together they exceed the bound."""
     index = Index(300_000)
     for number in range(6000):
         index.store(str(number % 30), stored_of(number.to_bytes(4, "little") * SIZE, SIZE))
@@ -293,13 +295,14 @@ def test_names_of_what_was_dropped_make_room() -> None:
 
 
 def stored_of(tokens: bytes, size: int) -> Stored:
-    """The blocks of a prompt, by names of their own."""
+    """Announce the blocks of a prompt, with names of their own."""
     hashes = [xxh3_64_intdigest(tokens, number) for number in range(len(tokens) // 4 // size)]
     return Stored(hashes, None, tokens, size, Tier.GPU, False, "", None, None, None)
 
 
 def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:
-    """It may have told what it reused; an offloaded chunk that is told again is there twice."""
+    """A GPU may announce again what it reused; an offloaded chunk that is announced again is there
+    twice."""
     index = Index(1 << 30)
     for tier in TIERS:
         event = stored("a", tier, "", [1, 2], range(2))

@@ -1,4 +1,4 @@
-"""Whose message it is, where several engines dial in at one address."""
+"""Which engine a message is from, when several connect to one address."""
 
 from controller.index import Index
 from controller.line import Line
@@ -6,7 +6,7 @@ from controller.source import Source
 
 
 def line(*workers: str) -> tuple[Line, list[Source]]:
-    """One with these workers on it, which go by their name and their host."""
+    """Create a line of these workers, which are known by their name and their host."""
     made, sources = Line(), [Source(Index(1 << 20), worker) for worker in workers]
     for source in sources:
         made.add(source, None, {source.worker, source.worker.partition(":")[0]})
@@ -14,13 +14,13 @@ def line(*workers: str) -> tuple[Line, list[Source]]:
 
 
 def test_one_alone_is_known_whatever_it_calls_itself() -> None:
-    """The address is its own."""
+    """Then the address identifies it, whatever the topic."""
     made, (source,) = line("10.0.0.1:8000")
     assert made.of(b"") is made.of(b"kv@elsewhere@m") is source
 
 
 def test_several_are_told_apart_by_topic() -> None:
-    """By name or host; whoever is nobody, or could be two, is counted and dropped."""
+    """By name or host; topics that fit no worker, or more than one, are counted and dropped."""
     made, (first, second, third) = line("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.2:8001")
     assert made.of(b"kv@10.0.0.1@model@with@ats") is first
     assert made.of(b"kv@10.0.0.1:8000@m") is first
@@ -31,7 +31,7 @@ def test_several_are_told_apart_by_topic() -> None:
 
 
 def test_who_was_one_of_several_needs_its_topic_to_the_end() -> None:
-    """The engine of one that left may go on talking."""
+    """The engine of a worker that left may go on publishing."""
     made, (first, second) = line("a", "b")
     assert not made.remove(first)
     assert made.of(b"kv@a@m") is None

@@ -1,4 +1,4 @@
-"""Connections to engines that die, and sockets that cannot be had; turns on the loop."""
+"""Connections to engines that die, sockets that cannot be had, and turns on the event loop."""
 
 import asyncio
 import errno
@@ -16,13 +16,13 @@ from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
 
 
 def published(made: Wire) -> tuple[Any, str]:
-    """A publisher that knows of its subscribers, and its address."""
+    """Return a publisher that sees its subscribers, and its address."""
     socket = made.socket(zmq.XPUB)
     return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
 
 
 async def followed(made: Wire) -> tuple[Any, str, Source]:
-    """A publisher, its address, and what is heard of it: one block so far."""
+    """Return a publisher, its address, and its source, which has heard one block."""
     engine, address = published(made)
     source = made.source("a")
     made.subscriber.follow(source, address, None)
@@ -32,7 +32,7 @@ async def followed(made: Wire) -> tuple[Any, str, Source]:
 
 
 def timers(port: int) -> set[str]:
-    """Which timer each established connection to a port has (Linux, proc_net_tcp: 02 is
+    """Return the timers of established connections to a port (Linux, proc_net_tcp: 02 is
     keep-alive)."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
@@ -44,7 +44,7 @@ def timers(port: int) -> set[str]:
 
 
 def test_the_system_asks_whether_an_engine_is_still_there() -> None:
-    """Who only listens would never find out that a node lost its power."""
+    """Keep-alive is on: a mere listener would never notice that a node lost its power."""
 
     async def play() -> None:
         async with wire() as made:
@@ -57,7 +57,8 @@ def test_the_system_asks_whether_an_engine_is_still_there() -> None:
 def test_a_message_that_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is counted and said, and what follows is heard: ZeroMQ by itself would try no more."""
+    """It is counted and logged, and the next message is heard: ZeroMQ on its own would not
+    reconnect."""
     monkeypatch.setattr(sockets, "LARGEST", 1000)
     monkeypatch.setattr(sockets, "ANEW_S", 0.5)
     monkeypatch.setattr(subscriber, "AGAIN_S", 0.01)
@@ -78,7 +79,7 @@ def test_a_message_that_ends_the_connection(
 
 
 def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZeroMQ tries anew by itself, however long that takes."""
+    """ZeroMQ reconnects on its own, however long that takes."""
     monkeypatch.setattr(sockets, "ANEW_S", 0.3)
 
     async def play() -> None:
@@ -97,7 +98,7 @@ def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.Monke
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
-    """So many times there is no socket of that kind to be had."""
+    """Let opening a socket of this kind fail this many times."""
     real, left = sockets.opened, [times]
 
     def opened(context: Any, wanted: int, *, ipv6: bool) -> Any:
@@ -112,7 +113,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
 def test_for_want_of_sockets_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And said once."""
+    """It is tried again, and the failure is logged only once."""
     lacking(monkeypatch, zmq.SUB, 3)
     monkeypatch.setattr(subscriber, "AGAIN_S", 0.01)
 
@@ -125,7 +126,7 @@ def test_for_want_of_sockets_it_is_tried_again(
 
 
 def test_a_replay_for_which_there_is_no_socket_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for again, as after any failure."""
+    """It is requested again, as after any failure."""
     lacking(monkeypatch, zmq.DEALER, 1)
 
     async def play() -> None:
@@ -146,7 +147,7 @@ def test_a_replay_for_which_there_is_no_socket_has_failed(monkeypatch: pytest.Mo
 
 
 def test_there_are_sockets_for_thousands_of_engines() -> None:
-    """Three for each; ZeroMQ's own bound would be reached with 341."""
+    """Each engine takes three; ZeroMQ's own default would be reached with 341 engines."""
     context = sockets.context()
     try:
         assert context.get(zmq.MAX_SOCKETS) >= 3 * 4096
@@ -155,7 +156,8 @@ def test_there_are_sockets_for_thousands_of_engines() -> None:
 
 
 def test_turns() -> None:
-    """One at a time, first come first, each for a while; between two the loop goes on."""
+    """One at a time, first come, first served, each for a while; between two turns the event loop
+    runs."""
     told: list[str] = []
 
     async def take(turns: Turns, name: str) -> None:
@@ -204,7 +206,7 @@ def test_turns() -> None:
 def test_a_name_may_lead_to_ipv6_alone(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, addresses: list[int] | None, wanted: bool
 ) -> None:
-    """ZeroMQ looks names up by one family."""
+    """ZeroMQ resolves names for a single address family."""
 
     async def play() -> None:
         async def looked_up(host: str, *_: object, **__: object) -> list[tuple[int, str]]:

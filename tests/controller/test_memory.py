@@ -1,4 +1,4 @@
-"""The memory's answers: ranks, the last token, doubts, and a record that demotes and forgives."""
+"""The memory's answers: ranks, the last token, doubts, and track records."""
 
 from array import array
 from typing import Any
@@ -18,13 +18,13 @@ IDS = array("I", range(100, 228)).tobytes()
 
 
 def prompt(tokens: int = 129, salt: str = "") -> Prompt:
-    """One whose first 128 tokens are known."""
+    """Return a prompt whose first 128 tokens are known."""
     chains = {size: even_chain(even_root("", salt), IDS, size) for size in (16, 32)}
     return Prompt("m", tokens, blocks=chains)
 
 
 def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str, object]:
-    """Blocks of the prompt, from `first` on; named by their place and size."""
+    """Announce blocks of the prompt from `first` on; their names give place and size."""
     ids = memoryview(IDS).cast("I").tolist()[first * size : (first + number) * size]
     return {
         "type": "BlockStored",
@@ -38,17 +38,17 @@ def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str,
 
 
 def batch(*events: object) -> bytes:
-    """As an engine publishes it."""
+    """Return a batch of events as an engine publishes it."""
     return msgspec.msgpack.encode([0.0, list(events), 0])
 
 
 def push(source: Source, *events: object) -> None:
-    """Tell."""
+    """Hand events to a source."""
     source.push(batch(*events), 0.0)
 
 
 def test_ranks_are_averaged() -> None:
-    """Nobody knows which one will take the prompt."""
+    """It is unknown which rank will get the prompt."""
     memory = Memory(1 << 24)
     push(memory.join("w", 0), stored(0, 8))
     push(memory.join("w", 1), stored(0, 4))
@@ -57,7 +57,8 @@ def test_ranks_are_averaged() -> None:
 
 
 def test_a_host_that_does_not_count_hides_no_store() -> None:
-    """What lies on both lies on L2, if L1 is off; of the engine's own and of a shared one."""
+    """If L1 is off, blocks on both L1 and L2 count as L2, for the engine's own store and a shared
+    one."""
     own: dict[str, Any] = {"medium": "STORAGE"}
     for store in (own, {**own, "locality": "REMOTE"}):
         memory = Memory(1 << 24)
@@ -75,7 +76,8 @@ def test_a_host_that_does_not_count_hides_no_store() -> None:
 
 
 def test_the_last_token_is_always_computed() -> None:
-    """A prompt of whole blocks finds one less on the GPU; from other tiers it may be loaded."""
+    """If the prompt consists of full blocks, its last block on the GPU does not count; other tiers
+    may load it."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 8))
@@ -85,7 +87,7 @@ def test_the_last_token_is_always_computed() -> None:
 
 
 def test_tiers_go_on_where_the_faster_one_ends() -> None:
-    """Also with blocks of another size, and where the slower one lacks the beginning."""
+    """Also with blocks of another size, and if the slower tier lacks the beginning."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 2), stored(0, 3, 32, medium="CPU"), stored(0, 8, medium="STORAGE"))
@@ -96,7 +98,7 @@ def test_tiers_go_on_where_the_faster_one_ends() -> None:
 
 
 def test_a_shared_store_is_everyones() -> None:
-    """Whoever wrote it, and also when that one is gone."""
+    """Whichever worker wrote it, even after that worker has left."""
     memory = Memory(1 << 24)
     writer = memory.join("a")
     memory.join("b")
@@ -107,7 +109,8 @@ def test_a_shared_store_is_everyones() -> None:
 
 
 def test_other_attention_is_not_mixed_up() -> None:
-    """Windows and states have blocks under the same names; their removal is not ours."""
+    """Sliding windows and states have blocks with the same names; removing those does not remove
+    ours."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(
@@ -121,7 +124,7 @@ def test_other_attention_is_not_mixed_up() -> None:
 
 
 def test_salts_and_adapters_are_part_of_the_key() -> None:
-    """The salt stands in the first block's extra keys alone."""
+    """The salt is only in the extra keys of the first block."""
     memory = Memory(1 << 24)
     salted = stored(0, 8, extra_keys=[["s"], *[None] * 7])
     push(memory.join("salted"), salted)
@@ -136,7 +139,7 @@ def test_salts_and_adapters_are_part_of_the_key() -> None:
 
 
 def test_doubts() -> None:
-    """No source, no connection, silence, predictions that fail; and their end."""
+    """No source, no connection, silence, and wrong predictions cause doubts; each of them ends."""
     memory = Memory(1 << 24)
     assert memory.doubt("w") == "no events"
     source = memory.join("w")
@@ -170,7 +173,7 @@ def test_doubts() -> None:
 
 
 def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
-    """Prompts are cut into the sizes of most blocks there are; what is gone is forgotten."""
+    """Prompts are cut into the most common block sizes; sizes without blocks are forgotten."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8))
     odd = memory.join("odd")
@@ -187,7 +190,7 @@ def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
 
 
 def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
-    """Another engine's huge one excuses nothing."""
+    """The large blocks of another engine do not excuse an error."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8))
     push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
@@ -199,7 +202,7 @@ def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
 
 
 def test_one_event_may_be_of_many_prompts() -> None:
-    """Answers that come together after it are no silence; answers to what was sent later are."""
+    """Answers to prompts sent before an event are no sign of silence; answers to later ones are."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source)
@@ -215,7 +218,8 @@ def test_one_event_may_be_of_many_prompts() -> None:
 
 
 def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
-    """It may be another process, which counts from 0 too; who was not heard yet goes on."""
+    """An engine already heard may be a new process, which also counts from 0; the others
+    continue."""
     before = Memory(1 << 24)
     for worker in ("spoken", "quiet"):
         source = before.join(worker)
@@ -234,7 +238,7 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
 
 
 def test_which_group_counts_is_in_a_snapshot() -> None:
-    """Else what leaves another group would be taken for this one's."""
+    """Otherwise, removals of another group would be taken for this one's."""
     before = Memory(1 << 24)
     source = before.join("w")
     source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)

@@ -1,4 +1,4 @@
-"""What an engine did not find where it was said to lie leaves the index, till it is told again."""
+"""Blocks that an engine did not find where expected leave the index until announced again."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ REMOTE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
 
 
 def told(*events: dict[str, object]) -> tuple[Memory, Source]:
-    """A memory with one worker, which told these."""
+    """Return a memory with one worker that announced these events."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, *events)
@@ -24,7 +24,7 @@ def told(*events: dict[str, object]) -> tuple[Memory, Source]:
 
 
 def missed(memory: Memory, believed: Held, found: Held, *, sure: bool = True) -> Held:
-    """An answer said so; return what is believed then."""
+    """Report what the worker found instead; return what is believed then."""
     memory.correct("w", prompt(), believed, found, sure=sure)
     return memory.held(prompt(), ["w"]).get("w", Held())
 
@@ -37,14 +37,14 @@ def test_what_was_not_on_l1_is_not_believed_again() -> None:
 
 
 def test_it_may_have_been_loaded_from_l2_instead() -> None:
-    """Then it is L1 alone that lost it; the GPU is never doubted, it tells of itself."""
+    """Then only L1 lost it; the GPU is never doubted, as its evictions are announced."""
     memory, _ = told(stored(0, 2), stored(0, 8, **CPU), stored(0, 8, **REMOTE))
     assert missed(memory, Held(32, 96), Held(32, 0, 96)) == Held(32, 0, 96)
     assert missed(memory, Held(32, 0, 96), Held()) == Held(32, 0, 0)
 
 
 def test_a_store_forgets_for_everyone() -> None:
-    """Stores tell of nothing that leaves them."""
+    """Stores do not announce evictions, so a miss counts for all workers."""
     memory, _ = told(stored(0, 8, **REMOTE))
     memory.join("other")
     assert missed(memory, Held(0, 0, 128), Held(0, 0, 64)) == Held(0, 0, 64)
@@ -52,14 +52,14 @@ def test_a_store_forgets_for_everyone() -> None:
 
 
 def test_a_sum_counts_the_second_time() -> None:
-    """Once, loading may have been given up."""
+    """If only the sum is reported, a first miss may mean that loading was given up."""
     memory, _ = told(stored(0, 8, **CPU))
     for left in (128, 0):
         assert missed(memory, Held(0, 128), Held(), sure=False) == Held(0, left)
 
 
 def test_what_is_announced_again_stays() -> None:
-    """Before the answer has ended, or after."""
+    """Whether it is announced again before the answer ends or after it."""
     memory, source = told(stored(0, 8, **CPU))
     push(source, stored(0, 8, **CPU))
     assert missed(memory, Held(0, 128), Held()) == Held(0, 128)
@@ -70,7 +70,7 @@ def test_what_is_announced_again_stays() -> None:
 
 
 def test_a_removal_that_comes_late_takes_nothing_else() -> None:
-    """The name is known still, and stands for what has left already."""
+    """The name is still known, but its block has already been dropped."""
     memory, source = told(stored(0, 8), stored(0, 8, **CPU))
     missed(memory, Held(0, 128), Held())
     names = [16000 + place for place in range(8)]
@@ -80,7 +80,7 @@ def test_a_removal_that_comes_late_takes_nothing_else() -> None:
 
 
 def test_nobody_knows_which_rank_it_was() -> None:
-    """So the host of none is corrected; nor is a worker that nobody hears of."""
+    """So no rank's L1 is corrected, and misses of a worker without sources count for nothing."""
     memory, source = told(stored(0, 8, **CPU))
     other = memory.join("w", 1)
     push(other, stored(0, 8, **CPU))
@@ -95,8 +95,9 @@ def test_nobody_knows_which_rank_it_was() -> None:
 
 @pytest.mark.parametrize(("sure", "misses"), [(True, 2), (False, 4)])
 def test_a_store_forgets_whichever_rank_it_was(sure: bool, misses: int) -> None:
-    """All of them would have loaded it. What their GPUs have says nothing of it; a sum counts the
-    second time; and it counts once more if it was told again, however often."""
+    """All ranks would have loaded it from the store, whatever their GPUs hold. If only the sum is
+    reported, two misses count as one; blocks announced again, however often, have to be missed once
+    more."""
     memory, source = told(stored(0, 8, **REMOTE))
     other = memory.join("w", 1)
     push(other, stored(0, 8))
@@ -111,7 +112,7 @@ def test_a_store_forgets_whichever_rank_it_was(sure: bool, misses: int) -> None:
 
 
 def test_what_left_a_store_is_gone_whoever_wrote_it() -> None:
-    """Two that wrote the same block made one of it."""
+    """If two wrote the same block, the store has it once."""
     memory, source = told(stored(0, 8, **REMOTE))
     other = memory.join("w", 1)
     push(other, stored(0, 8, **REMOTE))
@@ -122,8 +123,8 @@ def test_what_left_a_store_is_gone_whoever_wrote_it() -> None:
 
 
 def test_ranks_own_disks_forget_where_all_must_have_lost_it() -> None:
-    """One of them did: each is doubted, and the second time it is gone. Where one never had it, it
-    may have been that one."""
+    """If all ranks had it, one of them missed it: all are doubted, and the second miss removes it.
+    If one never had it, that one may have been asked."""
     memory, source = told(stored(0, 8, medium="STORAGE"))
     other = memory.join("w", 1)
     for _ in range(4):
@@ -139,7 +140,7 @@ def test_ranks_own_disks_forget_where_all_must_have_lost_it() -> None:
 
 @pytest.mark.parametrize("number", [1, REMEMBERED + 1])
 def test_only_so_many_are_remembered(number: int) -> None:
-    """Of those that were missed once."""
+    """Only the latest single misses are remembered."""
     memory, _ = told(stored(0, 8, **CPU))
     missed(memory, Held(0, 128), Held(), sure=False)
     (place,) = [one for one in memory.index.places() if one.blocks]
@@ -151,7 +152,7 @@ def test_only_so_many_are_remembered(number: int) -> None:
 
 
 def test_a_prompt_without_blocks_of_that_size() -> None:
-    """Says nothing."""
+    """It says nothing about blocks of that size."""
     memory, _ = told(stored(0, 8, **CPU))
     memory.correct("w", Prompt("m", 129), Held(0, 128), Held(), sure=True)
     assert memory.held(prompt(), ["w"])["w"] == Held(0, 128)

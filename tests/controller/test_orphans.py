@@ -1,4 +1,4 @@
-"""What waits for its parent: bounded for all engines together, whatever is in it."""
+"""Blocks that wait for their parents: bounded for all engines together, whatever they contain."""
 
 from collections import Counter
 
@@ -12,14 +12,15 @@ LIMIT = 1 << 20
 
 
 def orphan(number: int, extras: list[object] | None = None) -> Stored:
-    """A block whose parent nobody knows."""
+    """Return a block whose parent is unknown."""
     return Stored(
         *([number], number + (1 << 40), bytes(4 * SIZE), SIZE, Tier.GPU, False, "", extras, 0, True)
     )
 
 
 def test_many_engines_orphans_leave_the_index_alone() -> None:
-    """Together they have a part of the bound; the oldest go, whoever's they are."""
+    """All orphans together have a part of the bound; the oldest go first, whichever engine's they
+    are."""
     index = Index(LIMIT)
     index.store("good", stored("good", Tier.GPU, "", [1, 2, 0], range(3)))
     for number in range(3000):
@@ -35,7 +36,7 @@ def test_many_engines_orphans_leave_the_index_alone() -> None:
 
 
 def test_what_else_is_part_of_an_orphans_name_is_counted() -> None:
-    """Texts of a megabyte, and lists within lists."""
+    """Texts of a megabyte, and nested lists."""
     index = Index(LIMIT)
     index.store("w", orphan(1, [["x" * LIMIT]]))
     assert index.waiting == 0
@@ -44,7 +45,7 @@ def test_what_else_is_part_of_an_orphans_name_is_counted() -> None:
 
 
 def test_a_removal_told_over_and_over_is_kept_once() -> None:
-    """A block that waits can be removed no more often than it was stored."""
+    """A waiting block cannot be removed more often than it was stored."""
     room = Room(LIMIT, Counter())
     orphans = Orphans(room)
     orphans.keep(orphan(1))

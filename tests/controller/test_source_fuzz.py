@@ -1,4 +1,4 @@
-"""Whatever comes over the wire: taken or refused with a counted reason, and nothing grows."""
+"""Arbitrary messages are applied or refused with a counted reason, and nothing grows."""
 
 import msgspec
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ LIMIT = 1 << 16
 @settings(max_examples=100, deadline=None)
 @given(STEPS, st.booleans())
 def test_a_source_survives_anything(steps: list[tuple[str, int, bytes]], replays: bool) -> None:
-    """No exception, and the index keeps to its bound."""
+    """No exception is raised, and the index stays within its bound."""
     index = Index(LIMIT)
     source = Source(index, "w", replays=replays)
     asked = 0

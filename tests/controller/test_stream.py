@@ -1,4 +1,4 @@
-"""No event twice, none out of order, and no blindness that a replay could cure."""
+"""No event twice, none out of order, and no doubt that a replay could resolve."""
 
 from collections.abc import Iterable
 from unittest.mock import patch
@@ -12,16 +12,16 @@ from controller.stream import COOLDOWN_S, REFILLS, Apply, Ask, Clear, State, Ste
 
 
 class Engine:
-    """Publishes batches, restarts, and answers replays out of a bounded buffer."""
+    """Publishes batches, restarts, and answers replays from a bounded buffer."""
 
     def __init__(self, buffered: int) -> None:
         self.process, self.next, self.buffered = 0, 0, buffered
         self.buffer: list[tuple[int, bytes]] = []
         self.all: list[bytes] = []
-        """What this process has published."""
+        """All that this process has published."""
 
     def publish(self) -> tuple[int, bytes]:
-        """One batch."""
+        """Publish one batch."""
         message = (self.next, b"%d:%d" % (self.process, self.next))
         self.next += 1
         self.buffer = [*self.buffer, message][-self.buffered :]
@@ -29,22 +29,22 @@ class Engine:
         return message
 
     def restart(self) -> None:
-        """Another process: from 0, nothing buffered."""
+        """Become another process, which counts from 0 and has nothing buffered."""
         self.process, self.next, self.buffer, self.all = self.process + 1, 0, [], []
 
 
 class Reader:
-    """The edge without sockets: applies, clears, and asks when it is told to."""
+    """Acts on the stream's steps without sockets: applies, clears, and requests replays."""
 
     def __init__(self, stream: Stream, engine: Engine) -> None:
         self.stream, self.engine = stream, engine
         self.applied: list[bytes] = []
-        """Since the last clear."""
+        """Batches since the last clear."""
         self.asks: list[Ask] = []
         self.now = 0.0
 
     def take(self, steps: Iterable[Step]) -> None:
-        """Do what the stream says."""
+        """Do what the stream says, and check the order."""
         for step in steps:
             if isinstance(step, Apply):
                 assert step.payload not in self.applied, "applied twice"
@@ -58,7 +58,7 @@ class Reader:
                 self.asks.append(step)
 
     def answer(self, *, hole: int | None = None, cut: bool = False) -> None:
-        """Answer what was asked first, well or with a hole or not to the end."""
+        """Answer the first request in full, or with a hole, or cut off before the end."""
         ask = self.asks.pop(0)
         messages = [one for one in self.engine.buffer if one[0] >= ask.start]
         for place, (number, payload) in enumerate(messages):
@@ -70,7 +70,7 @@ class Reader:
             self.take(self.stream.replay_ended(ask.round, self.now))
 
     def settle(self) -> None:
-        """Let time pass, and every replay succeed."""
+        """Let time pass, while every replay succeeds."""
         for _ in range(12):
             self.now += 400.0
             self.take(self.stream.tick(self.now))
@@ -93,7 +93,8 @@ STEPS = st.one_of(
 def test_any_history_is_applied_once_in_order_and_cured_by_replay(
     history: list[str | int], replays: bool, buffered: int
 ) -> None:
-    """Gaps, restarts, holes and failures; at the end all that could be had has been applied."""
+    """Through gaps, restarts, holes and failures; at the end, all that could be had has been
+    applied."""
     engine = Engine(buffered)
     stream = Stream(replays=replays)
     reader = Reader(stream, engine)
@@ -102,7 +103,7 @@ def test_any_history_is_applied_once_in_order_and_cured_by_replay(
     for step in history:
         reader.now += 0.5
         if step == "publish":
-            # Without replay nobody can tell that another process happens to be just as far.
+            # Without replay, a new process that happens to be at the next number goes unnoticed.
             assume(replays or heard == engine.process or engine.next != stream.live + 1)
             heard = engine.process
             reader.take(stream.heard(*engine.publish(), reader.now))
@@ -129,8 +130,8 @@ def test_any_history_is_applied_once_in_order_and_cured_by_replay(
 
 
 def test_a_break_does_not_hide_what_is_missing() -> None:
-    """A hole was passed over, and then the connection broke: what a replay brings from there on is
-    not the hole."""
+    """A hole was passed over before the connection broke: replaying only from there on does not
+    bring the missing batch."""
     engine = Engine(1000)
     stream = Stream(replays=True)
     reader = Reader(stream, engine)
@@ -147,7 +148,8 @@ def test_a_break_does_not_hide_what_is_missing() -> None:
 
 
 def test_a_restart_that_nobody_saw_is_told_by_the_message_before() -> None:
-    """The new process is past our last number when it is heard: its replay begins otherwise."""
+    """The new process is past our last number when it is heard; its replay starts with another
+    message than the one applied last."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=True), engine)
     for _ in range(3):
@@ -175,7 +177,8 @@ def test_without_replay_a_gap_clears_and_goes_on() -> None:
 
 
 def test_a_restarted_engine_that_is_idle_is_found_out_when_the_connection_is_back() -> None:
-    """It cannot repeat what it has said last: what it held is gone, though it says nothing."""
+    """Its replay does not contain the message applied last, so what it held is gone, though it
+    publishes nothing."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=True), engine)
     reader.take(stream.heard(*engine.publish(), 0.0))
@@ -189,7 +192,7 @@ def test_a_restarted_engine_that_is_idle_is_found_out_when_the_connection_is_bac
 
 
 def test_a_connection_that_is_back_ends_the_waiting() -> None:
-    """What failed while the engine was away is asked for at once when it is there again."""
+    """A replay that failed while the engine was away is requested at once when it is back."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=True), engine)
     reader.take(stream.heard(*engine.publish(), 0.0))
@@ -206,7 +209,7 @@ def test_a_connection_that_is_back_ends_the_waiting() -> None:
 
 
 def test_replays_keep_a_distance() -> None:
-    """An engine that replays publishes nothing meanwhile."""
+    """An engine publishes nothing while it replays."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=True), engine)
     reader.take(stream.opened(0.0))
@@ -234,7 +237,7 @@ def test_what_waits_is_bounded() -> None:
 
 
 def test_a_doubt_about_an_engine_that_has_said_nothing_ends() -> None:
-    """It was down, is back, and is idle: asked once, it has nothing to tell."""
+    """It was down, is back, and is idle: its empty replay resolves the doubt."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=True), engine)
     reader.take(stream.opened(0.0))
@@ -248,7 +251,7 @@ def test_a_doubt_about_an_engine_that_has_said_nothing_ends() -> None:
 
 @pytest.mark.parametrize("replays", [True, False])
 def test_what_a_snapshot_tells_of_another_process_is_dropped(replays: bool) -> None:
-    """The engine counts from 0 again, and is heard before the connection is known to stand."""
+    """The engine counts from 0 again, and is heard before the connection is reported."""
     engine = Engine(100)
     reader = Reader(stream := Stream(replays=replays), engine)
     stream.resume((1000, 5, 2))

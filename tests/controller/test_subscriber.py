@@ -1,4 +1,4 @@
-"""Real sockets: engines that dial in or are dialled, addresses that are taken, and leaving."""
+"""Real sockets: engines that connect or are connected to, taken addresses, and leaving."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ SIZE = 16
 
 
 def stored(number: int) -> bytes:
-    """A batch with one block."""
+    """Return a batch with one block."""
     event = {
         "type": "BlockStored",
         "block_hashes": [number],
@@ -31,7 +31,7 @@ def stored(number: int) -> bytes:
 
 
 class Wire:
-    """One end of the wires: publishers by hand, and the subscriber under test."""
+    """Both ends of the connections: publishers operated by hand, and the subscriber under test."""
 
     def __init__(self) -> None:
         self.context = zmq.asyncio.Context()
@@ -39,30 +39,30 @@ class Wire:
         self.index = Index(1 << 20)
 
     def source(self, worker: str, *, replays: bool = False) -> Source:
-        """Somebody to listen to."""
+        """Create a source to follow."""
         return Source(self.index, worker, replays=replays)
 
     def socket(self, kind: int) -> Any:
-        """One that lingers nowhere."""
+        """Create a socket without linger."""
         made = self.context.socket(kind)
         made.linger = 0
         return made
 
     def blocks(self) -> dict[str, int]:
-        """Held, by worker."""
+        """Return the number of blocks held, by worker."""
         return {place.worker: place.blocks for place in self.index.places() if place.blocks}
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true; fail if it does not."""
+    """Wait until a condition holds; fail after 10 seconds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - of others, without events
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
 async def wire() -> AsyncIterator[Wire]:
-    """All of it, closed at the end."""
+    """Create a wire that is closed at the end."""
     made = Wire()
     try:
         yield made
@@ -72,13 +72,13 @@ async def wire() -> AsyncIterator[Wire]:
 
 
 def run(play: Coroutine[Any, Any, None]) -> None:
-    """To its end."""
+    """Run a coroutine to its end."""
     asyncio.run(play)
 
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At addresses that are taken."""
+    """Retry taken addresses quickly."""
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
     monkeypatch.setattr("controller.sockets.TAKEN_S", 0.02)
 
@@ -90,7 +90,7 @@ async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:
 
 
 async def dialled(made: Wire, port: int) -> Any:
-    """An engine that dials in, once it knows that somebody listens."""
+    """Return an engine that has connected, once it knows that there is a subscriber."""
     engine = made.socket(zmq.XPUB)
     engine.connect(f"tcp://127.0.0.1:{port}")
     async with asyncio.timeout(10):
@@ -111,12 +111,13 @@ async def dialled(made: Wire, port: int) -> Any:
     ],
 )
 def test_only_an_address_of_ours_is_bound(endpoint: str, wanted: bool) -> None:
-    """An engine's address may have two colons too."""
+    """The address of an engine may have two colons as well."""
     assert binds(endpoint) is wanted
 
 
 def test_a_fleet_dials_in_at_one_address() -> None:
-    """Each is known by its topic; strangers are counted; one that leaves is heard no more."""
+    """Each engine is known by its topic; unknown ones are counted; one that leaves is no longer
+    heard."""
 
     async def play() -> None:
         async with wire() as made:
@@ -142,7 +143,8 @@ def test_a_fleet_dials_in_at_one_address() -> None:
 
 
 def test_one_that_breaks_off_puts_all_of_them_to_the_test() -> None:
-    """Nobody knows whose connection it was: who goes on where it was is who it was."""
+    """It is unknown whose connection broke, so all are doubted; an engine that continues with its
+    next number is the same process."""
 
     async def play() -> None:
         async with wire() as made:
@@ -166,7 +168,7 @@ def test_one_that_breaks_off_puts_all_of_them_to_the_test() -> None:
 
 
 def test_an_address_that_is_taken_is_bound_when_it_is_free() -> None:
-    """As after a reload: the socket before it takes a moment to go."""
+    """As after a reload, when the previous socket takes a moment to close."""
 
     async def play() -> None:
         async with wire() as made:
@@ -185,7 +187,7 @@ def test_an_address_that_is_taken_is_bound_when_it_is_free() -> None:
 def test_a_fault_of_ours_is_counted_and_all_that_follow_are_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In an event, or in a message, of a line that others share."""
+    """An exception while handling an event or a message does not stop a shared socket."""
 
     async def play() -> None:
         async with wire() as made:
@@ -210,7 +212,7 @@ def test_a_fault_of_ours_is_counted_and_all_that_follow_are_heard(
 def test_a_fault_of_ours_in_a_replay_is_a_replay_that_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is asked for again, later."""
+    """It is counted, and the replay counts as failed."""
 
     async def play() -> None:
         async with wire() as made:
@@ -232,7 +234,7 @@ def _fail(*_: object) -> None:
 
 
 def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
-    """What comes after it is not applied."""
+    """What the replay brings afterwards is not applied."""
 
     async def play() -> None:
         async with wire() as made:
@@ -254,7 +256,7 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
 
 
 def test_an_engine_at_an_ipv6_address_is_listened_to() -> None:
-    """In brackets, as in a URL."""
+    """The address is in brackets, as in a URL."""
 
     async def play() -> None:
         async with wire() as made:

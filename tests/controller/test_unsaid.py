@@ -1,4 +1,4 @@
-"""What engines do not tell of their slower tiers, as vLLM 0.32 was seen not to tell it."""
+"""What engines do not announce about their slower tiers, as observed with vLLM 0.32."""
 
 from random import Random
 from typing import Any
@@ -19,25 +19,25 @@ CLEARED = {"type": "AllBlocksCleared"}
 
 
 def removed(first: int, number: int, medium: str) -> dict[str, object]:
-    """Blocks that left a tier."""
+    """Announce that blocks left a tier."""
     names = [16_000 + place for place in range(first, first + number)]
     return {"type": "BlockRemoved", "block_hashes": names, "medium": medium}
 
 
 def singly(*blocks: int, **more: Any) -> list[dict[str, object]]:
-    """One event for each block, as offload tiers tell of them."""
+    """Announce each block in an event of its own, as offload tiers do."""
     return [stored(block, 1, **more) for block in blocks]
 
 
 def answered(memory: Memory, asked: Prompt, cached: int, worker: str = "w") -> None:
-    """The worker has reported its cached tokens, and again the next time."""
+    """Let the worker report its cached tokens twice."""
     for _ in range(2):
         believed = memory.held(asked, [worker]).get(worker, Held())
         memory.correct(worker, asked, believed, Held(cached), sure=False)
 
 
 def test_blocks_of_slower_tiers_come_in_any_order() -> None:
-    """Children before their parents, each by itself."""
+    """Children may come before their parents, each in its own event."""
     for seed in range(20):
         memory = Memory(1 << 24)
         order = Random(seed).sample(range(8), 8)
@@ -47,13 +47,14 @@ def test_blocks_of_slower_tiers_come_in_any_order() -> None:
 
 
 def test_a_salt_that_is_left_out_is_known_by_name() -> None:
-    """vLLM tells it of the GPU's first block alone; other tiers tell names and tokens."""
+    """vLLM gives the salt only with the GPU's first block; other tiers announce names and
+    tokens."""
     memory = Memory(1 << 24)
     w, cold = memory.join("w"), memory.join("cold")
     push(w, stored(0, 8, extra_keys=[["s"], *[None] * 7]))
     push(w, *singly(5, 0, 7, 2, 1, 3, 4, 6, **CPU), *singly(5, 0, 7, 2, 1, 3, 4, 6, **STORE))
     push(w, removed(0, 8, "GPU"))
-    push(cold, *singly(*range(8), **CPU))  # loaded from the store, before its GPU tells of it
+    push(cold, *singly(*range(8), **CPU))  # loaded from the store, before its GPU announces it
     names = ["w", "cold"]
     nothing = dict.fromkeys(names, Held())
     assert memory.held(prompt(salt="s"), names) == dict.fromkeys(names, Held(0, 128))
@@ -61,7 +62,7 @@ def test_a_salt_that_is_left_out_is_known_by_name() -> None:
 
 
 def test_a_chunk_of_which_the_first_block_is_known() -> None:
-    """The rest follows it; a block of another size has nothing to do with it."""
+    """The other blocks follow it; a known name with another block size is not related."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 1, extra_keys=[["s"]]), stored(0, 4, **CPU))
@@ -71,7 +72,7 @@ def test_a_chunk_of_which_the_first_block_is_known() -> None:
 
 
 def test_a_cleared_engine_keeps_its_slower_tiers() -> None:
-    """`/reset_prefix_cache` is of the GPU."""
+    """`/reset_prefix_cache` only affects the GPU."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 8), stored(0, 8, **CPU), stored(0, 8, **STORE), CLEARED)
@@ -81,8 +82,8 @@ def test_a_cleared_engine_keeps_its_slower_tiers() -> None:
 
 
 def test_what_is_told_again_after_a_clear_was_lost() -> None:
-    """With `reset_external` the host's memory is emptied without a word: what came since stays,
-    and nothing is there twice."""
+    """With `reset_external`, host memory is emptied without an event. A block announced again shows
+    it: only what came since stays, and nothing is there twice."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, *singly(*range(8), 0, 1, **CPU), CLEARED)
@@ -100,7 +101,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
 
 
 def test_names_alone_are_told_again_too() -> None:
-    """As of engines that leave tokens out."""
+    """The same for engines that leave out tokens."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     bare: dict[str, Any] = {
@@ -120,7 +121,8 @@ def test_names_alone_are_told_again_too() -> None:
 
 
 def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
-    """What is then told again is there twice, as ever; and names that are kept are few."""
+    """Blocks announced again later count as second copies, as usual; this bounds the names that are
+    tracked."""
     memory = Memory(1 << 26)
     source = memory.join("w")
     push(source, stored(0, 8, **CPU), CLEARED)
@@ -136,7 +138,8 @@ def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
 
 
 def test_a_store_tells_of_nothing_that_leaves_it() -> None:
-    """Who had to compute what was said to lie there tells: the next one is not promised it."""
+    """A worker that had to compute what the store was said to hold shows the loss, for all
+    workers."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8, **STORE))
     push(memory.join("other"))
@@ -149,7 +152,7 @@ def test_a_store_tells_of_nothing_that_leaves_it() -> None:
 
 
 def test_a_disk_of_its_own_is_judged_alike() -> None:
-    """And nothing is taken back where all was found, or more."""
+    """Nothing is removed if all was found, or more."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 8, medium="STORAGE"))
     for cached in (128, 144, 127, 113):
@@ -160,7 +163,8 @@ def test_a_disk_of_its_own_is_judged_alike() -> None:
 
 
 def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
-    """What a GPU drops is told; of LMCache's chunks it is not told under which salt they lie."""
+    """A GPU announces what it drops, so it is not corrected; host memory is, as LMCache's chunks
+    are announced without their salt."""
     memory = Memory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 2), stored(0, 8, **CPU))
@@ -176,7 +180,7 @@ def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
 
 
 def test_ranks_take_nothing_back() -> None:
-    """Nobody knows which of them had to compute."""
+    """It is unknown which rank had to compute."""
     memory = Memory(1 << 24)
     for rank in range(2):
         push(memory.join("w", rank), stored(0, 8, **STORE))
@@ -185,7 +189,7 @@ def test_ranks_take_nothing_back() -> None:
 
 
 def test_what_nobody_holds_cannot_be_missed() -> None:
-    """Whatever the prompt is."""
+    """Misses of blocks that the index does not have change nothing."""
     memory = Memory(1 << 24)
     push(memory.join("w"), stored(0, 4, **STORE))
     other = replace(prompt(), blocks={16: even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)})

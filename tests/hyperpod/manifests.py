@@ -1,4 +1,4 @@
-"""Manifests as HyperPod's users write them, and what they become."""
+"""Manifests as users of HyperPod write them, and what they become."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from router.hyperpod.notes import Note
 from router.hyperpod.reading import Able
 
 WORKERS = "http://llama-{replica}.llama:8000"
-#: Everything that this and later versions have.
+#: A router with every feature.
 ABLE = Able(
     {"prefixaware", "kvaware", "session", "roundrobin", "leastload"},
     {"session", "sagemaker"},
@@ -22,7 +22,7 @@ NOBODY = Able({"prefixaware", "roundrobin", "leastload"}, (), {"url", "api_key"}
 
 
 def manifest(workers: str | None = WORKERS, **spec: Any) -> dict[str, Any]:
-    """The least there is, with other fields; `worker` adds to its own."""
+    """Return a minimal manifest, with further fields; `worker` is merged into its own."""
     worker = {
         "image": "vllm/vllm-openai:v0.32.0",
         "modelInvocationPort": {"containerPort": 8000, "name": "http"},
@@ -46,30 +46,30 @@ def manifest(workers: str | None = WORKERS, **spec: Any) -> dict[str, Any]:
 
 
 def variables(**values: str) -> dict[str, Any]:
-    """A worker with these environment variables."""
+    """Return a worker with these environment variables."""
     return {"environmentVariables": [{"name": k, "value": v} for k, v in values.items()]}
 
 
 def mapped(able: Able = ABLE, told: str | None = None, **spec: Any) -> Mapped:
-    """What such a manifest becomes; every field's note is there, and nothing is wrong with it."""
+    """Return what a manifest becomes, with all notes; it must have no mistakes."""
     found = translate(json.dumps(manifest(**spec)), "e.yaml", told, able, PATHS)
     assert found.problems == []
     return found
 
 
 def wrong(**spec: Any) -> list[str]:
-    """What is wrong with such a manifest: field and message."""
+    """Return the mistakes in a manifest: field and message."""
     found = translate(json.dumps(manifest(**spec)), "e.yaml", None, ABLE, PATHS)
     return [f"{one.field}: {one.message}" for one in found.problems]
 
 
 def note(found: Mapped, field: str) -> Note:
-    """The note on one field."""
+    """Return the note on one field."""
     return next(one for one in found.notes if one.field == field)
 
 
 def written(folder: Path, text: str) -> Path:
-    """A file that holds it."""
+    """Write the text to a file and return its path."""
     path = folder / "endpoint.yaml"
     path.write_text(text)
     return path

@@ -1,4 +1,4 @@
-"""Kubernetes' files: several documents, lists, and what is wrong with them."""
+"""Kubernetes files: several documents, lists, and mistakes in them."""
 
 import json
 from pathlib import Path
@@ -26,19 +26,19 @@ SERVICE = "apiVersion: v1\nkind: Service\nspec: !odd {a: 1, a: 2}\n"
     ],
 )
 def test_a_manifest_is_told_from_settings(text: str, expected: bool) -> None:
-    """By a key that settings do not have."""
+    """It is recognised by a key that settings do not have."""
     assert is_manifest(text) is expected
 
 
 def test_other_resources_are_passed_over() -> None:
-    """Whatever they hold: a file for kubectl is taken as it is."""
+    """A file for kubectl can be used as it is, whatever else it contains."""
     found, others = find(f"{SERVICE}---\n---\n{ENDPOINT}\n---\n{SERVICE}", "e.yaml")
     assert found.root == ()
     assert others == ['"Service"', '"Service"']
 
 
 def test_a_list_of_kubernetes() -> None:
-    """What `kubectl get -o yaml` prints; mistakes are placed in it."""
+    """`kubectl get -o yaml` prints lists; mistakes are located in them."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [{"kind": "Pod"}, manifest()]})
     found, others = find(text, "e.yaml")
     assert (found.root, others) == (("items", 1), ['"Pod"'])
@@ -61,14 +61,14 @@ def test_a_list_of_kubernetes() -> None:
     ],
 )
 def test_what_is_no_endpoint_is_refused(text: str, said: str) -> None:
-    """With file, line and field."""
+    """The error names file, line and field."""
     with pytest.raises(SettingsError) as error:
         find(text, "e.yaml")
     assert said in str(error.value)
 
 
 def test_a_key_without_a_value_is_not_there(tmp_path: Path) -> None:
-    """As Kubernetes has it; in settings of our own it is a mistake."""
+    """As in Kubernetes; in our own settings files it is a mistake."""
     text = (
         f"apiVersion: {GROUP}/v1\nkind: InferenceEndpointConfig\n"
         "metadata:\n  annotations: {warmroute.io/workers: 'a:1'}\n"
@@ -78,7 +78,7 @@ def test_a_key_without_a_value_is_not_there(tmp_path: Path) -> None:
 
 
 def test_lines_are_those_of_the_manifest(tmp_path: Path) -> None:
-    """Of a field, and of a setting in the annotation."""
+    """For a field, and for a setting within the annotation."""
     text = (
         f"apiVersion: v1\nkind: Pod\n---\napiVersion: {GROUP}/v1\nkind: InferenceEndpointConfig\n"
         "metadata:\n  annotations:\n    warmroute.io/workers: a:1\n    warmroute.io/settings: |\n"
@@ -105,7 +105,7 @@ def test_lines_are_those_of_the_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_settings_of_our_own(tmp_path: Path, own: str, said: str) -> None:
-    """Told as in a file of ours, and nothing else with them."""
+    """They are reported as in our own files, and no other error follows from them."""
     data = manifest(workers=None)
     data["metadata"]["annotations"] = {
         "warmroute.io/settings": own,
@@ -119,7 +119,7 @@ def test_mistakes_in_settings_of_our_own(tmp_path: Path, own: str, said: str) ->
 
 
 def test_settings_of_our_own_come_last(tmp_path: Path) -> None:
-    """Over what the manifest's fields became, beside what they do not touch."""
+    """They override what the manifest's fields became, and leave the rest."""
     data = manifest(worker={"requestLimits": {"maxConcurrentRequests": 10}})
     data["metadata"]["annotations"]["warmroute.io/settings"] = (
         "listen: 0.0.0.0:8080\nauth: none\nlimits: {in_flight: 3}\n"
@@ -130,7 +130,7 @@ def test_settings_of_our_own_come_last(tmp_path: Path) -> None:
 
 
 def test_workers_of_our_own_words(tmp_path: Path) -> None:
-    """Pools too, which no manifest has."""
+    """The annotation may have pools too, which manifests do not."""
     data = manifest(workers=None)
     pools = "pools: [{name: a, workers: ['http://a:1']}]"
     data["metadata"]["annotations"] = {"warmroute.io/settings": pools}
@@ -139,7 +139,7 @@ def test_workers_of_our_own_words(tmp_path: Path) -> None:
 
 
 def test_what_is_told_of_workers_comes_first(tmp_path: Path) -> None:
-    """Before those of the settings in the manifest too, whose other settings stay."""
+    """`--workers` also replaces those of the settings in the manifest; other settings stay."""
     data = manifest(workers=None)
     own = "pools: [{name: a, workers: ['http://a:1']}]\nlogs: {level: debug}"
     data["metadata"]["annotations"] = {"warmroute.io/settings": own}
@@ -149,7 +149,7 @@ def test_what_is_told_of_workers_comes_first(tmp_path: Path) -> None:
 
 
 def test_without_workers_it_is_said_once(tmp_path: Path) -> None:
-    """Not also by the settings that would follow; other mistakes of the manifest are."""
+    """Only once, together with the manifest's other mistakes."""
     with pytest.raises(SettingsError) as error:
         take(written(tmp_path, json.dumps(manifest(workers=None, replicas=-1))))
     lines = str(error.value).splitlines()
@@ -159,6 +159,6 @@ def test_without_workers_it_is_said_once(tmp_path: Path) -> None:
 
 
 def test_workers_are_for_manifests(tmp_path: Path) -> None:
-    """A file of ours has its own."""
+    """Our own settings files have their own workers."""
     with pytest.raises(SettingsError, match="holds its own workers: --workers is for an Infer"):
         take(written(tmp_path, "workers: [http://a:1]"), "http://b:1")

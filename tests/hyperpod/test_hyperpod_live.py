@@ -1,4 +1,4 @@
-"""A manifest, a real router in front of real sockets, and HyperPod's own limits and metrics."""
+"""Routers started with a manifest over real sockets, with HyperPod's limits and metrics."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ LIMITS = {"maxConcurrentRequests": 2, "maxQueueSize": 1, "overflowStatusCode": 5
 
 
 def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
-    """Two run, one waits, one is refused as HyperPod refuses; the log says what is not done."""
+    """Two run, one waits, one is refused as by HyperPod; the log lists what is not supported."""
     gate: list[bool] = []
     worker = stub([lambda: bool(gate), *OK])
     data = manifest(None, worker={"requestLimits": LIMITS}, pdSpec={}, autoScalingSpec={"a": 1})
@@ -58,7 +58,7 @@ def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
 
 
 def test_containers_that_keep_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
-    """Beside `kvaware` and `SESSION_KEY`: served, and each session stays where it was opened."""
+    """With `kvaware` and `SESSION_KEY`, each session stays where it was opened."""
     routing = {"enabled": True, "routingStrategy": "kvaware"}
     kept = variables(SESSION_KEY="user_id", SAGEMAKER_ENABLE_STATEFUL_SESSIONS="true")
     path = written(
@@ -81,7 +81,7 @@ def test_containers_that_keep_sessions_by_a_manifest(stub: MakeStub, tmp_path: P
 
 
 def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
-    """`SESSION_KEY` names a field of the body; SageMaker's paths know the endpoint by its name."""
+    """`SESSION_KEY` names a field of the body; SageMaker's paths take the endpoint's name only."""
     workers = [stub() for _ in range(3)]
     routing = {"enabled": True, "routingStrategy": "session"}
     spec = {"intelligentRoutingSpec": routing, "worker": variables(SESSION_KEY="user_id")}
@@ -106,7 +106,7 @@ def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
 
 
 def test_explaining(tmp_path: Path) -> None:
-    """A table of every field; a file of ours has none to explain."""
+    """A table of every field; a settings file of our own has none."""
     path = written(tmp_path, json.dumps(manifest(replicas=2, modelVersion="[red]2")))
     done = run("check", path, "--explain-mapping")
     assert done.returncode == 0
@@ -120,7 +120,7 @@ def test_explaining(tmp_path: Path) -> None:
 
 
 def test_check_lists_what_would_be_used(tmp_path: Path) -> None:
-    """As for a file of ours."""
+    """The same as for a settings file of our own."""
     path = written(tmp_path, json.dumps(manifest(None)))
     done = run("check", path)
     assert done.returncode == 2
@@ -133,7 +133,7 @@ def test_check_lists_what_would_be_used(tmp_path: Path) -> None:
 def test_health_needs_no_key(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A balancer has none; it says what `/health/ready` says."""
+    """A load balancer has no key; `/health` answers 503 once no worker is well."""
     monkeypatch.setenv("DOOR_KEY", "sk-0123456789abcdef")
     worker = stub()
     router = route(worker.url, auth={"keys": ["${DOOR_KEY}"]}, health={"interval": "50ms"})

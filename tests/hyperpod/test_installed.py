@@ -1,4 +1,4 @@
-"""Manifests against the settings, strategies and paths that there really are."""
+"""Manifests with the settings, strategies and paths that really exist."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ EVENTS = '--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq"}'
 
 
 def taken(folder: Path, own: str | None = None, **spec: Any) -> Loaded:
-    """What such a manifest becomes, `own` settings within it."""
+    """Return what a manifest becomes, with settings of our own within it."""
     data = manifest(**spec)
     if own is not None:
         data["metadata"]["annotations"]["warmroute.io/settings"] = own
@@ -22,18 +22,18 @@ def taken(folder: Path, own: str | None = None, **spec: Any) -> Loaded:
 
 
 def routed(strategy: str) -> dict[str, Any]:
-    """Routing by it."""
+    """Return a routing section with this strategy."""
     return {"enabled": True, "routingStrategy": strategy}
 
 
 def note(loaded: Loaded, field: str) -> Note:
-    """The note on one field."""
+    """Return the note on one field."""
     return next(one for one in loaded.notes if one.field == field)
 
 
 @pytest.mark.parametrize("name", ["prefixaware", "kvaware", "session", "roundrobin"])
 def test_every_strategy_is_there(tmp_path: Path, name: str) -> None:
-    """And none is replaced."""
+    """No strategy is replaced by another one."""
     found = taken(tmp_path, intelligentRoutingSpec=routed(name))
     assert found.settings.strategy.name == name
     said = note(found, "spec.intelligentRoutingSpec.routingStrategy")
@@ -45,7 +45,8 @@ def test_every_strategy_is_there(tmp_path: Path, name: str) -> None:
     [("user_id", "user_id", "x-session-id"), ("X-User-Id", None, "x-user-id")],
 )
 def test_session_key_and_lifetime(tmp_path: Path, key: str, field: str | None, header: str) -> None:
-    """Sessions are named, last and live where the workers' environment says."""
+    """The workers' environment decides how sessions are named, how long they last, and who keeps
+    them."""
     worker = variables(
         SESSION_KEY=key,
         SAGEMAKER_SESSIONS_EXPIRATION="600",
@@ -60,7 +61,8 @@ def test_session_key_and_lifetime(tmp_path: Path, key: str, field: str | None, h
 
 
 def test_a_session_key_beside_kvaware(tmp_path: Path) -> None:
-    """HyperPod asks caches first and then the session; so does `session` with no patience."""
+    """HyperPod asks the caches first and the session second; `session` with almost no `spill` does
+    so too."""
     worker = variables(SESSION_KEY="user_id")
     found = taken(tmp_path, intelligentRoutingSpec=routed("kvaware"), worker=worker)
     strategy = found.settings.strategy.written()
@@ -74,7 +76,7 @@ def test_a_session_key_beside_kvaware(tmp_path: Path) -> None:
 def test_a_session_key_beside_kvaware_and_containers_with_sessions(
     tmp_path: Path, first: bool
 ) -> None:
-    """Whichever variable comes first: what a container keeps itself cannot move."""
+    """In any order of variables: sessions that the container keeps cannot move."""
     said = {"SESSION_KEY": "user_id", "SAGEMAKER_ENABLE_STATEFUL_SESSIONS": "true"}
     told = said if first else dict(reversed(said.items()))
     worker = variables(**told)
@@ -86,7 +88,7 @@ def test_a_session_key_beside_kvaware_and_containers_with_sessions(
 
 
 def test_a_strategy_of_our_own_comes_whole(tmp_path: Path) -> None:
-    """Options of the one that it takes the place of do not stay."""
+    """Options of the strategy that it replaces are dropped."""
     found = taken(
         tmp_path,
         own="strategy: {name: kvaware, index: 1GiB}",
@@ -98,7 +100,7 @@ def test_a_strategy_of_our_own_comes_whole(tmp_path: Path) -> None:
 
 
 def test_a_key_that_names_no_field(tmp_path: Path) -> None:
-    """Is refused where it stands."""
+    """The error is located at the variable's setting."""
     with pytest.raises(SettingsError) as caught:
         taken(
             tmp_path,
@@ -111,7 +113,7 @@ def test_a_key_that_names_no_field(tmp_path: Path) -> None:
 
 
 def test_sagemakers_paths(tmp_path: Path) -> None:
-    """HyperPod's own defaults, and the endpoint's name."""
+    """HyperPod's default paths, and the endpoint's name."""
     found = taken(
         tmp_path,
         endpointName="llama-8b",
@@ -124,7 +126,8 @@ def test_sagemakers_paths(tmp_path: Path) -> None:
 
 
 def test_kvaware_needs_what_engines_publish(tmp_path: Path) -> None:
-    """It is told where they do not; their events tell of L1, and LMCache of nothing beyond."""
+    """Without events, the note says which flag to set; events cover L1, and nothing covers an L2
+    that cannot be asked."""
     cache = {
         "enableL1Cache": True,
         "enableL2Cache": True,

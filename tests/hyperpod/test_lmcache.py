@@ -1,4 +1,4 @@
-"""What a manifest says of the Redis behind LMCache, and what the router asks of it."""
+"""What a manifest says of the Redis behind LMCache, and how the router uses it."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def taken(
     command: Sequence[str] = (),
     **cache: bool,
 ) -> Loaded:
-    """What a manifest becomes whose workers have these variables and arguments."""
+    """Return what a manifest becomes whose workers have these variables and arguments."""
     store = {"l2CacheBackend": "redis", "l2CacheLocalUrl": url}
     data = manifest(
         worker={**variables(**told), "args": args, "command": list(command)},
@@ -42,7 +42,7 @@ def taken(
 
 
 def note(loaded: Loaded, field: str) -> Note:
-    """The note on one field."""
+    """Return the note on one field."""
     return next(one for one in loaded.notes if one.field == field)
 
 
@@ -71,7 +71,7 @@ def note(loaded: Loaded, field: str) -> Note:
 def test_a_redis_is_asked(
     tmp_path: Path, told: dict[str, str], args: list[str], names: dict[str, Any]
 ) -> None:
-    """By the names that LMCache gives to chunks there, which the workers' environment decides."""
+    """The workers' environment decides how LMCache names chunks, and is mapped to settings."""
     found = taken(tmp_path, told, args)
     asked = found.settings.tiers.l2.lmcache
     assert asked is not None
@@ -127,7 +127,7 @@ def test_a_redis_is_asked(
 def test_what_it_would_take_is_told(
     tmp_path: Path, told: dict[str, str], args: list[str], url: str, lacks: str
 ) -> None:
-    """Where names are not known, nothing is asked, and that is told with what is missing."""
+    """If the names cannot be known, Redis is not used, and the note says what is missing."""
     found = taken(tmp_path, told, args, url)
     assert found.settings.tiers.l2.lmcache is None
     said = note(found, URL)
@@ -153,7 +153,7 @@ def test_what_it_would_take_is_told(
 def test_what_a_command_makes_of_arguments(
     tmp_path: Path, command: list[str], args: list[str], model: str | None
 ) -> None:
-    """vLLM's own is known, by its path too; what a shell or another program starts is not."""
+    """vLLM's own commands are understood, by path too; shells and other programs are not."""
     found = taken(tmp_path, SEEDED, args, command=command)
     asked = found.settings.tiers.l2.lmcache
     assert (asked and asked.model) == model
@@ -162,7 +162,7 @@ def test_what_a_command_makes_of_arguments(
 
 @pytest.mark.parametrize(("first", "promotes"), [(True, "l1"), (False, "gpu")])
 def test_what_is_loaded_stays_on_l1(tmp_path: Path, first: bool, promotes: str) -> None:
-    """LMCache in the engine keeps it there, where there is one; and that is told."""
+    """If L1 is enabled, LMCache in the engine keeps loaded chunks there; the note says so."""
     found = taken(tmp_path, SEEDED, enableL1Cache=first)
     assert found.settings.tiers.l2.promotes == promotes
     assert ("tiers.l2.promotes: l1" in note(found, L2).became) is first
@@ -172,7 +172,7 @@ def test_what_is_loaded_stays_on_l1(tmp_path: Path, first: bool, promotes: str) 
 
 @pytest.mark.parametrize("told", [SEEDED, {}])
 def test_settings_of_our_own_take_its_place(tmp_path: Path, told: dict[str, str]) -> None:
-    """As a whole; and nothing is said to be lost."""
+    """They replace it as a whole, and nothing is reported as lost."""
     own = "tiers: {l2: {lmcache: {coordinator: 'http://lmcache:9000', chunk: 64}}}"
     found = taken(tmp_path, told, own=own)
     asked = found.settings.tiers.l2.lmcache

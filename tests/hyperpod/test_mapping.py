@@ -12,13 +12,13 @@ ON = {"enabled": True}
 
 @pytest.mark.parametrize("name", ["prefixaware", "kvaware", "session", "roundrobin"])
 def test_every_strategy_of_hyperpod_is_ours(name: str) -> None:
-    """By the same name."""
+    """They have the same names."""
     found = mapped(intelligentRoutingSpec={**ON, "routingStrategy": name})
     assert found.data["strategy"] == name
 
 
 def test_enabled_without_a_strategy_is_prefixaware() -> None:
-    """HyperPod's default, told as one."""
+    """HyperPod's default, marked as such in the note."""
     found = mapped(intelligentRoutingSpec=ON)
     assert found.data["strategy"] == "prefixaware"
     said = note(found, "spec.intelligentRoutingSpec.routingStrategy")
@@ -26,7 +26,7 @@ def test_enabled_without_a_strategy_is_prefixaware() -> None:
 
 
 def test_a_strategy_that_is_not_there_is_told() -> None:
-    """And prefixaware takes its place."""
+    """It is replaced by prefixaware, and the note says so."""
     routing = {**ON, "routingStrategy": "kvaware"}
     found = mapped(able=NOBODY, intelligentRoutingSpec=routing)
     assert found.data["strategy"] == "prefixaware"
@@ -48,12 +48,13 @@ def test_a_strategy_that_is_not_there_is_told() -> None:
     ],
 )
 def test_without_routing_the_load_balancer_says_how(spec: dict[str, Any], ours: str | None) -> None:
-    """Where it says nothing either, our own default stays."""
+    """If that says nothing either, our own default applies."""
     assert mapped(**spec).data.get("strategy") == ours
 
 
 def test_request_limits() -> None:
-    """Of each worker; the line is as long as those of all, and the answer HyperPod's."""
+    """Limits are per worker; the queue is the sum of all workers', and refusals look like
+    HyperPod's."""
     limits = {"maxConcurrentRequests": 10, "maxQueueSize": 5, "overflowStatusCode": 503}
     found = mapped(replicas=3, worker={"requestLimits": limits})
     assert found.data["limits"] == {
@@ -65,7 +66,8 @@ def test_request_limits() -> None:
 
 
 def test_request_limits_have_hyperpods_defaults() -> None:
-    """No line; 429 is our default too. None at all without maxConcurrentRequests, or with 0."""
+    """No queue, and status 429, our default as well. Without maxConcurrentRequests, or with 0,
+    there are no limits."""
     found = mapped(worker={"requestLimits": {"maxConcurrentRequests": 10}})
     assert found.data["limits"] == {"in_flight": 10, "queue": 0, "overflow": {"body": "hyperpod"}}
     assert note(found, "spec.worker.requestLimits.maxQueueSize").value == "0 (default)"
@@ -74,7 +76,7 @@ def test_request_limits_have_hyperpods_defaults() -> None:
 
 
 def test_session_key() -> None:
-    """A field of the body, or a header, by how it is written."""
+    """A field of the body or a header, depending on how it is written."""
     routing = {**ON, "routingStrategy": "session"}
     for key, setting in (("user_id", "field"), ("x-user-id", "header")):
         worker = variables(SESSION_KEY=key)
@@ -84,14 +86,15 @@ def test_session_key() -> None:
 
 
 def test_a_session_key_without_sessions_is_told() -> None:
-    """prefixaware does not look at it."""
+    """`prefixaware` ignores sessions."""
     found = mapped(intelligentRoutingSpec=ON, worker=variables(SESSION_KEY="user_id"))
     assert "session" not in found.data
     assert note(found, "spec.worker.environmentVariables[0]").fate is Fate.LOST
 
 
 def test_what_the_environment_says_of_workers() -> None:
-    """Their sessions, how long these last, and that they want a key, which is not shown."""
+    """Whether they keep sessions, how long these last, and that they need a key, which is not
+    shown."""
     worker = variables(
         SAGEMAKER_ENABLE_STATEFUL_SESSIONS="true",
         SAGEMAKER_SESSIONS_EXPIRATION="600",
@@ -109,7 +112,7 @@ def test_what_the_environment_says_of_workers() -> None:
 
 @pytest.mark.parametrize("text", ["0", "²", "-1", "1.5", "9" * 5000])
 def test_a_lifetime_that_is_no_number(text: str) -> None:
-    """It is told, and not shown."""
+    """The note says so without showing the value."""
     found = mapped(worker=variables(SES_TTL_MIN=text))
     assert "session" not in found.data
     said = note(found, "spec.worker.environmentVariables[0]")
@@ -117,14 +120,14 @@ def test_a_lifetime_that_is_no_number(text: str) -> None:
 
 
 def test_a_key_that_the_router_lacks_is_told() -> None:
-    """Else every request would be refused by the workers, and nobody would know why."""
+    """Otherwise workers would refuse every request for no apparent reason."""
     found = mapped(able=NOBODY, worker=variables(VLLM_API_KEY="sk-very-secret"))
     assert found.data["workers"] == ["http://llama-0.llama:8000"]
     assert note(found, "spec.worker.environmentVariables[0]").fate is Fate.LOST
 
 
 def test_arguments_are_counted_not_shown() -> None:
-    """A key may be among them. What changes tokens has to be said here too."""
+    """They may contain a key. Arguments that change tokens have to be repeated for the router."""
     found = mapped(worker={"args": ["--api-key", "sk-very-secret"]})
     assert (note(found, "spec.worker.args").value, note(found, "spec.worker.args").fate) == (
         "2 items",
@@ -136,13 +139,13 @@ def test_arguments_are_counted_not_shown() -> None:
 
 
 def test_metrics_have_hyperpods_names() -> None:
-    """Unless they are off there."""
+    """Unless metrics are disabled in the manifest."""
     assert mapped().data["metrics"] == {"aliases": "hyperpod"}
     assert "metrics" not in mapped(metrics={"enabled": False}).data
 
 
 def test_the_door() -> None:
-    """Names, paths and idle connections."""
+    """Endpoint names, paths, and the timeout of idle connections."""
     found = mapped(
         endpointName="llama-8b",
         invocationEndpoint="invocations",
@@ -158,7 +161,7 @@ def test_the_door() -> None:
 
 
 def test_a_cache_file_overrides_the_rest() -> None:
-    """Which is then not even checked."""
+    """The other fields are then not even checked."""
     cache = {"cacheConfigFile": "/c.yaml", "enableL2Cache": True, "l2CacheSpec": {"x": 1}}
     found = mapped(kvCacheSpec=cache)
     assert note(found, "spec.kvCacheSpec.l2CacheSpec").became == "cacheConfigFile takes its place"
@@ -166,7 +169,7 @@ def test_a_cache_file_overrides_the_rest() -> None:
 
 @pytest.mark.parametrize("backend", ["redis", "Redis", "TieredStorage"])
 def test_backends_in_any_case(backend: str) -> None:
-    """With a URL, whose password is not shown."""
+    """The case of backends does not matter; a password in the URL is not shown."""
     url = "redis://:very-secret@redis:6379"
     store = {"l2CacheBackend": backend, "l2CacheLocalUrl": url}
     found = mapped(kvCacheSpec={"enableL2Cache": True, "l2CacheSpec": store})
@@ -233,12 +236,12 @@ def test_backends_in_any_case(backend: str) -> None:
     ],
 )
 def test_mistakes_name_their_field(spec: dict[str, Any], said: str) -> None:
-    """And what would be right."""
+    """The message says what would be right."""
     assert wrong(**spec) == [said]
 
 
 def test_every_field_has_one_note() -> None:
-    """Those nobody knows too, with what was probably meant; their values are not shown."""
+    """Unknown fields too, with a suggestion; their values are not shown."""
     found = mapped(
         autoScalingSpec={"maxReplicaCount": 3},
         kvCacheSpec={"enableL1cache": "very-secret"},

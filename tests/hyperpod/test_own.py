@@ -1,4 +1,4 @@
-"""Settings of our own within a manifest, beside what its fields become."""
+"""Settings of our own within a manifest, combined with what its fields become."""
 
 import json
 from pathlib import Path
@@ -17,19 +17,19 @@ ROUTED = {"enabled": True, "routingStrategy": "prefixaware"}
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The router has the workers' key too."""
+    """The router has the workers' key as well."""
     monkeypatch.setenv("VLLM_API_KEY", "sk-of-workers")
 
 
 def taken(folder: Path, own: str, workers: str | None = None, **spec: Any) -> Loaded:
-    """What such a manifest becomes."""
+    """Return what a manifest becomes."""
     data = manifest(workers, **spec)
     data["metadata"]["annotations"][OURS] = own
     return take(written(folder, json.dumps(data)))
 
 
 def note(loaded: Loaded, field: str) -> Note:
-    """The note on one field."""
+    """Return the note on one field."""
     return next(one for one in loaded.notes if one.field == field)
 
 
@@ -38,7 +38,7 @@ POOLS = "pools: [{name: a, models: [a], workers: ['http://a:1', {url: 'http://b:
 
 @pytest.mark.parametrize("own", ["workers: ['http://a:1', {url: 'http://b:1', name: b}]", POOLS])
 def test_workers_there_are_the_manifests(tmp_path: Path, own: str) -> None:
-    """Whatever it says of each worker holds for them too, and is mapped."""
+    """What the manifest says of each worker applies to them too, and is mapped."""
     limits = {"maxConcurrentRequests": 10, "maxQueueSize": 5}
     worker = {**KEPT, "requestLimits": limits}
     found = taken(tmp_path, own, replicas=7, worker=worker)
@@ -56,7 +56,7 @@ def test_workers_there_are_the_manifests(tmp_path: Path, own: str) -> None:
 
 
 def test_what_a_worker_says_itself_holds(tmp_path: Path) -> None:
-    """Where all of them do, the manifest's word is for nobody."""
+    """If all workers override a field of the manifest, its note says so."""
     own = "workers: [{url: 'http://a:1', stateful: false}, {url: 'http://b:1', stateful: false}]"
     found = taken(tmp_path, own, worker=KEPT)
     assert [one.stateful for one in found.settings.workers] == [False, False]
@@ -67,7 +67,7 @@ def test_what_a_worker_says_itself_holds(tmp_path: Path) -> None:
 
 
 def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
-    """A field is not said to be mapped to a setting that has another value."""
+    """A field is not reported as mapped if our own settings override it."""
     limits = {"maxConcurrentRequests": 10, "maxQueueSize": 5}
     own = (
         "workers: ['http://a:1']\nlimits: {in_flight: 3, queue: 4}\nstrategy: roundrobin\n"
@@ -92,7 +92,7 @@ def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["kvaware", "{name: session, over: kvaware}"])
 def test_another_strategy_is_reckoned_with(tmp_path: Path, strategy: str) -> None:
-    """What it looks at is mapped, though the manifest's own strategy would not."""
+    """If our own settings name another strategy, the fields that it uses are mapped."""
     cache = {"enableL1Cache": False}
     found = taken(
         tmp_path,

@@ -1,4 +1,4 @@
-"""docs/hyperpod.md: every row of the checklist, and no link or test that is not there."""
+"""docs/hyperpod.md: every row of the checklist is there, and every link and test that it names."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ EXPECTED = [
 
 
 def test_every_row_is_there() -> None:
-    """In order, and says how far it is met."""
+    """Rows are in order, and each says how far it is met."""
     assert list(ROWS) == EXPECTED
     for row, said in ROWS.items():
         assert said.startswith(WORDS), row
@@ -23,13 +23,13 @@ def test_every_row_is_there() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """Within the repository."""
+    """Links within the repository have a target."""
     for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (ROOT / "docs" / link).exists(), link
 
 
 def test_every_test_that_is_named_is_there() -> None:
-    """In a file that the same row links to."""
+    """Each one is in a file that the same row links to."""
     named = 0
     for row, said in ROWS.items():
         files = [(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+)\)", said)]
@@ -41,7 +41,7 @@ def test_every_test_that_is_named_is_there() -> None:
 
 
 def test_every_field_that_is_mapped_is_in_the_page() -> None:
-    """What becomes a setting is told."""
+    """The main fields that become settings are in the table."""
     table = TEXT.partition("## What becomes of what")[2].partition("## Its metric names")[0]
     for field in (
         "routingStrategy",

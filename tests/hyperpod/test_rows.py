@@ -1,4 +1,4 @@
-"""Rows of HyperPod's checklist that no other test holds: how requests spread."""
+"""Rows of docs/hyperpod.md that no other test covers: how requests spread."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -52,12 +52,12 @@ class Run:
 
 
 def words(seed: str, tokens: int) -> str:
-    """Text of its own, four bytes a token."""
+    """Return a text of its own, with four bytes a token."""
     return "".join(Random(seed).choices(ascii_lowercase, k=4 * tokens))
 
 
 def test_r1_strategies_by_name() -> None:
-    """prefixaware without a word; a wrong name is told with those there are."""
+    """`prefixaware` is the default; for a wrong name, the known ones are listed: row R1."""
     assert loads("workers: [http://a:1]").strategy.name == "prefixaware"
     assert loads("workers: [http://a:1]\nstrategy: roundrobin").strategy.name == "roundrobin"
     for name in ("kvaware", "session"):
@@ -67,7 +67,7 @@ def test_r1_strategies_by_name() -> None:
 
 
 def test_r2_a_template_keeps_its_workers() -> None:
-    """Six templates, fifty requests each, one after another: 95 % where the template is held."""
+    """Six templates, fifty requests each: 95 % go where the template is held: row R2."""
     run = Run("prefixaware", 4)
     holders: dict[int, set[str]] = defaultdict(set)
     asked = [(number % 6, number) for number in range(300)]
@@ -82,7 +82,7 @@ def test_r2_a_template_keeps_its_workers() -> None:
 
 
 def test_r4_a_shared_system_prompt_pins_nobody() -> None:
-    """200 users at once: no worker has a quarter more than its part, and nearly all is reused."""
+    """200 users at once: no worker has more than 1.25 times its share, and nearly all is reused."""
     run = Run("prefixaware", 4)
     system, counts, held = words("s", 2000), Counter[str](), 0
     for user in range(200):
@@ -94,7 +94,7 @@ def test_r4_a_shared_system_prompt_pins_nobody() -> None:
 
 
 def test_r4_the_longest_match_alone_pins_everybody() -> None:
-    """What the row before is about: whoever has the system prompt first would get all."""
+    """What the test above guards against: by longest match alone, one worker gets all."""
     run, counts = Run("prefixaware", 4), Counter[str]()
     system = words("s", 2000)
     for user in range(200):
@@ -107,14 +107,15 @@ def test_r4_the_longest_match_alone_pins_everybody() -> None:
 
 
 def test_r12_round_robin_is_even() -> None:
-    """Seven workers, 700 requests: 100 each."""
+    """Seven workers, 700 requests: 100 each: row R12."""
     run = Run("roundrobin", 7)
     counts = Counter(run.place(prompt("x"))[1].name for _ in range(700))
     assert set(counts.values()) == {100}
 
 
 def test_r13_a_hot_prefix_spills_and_comes_home() -> None:
-    """A crowd spreads it; when it is gone, whoever comes finds it held, at home too."""
+    """A crowd spreads it; afterwards every request still finds it held, the first holder included:
+    row R13."""
     run, hot = Run("prefixaware", 4), words("hot", 8000)
     _, home, booking = run.place(prompt(hot + words("first", 200)))
     home.load.release(booking, 1.0)
@@ -126,7 +127,7 @@ def test_r13_a_hot_prefix_spills_and_comes_home() -> None:
     for _, worker, booking in crowd:
         worker.load.release(booking, 5.0)
     seen = set()
-    for user in range(40):  # it had most of the crowd: the others have their turn first
+    for user in range(40):  # the first holder had most of the crowd, so the others come first
         choice, worker, booking = run.place(prompt(hot + words(f"l{user}", 200)), 10.0 + 5 * user)
         assert choice.held_tokens >= 0.9 * 8000
         worker.load.release(booking, 10.5 + 5 * user)

@@ -1,4 +1,4 @@
-"""Row R3 of HyperPod's checklist: one prompt, however it is asked for, goes one way."""
+"""Row R3 of docs/hyperpod.md: a prompt goes to the same worker, in whatever form it is sent."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ PARTS = [says(one["role"], [{"type": "text", "text": one["content"]}]) for one i
 
 
 def asked(path: str, **body: Any) -> Prompt:
-    """Of a model whose tokenizer and template are known."""
+    """Return the prompt of a request to a model whose tokenizer and template are known."""
     prompts, endpoint = Prompts(), ENDPOINTS[path]
     prompts.known = {"m": Known("m", known("chatml"))}
     raw = json.dumps({"model": "m", **body}).encode()
@@ -40,7 +40,7 @@ def asked(path: str, **body: Any) -> Prompt:
     ids=["parts", "text", "ids", "responses", "messages"],
 )
 def test_r3_one_prompt_goes_one_way(path: str, body: dict[str, Any]) -> None:
-    """As a chat, a text, token ids and the rest: found where any of them was sent."""
+    """As a chat, text, token ids and so on, it is found where another form of it was sent."""
     chat, other = asked(CHAT, messages=TALK), asked(path, **body)
     assert (other.tokens, list(other.keys)) == (chat.tokens, list(chat.keys))
     run = Run("prefixaware", 4)
@@ -54,12 +54,12 @@ def test_r3_one_prompt_goes_one_way(path: str, body: dict[str, Any]) -> None:
     ("body", "common"),
     [
         ({"messages": [says("user", LONG), says("user", LONG)]}, []),
-        ({"messages": TALK, "tools": [TOOL]}, TALK[:1]),  # this model's template has them there
+        ({"messages": TALK, "tools": [TOOL]}, TALK[:1]),  # this model's template puts them there
     ],
     ids=["roles", "tools"],
 )
 def test_r3_roles_and_tools_count(body: dict[str, Any], common: list[dict[str, Any]]) -> None:
-    """The same words by another role, or after a tool, are not held."""
+    """The same words in another role, or after a tool, are not held."""
     run = Run("prefixaware", 4)
     _, home, booking = run.place(asked(CHAT, messages=TALK))
     home.load.release(booking, 1.0)

@@ -24,7 +24,7 @@ def test_a_list_of_addresses(text: str, urls: list[str]) -> None:
 
 
 def test_replicas_are_counted() -> None:
-    """More of them than addresses are told."""
+    """More replicas than addresses are reported."""
     found = mapped(replicas=2)
     assert found.data["workers"] == ["http://llama-0.llama:8000", "http://llama-1.llama:8000"]
     assert note(found, "spec.replicas").fate is Fate.MAPPED
@@ -33,21 +33,21 @@ def test_replicas_are_counted() -> None:
 
 
 def test_what_is_told_takes_the_place_of_the_annotation() -> None:
-    """`--workers` is closer than the file."""
+    """`--workers` takes precedence over the file."""
     found = mapped(told="http://x:1")
     assert found.data["workers"] == ["http://x:1"]
     assert "--workers" in note(found, 'metadata.annotations."warmroute.io/workers"').became
 
 
 def test_without_addresses_it_says_how_to_give_them() -> None:
-    """All three ways."""
+    """The error names all three ways."""
     (said,) = wrong(workers=None)
     for way in ("--workers", "WARMROUTE_WORKERS", "warmroute.io/workers"):
         assert way in said
 
 
 def test_a_wrong_address_is_named() -> None:
-    """At the annotation."""
+    """The error is located at the annotation."""
     (said,) = wrong(workers="http://a:1/v1")
     assert said.startswith(
         'metadata.annotations."warmroute.io/workers": "http://a:1/v1" has a path'

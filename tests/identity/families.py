@@ -1,4 +1,4 @@
-"""Small models' folders, in the manner of the families that people serve."""
+"""Small model folders that resemble the model families in common use."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from tests.identity.templates import CHATML, GEMMA, LLAMA, MISTRAL, QWEN, WITNESS, WITNESS_PARTS
 
-#: Text that the small vocabularies are trained on.
+#: Text on which the small vocabularies are trained.
 CORPUS = (
     "The weather in Paris is fine today, and the function get_weather returns it as JSON. ",
     "You are a helpful assistant. What is the capital of France? It is Paris, of course. ",
@@ -23,7 +23,7 @@ _THINKING = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 class Family(NamedTuple):
-    """How one family's models talk."""
+    """The chat template and special tokens of one family."""
 
     template: str
     special: tuple[str, ...]
@@ -31,7 +31,7 @@ class Family(NamedTuple):
     eos: str | None = None
     pad: str | None = None
     prepends: bool = False
-    """Its tokenizer puts BOS before text, where special tokens are asked for."""
+    """Whether its tokenizer puts BOS before text if special tokens are requested."""
     added: tuple[str, ...] = ()
     """Added tokens that are not special."""
 
@@ -74,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def train(family: Family, corpus: Sequence[str] = CORPUS, vocabulary: int = 600) -> Tokenizer:
-    """A byte-level BPE with that family's tokens; the same for the same corpus."""
+    """Train a byte-level BPE with the family's tokens; the result depends only on the arguments."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -106,7 +106,7 @@ def folder(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model's folder, and return it."""
+    """Write a model folder, and return it."""
     path.mkdir(parents=True, exist_ok=True)
     (tokenizer or train(family)).save(str(path / "tokenizer.json"))
     named = {"bos_token": family.bos, "eos_token": family.eos, "pad_token": family.pad}

@@ -1,4 +1,4 @@
-"""Models' folders and requests, as the tests of prompt identity use them."""
+"""Model folders and requests for the tests of prompt identity."""
 
 import json
 from array import array
@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 @cache
 def known(name: str) -> Exact:
-    """What is known of a model of that family."""
+    """Return how prompts for a model of that family are tokenized."""
     with TemporaryDirectory() as made:
         path = folder(Path(made), FAMILIES[name])
         return Exact(Templated(read_folder(path), load(path)[0]))
@@ -28,28 +28,28 @@ def known(name: str) -> Exact:
 
 @cache
 def reference(name: str) -> Reference:
-    """That family's tokenizer."""
+    """Return that family's tokenizer."""
     return Reference(train(FAMILIES[name]))
 
 
 def ids(name: str, path: str = CHAT, **asked: Any) -> list[int]:
-    """The ids of a request to a model of that family."""
+    """Return the token ids of a request to a model of that family."""
     body = json.dumps({"model": "m", **asked}).encode()
     return array("I", known(name).ids(ENDPOINTS[path], body)).tolist()
 
 
 def text(name: str, path: str = CHAT, **asked: Any) -> str:
-    """The same as text, special tokens included."""
+    """Return the same as text, including special tokens."""
     return train(FAMILIES[name]).decode(ids(name, path, **asked), skip_special_tokens=False)
 
 
 def says(role: str, content: Any = None, **more: Any) -> dict[str, Any]:
-    """A message."""
+    """Return a message."""
     return {"role": role, "content": content, **more}
 
 
 def rendered(template: str, *messages: dict[str, Any], **more: Any) -> str:
-    """What a template makes of messages."""
+    """Render messages with a template."""
     return ChatTemplate(template, {}).render(messages or [says("user", "Hi")], **more)
 
 

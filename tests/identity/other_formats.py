@@ -1,4 +1,4 @@
-"""Folders of models whose tokenizers are in other formats than `tokenizer.json`."""
+"""Folders of models whose tokenizers are in formats other than `tokenizer.json`."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ from tests.identity.families import CORPUS
 
 class _Kind(NamedTuple):
     file: str
-    """Of the library's."""
+    """File name in the library's data."""
     name: str
-    """In a model's folder."""
+    """File name in a model folder."""
     version: str | None = None
-    """Of conversations, where it is another one than the file's."""
+    """Version of the conversation format, if it differs from the file's."""
 
 
 KINDS: Mapping[str, _Kind] = {
@@ -26,7 +26,7 @@ KINDS: Mapping[str, _Kind] = {
     "sentencepiece-v3": _Kind("mistral_instruct_tokenizer_240323.model.v3", "tokenizer.model.v3"),
     "sentencepiece-v7": _Kind("mistral_instruct_tokenizer_241114.model.v7", "tokenizer.model.v7"),
 }
-#: The special tokens of later versions, which no file of the library has.
+#: The special tokens of later versions, which the library's files do not have.
 _SPECIAL = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
@@ -36,7 +36,7 @@ _SPECIAL = (
 
 
 def make_mistral(folder: Path, kind: str) -> Path:
-    """Write a folder in Mistral's format, with a vocabulary that its library comes with."""
+    """Write a folder in Mistral's format, with a vocabulary that comes with its library."""
     import mistral_common  # noqa: PLC0415 - an extra
 
     made = KINDS[kind]
@@ -55,12 +55,12 @@ def make_mistral(folder: Path, kind: str) -> Path:
     return folder
 
 
-#: Of a model in the manner of Llama 2: which token begins a text, only its class knows.
+#: Of a model like Llama 2, whose BOS token is known only to its tokenizer class.
 _TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
 
 def make_sentencepiece(folder: Path) -> Path:
-    """Write a folder with a small vocabulary of SentencePiece's, in the manner of Llama 2."""
+    """Write a folder with a small SentencePiece vocabulary, like that of Llama 2."""
     import sentencepiece  # noqa: PLC0415 - an extra
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Chat templates written in the manner of the families that people serve."""
+"""Chat templates like those of the model families in common use."""
 
 CHATML = """\
 {%- if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
@@ -357,7 +357,7 @@ GEMMA = """\
 {%- endif -%}
 """
 
-#: Says all it is given, so that nothing which engines change or drop goes unnoticed.
+#: Writes everything it is given, so that whatever engines change or drop shows.
 WITNESS = """\
 {{ bos_token }}[{% if tools %}{{ tools | tojson }}{% endif %}|\
 {% if documents %}{{ documents | tojson(indent=1) }}{% endif %}|{{ reasoning_effort }}|\
@@ -372,7 +372,7 @@ WITNESS = """\
 {% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
-#: The same with parts, and for developers.
+#: The same with contents as parts, and with the role `developer`.
 WITNESS_PARTS = """\
 {%- macro said(given) %}{% for part in given %}{{ part | tojson }}{% endfor %}{% endmacro -%}
 {{ bos_token }}[{% if tools %}{{ tools | tojson(separators=(',', ':')) }}{% endif %}|\

@@ -1,7 +1,7 @@
-"""Requests and the prompts that engines make of them.
+"""Requests, and the prompts that engines make of them.
 
-Each text in `cases.json` is what vLLM 0.32.0 rendered, once, for a model with that family's
-template; where its ids decode to that text, and that text encodes to its ids.
+Each text in `cases.json` was rendered by vLLM 0.32.0 for a model with that family's template, and
+chosen so that its ids decode to the text and the text encodes to the ids.
 """
 
 import json
@@ -22,7 +22,7 @@ CASES: list[dict[str, Any]] = json.loads(
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_a_request_becomes_the_engines_prompt(case: dict[str, Any]) -> None:
-    """To the last character, and to the last token."""
+    """Text and tokens are exactly the engine's."""
     family, path, asked = case["family"], case["path"], case["asked"]
     assert text(family, path, **asked) == case["text"]
     found = array("I", reference(family).encode(case["text"], special=False)).tolist()
@@ -30,7 +30,7 @@ def test_a_request_becomes_the_engines_prompt(case: dict[str, Any]) -> None:
 
 
 def test_every_family_is_among_them() -> None:
-    """And every endpoint whose prompts are known."""
+    """The cases cover every family, and every endpoint whose prompts are known."""
     assert {case["family"] for case in CASES} == set(FAMILIES)
     assert {case["path"] for case in CASES} == {
         CHAT,
@@ -41,14 +41,14 @@ def test_every_family_is_among_them() -> None:
 
 
 def test_ids_are_those_of_the_vocabulary() -> None:
-    """Literally: special tokens first, then bytes, then what was merged."""
+    """Special tokens have the first ids, then bytes, then merges."""
     assert ids("chatml", messages=[says("system", "A"), says("user", "B")]) == [
         1, 438, 201, 35, 2, 201, 1, 374, 201, 36, 2, 201, 1, 67, 85, 305, 318, 201,
     ]  # fmt: skip
 
 
 def test_special_tokens_are_added_where_engines_add_them() -> None:
-    """To texts and to responses, unless told otherwise; to chats only if told."""
+    """By default to texts and responses; to chats only if the request asks for it."""
     bos = 0
     assert ids("llama", "/v1/completions", prompt="Hi")[0] == bos
     assert ids("llama", "/v1/completions", prompt="Hi", add_special_tokens=False)[0] != bos
@@ -58,7 +58,7 @@ def test_special_tokens_are_added_where_engines_add_them() -> None:
 
 
 def test_ids_may_be_the_prompt_itself() -> None:
-    """Of a completion, and of a chat whose ids another router has sent along."""
+    """In a completion, and in a chat that another router has sent with token ids."""
     assert ids("llama", "/v1/completions", prompt=[5, 6, 7]) == [5, 6, 7]
     assert ids("llama", "/v1/completions", prompt=[[5, 6], [7]]) == [5, 6]
     sent = {"prompt_token_ids": [5, 6, 7]}
@@ -71,7 +71,7 @@ def test_ids_may_be_the_prompt_itself() -> None:
 
 
 def test_spacing_of_the_json_does_not_matter() -> None:
-    """Only what it says."""
+    """The same JSON with other spacing and escapes gives the same ids."""
     asked = {"messages": [says("user", "é 👍")], "model": "m"}
     tight = json.dumps(asked, separators=(",", ":"), ensure_ascii=False).encode()
     wide = json.dumps(asked, indent=4).encode()

@@ -1,4 +1,4 @@
-"""Whether templates want texts or parts, found as engines find it."""
+"""Whether templates want texts or parts, detected as engines do it."""
 
 import itertools
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ END = "{% endfor %}"
         ("{% set a = messages %}{% set b = a | list %}{% for m in b[::-1] %}"
          "{% for p in m.content %}" + END * 2, True),
         ("{% set a = messages %}{% set a = a %}{% for m in a %}" + END, False),
-        # Macros: those that are given a content go through it by their own name for it.
+        # Macros that are passed a content iterate over it by the name of their parameter.
         ("{% macro s(c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH + "{{ s(m.content) }}"
          + END, True),
         ("{% macro s(a, c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH
@@ -47,7 +47,7 @@ END = "{% endfor %}"
          + "{{ s(m.role) }}" + END, False),
         ("{% macro s(c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH + "{{ t(m.content) }}"
          + END, False),
-        # Where a target is not a plain name, engines give up and take texts.
+        # If a target is not a plain name, engines give up and use texts.
         (EACH + "{% for k, v in m.content %}" + END * 2, False),
         ("{% for i, m in messages %}{% for p in m.content %}" + END * 2, False),
         ("{% set ns.a = messages %}" + EACH + "{% for p in m.content %}" + END * 2, False),
@@ -55,12 +55,12 @@ END = "{% endfor %}"
     ],
 )  # fmt: skip
 def test_what_templates_want(template: str, parts: bool) -> None:
-    """A list of parts, if they go through it."""
+    """A list of parts, if they iterate over it."""
     assert wants_parts(Environment(autoescape=True).parse(template)) is parts
 
 
 def looked_at(aliases: int) -> int:
-    """How many nodes of a template with so many names for the messages are looked at."""
+    """Return how many nodes are visited in a template with this many aliases of `messages`."""
     seen = 0
     each = nodes.Node.iter_child_nodes
 
@@ -79,13 +79,13 @@ def looked_at(aliases: int) -> int:
 
 
 def test_many_names() -> None:
-    """Each is followed, and the template is not gone through again for each of them."""
+    """Each alias is followed without walking the whole template again."""
     few, many = looked_at(50), looked_at(400)
     assert many < 10 * few
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name: str) -> None:
-    """Only few go through parts."""
+    """Only a few families iterate over parts."""
     template = ChatTemplate(FAMILIES[name].template, {})
     assert template.wants_parts is (name in {"gemma", "witness-parts"})

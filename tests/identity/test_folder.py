@@ -1,4 +1,4 @@
-"""What is read of a model's folder."""
+"""What is read from a model folder."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ TEMPLATES = [{"name": "default", "template": "D"}, {"name": "tool_use", "templat
 
 
 def write(path: Path, **files: Any) -> Path:
-    """Write files into a folder; a name's `__` is a dot, and `_in_` a folder's slash."""
+    """Write files into a folder; in names, `__` stands for a dot and `_in_` for a slash."""
     for name, content in files.items():
         file = path / name.replace("__", ".").replace("_in_", "/")
         file.parent.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def write(path: Path, **files: Any) -> Path:
             None,
             "U",
         ),
-        # Models that see or hear: their processor's template, but for tools.
+        # Multimodal models: the processor's template, except for requests with tools.
         (
             {
                 "tokenizer_config__json": {"chat_template": "C"},
@@ -101,7 +101,8 @@ def write(path: Path, **files: Any) -> Path:
 def test_which_template(
     tmp_path: Path, files: dict[str, Any], plain: str | None, tooled: str | None
 ) -> None:
-    """Files before the configuration, and one of its own for tools."""
+    """Template files take precedence over the configuration, and tools may have their own
+    template."""
     read = read_folder(write(tmp_path, **files))
     assert (read.template(tools=False), read.template(tools=True)) == (plain, tooled)
 
@@ -131,7 +132,7 @@ def test_which_template(
     ],
 )
 def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, str]) -> None:
-    """Of the configuration; of the older file where nothing newer is there."""
+    """From the configuration, or from the older file where nothing newer is there."""
     assert read_folder(write(tmp_path, **files)).special_tokens == found
 
 
@@ -161,7 +162,7 @@ def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, 
 def test_models_for_which_engines_have_their_own(
     tmp_path: Path, files: dict[str, Any], own: str
 ) -> None:
-    """They do not use their templates, or not even their tokenizers."""
+    """For some models, engines ignore the template or even the tokenizer."""
     read = read_folder(write(tmp_path, **files))
     assert (read.own_program, read.own_tokenizer, read.mistral) == (
         own == "program",
@@ -180,26 +181,26 @@ def test_models_for_which_engines_have_their_own(
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, files: dict[str, Any], said: str) -> None:
-    """With what is wrong with them."""
+    """The error names the file and says what is wrong with it."""
     with pytest.raises(BadFolder, match=said):
         read_folder(write(tmp_path, **files))
 
 
 def test_bad_folders_are_named(tmp_path: Path) -> None:
-    """Those that are none, and those with files that cannot be read."""
+    """A missing folder, a file that is not UTF-8, and one that is too large."""
     with pytest.raises(BadFolder, match="nothing is not a folder"):
         read_folder(tmp_path / "nothing")
     (tmp_path / CONFIG).write_bytes(b'{"a": "\xff"}')
     with pytest.raises(BadFolder, match="cannot be read"):
         read_folder(tmp_path)
     with (tmp_path / CONFIG).open("wb") as file:
-        file.truncate(LARGEST + 1)  # a hole, that takes no room
+        file.truncate(LARGEST + 1)  # a sparse file, which takes no space
     with pytest.raises(BadFolder, match="is over 256 MiB"):
         read_folder(tmp_path)
 
 
 def test_a_template_that_is_none(tmp_path: Path) -> None:
-    """It is said at once, and where."""
+    """An invalid template is an error when the folder is opened; it names the folder."""
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": "{% for %}"})
     read, (tokenizer, _) = read_folder(path), load(path)
     with pytest.raises(BadFolder, match=rf"the chat template in {tmp_path} is not valid: "):
@@ -218,7 +219,7 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
 def test_no_chat_without_a_template(
     tmp_path: Path, config: dict[str, Any], files: dict[str, Any], tools: object, reason: str
 ) -> None:
-    """Texts are known all the same."""
+    """Chats are refused, but plain texts are tokenized all the same."""
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
     exact = Exact(Templated(read_folder(path), load(path)[0]))
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
@@ -228,7 +229,7 @@ def test_no_chat_without_a_template(
 
 
 def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
-    """Neither of chats nor of texts; ids are ids."""
+    """Chats and texts are refused; prompts given as ids are not."""
     config = {"architectures": ["MoonshotKimiaForCausalLM"]}
     path = write(folder(tmp_path, FAMILIES["chatml"]), config__json=config)
     exact = Exact(Templated(read_folder(path), load(path)[0]))
@@ -240,7 +241,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
 
 
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
-    """Where the model has one, a request with tools is rendered by it."""
+    """If the model has one, requests with tools are rendered with it."""
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": TEMPLATES})
     exact = Exact(Templated(read_folder(path), load(path)[0]))
     for tools, said in ((None, b'{"prompt": "D"}'), ([TOOL], b'{"prompt": "T"}')):

@@ -1,4 +1,4 @@
-"""Conversations that grow, as hypothesis makes them."""
+"""Generated conversations that grow, and arbitrary requests."""
 
 import json
 from contextlib import suppress
@@ -20,13 +20,13 @@ from router.openai import ENDPOINTS
 from tests.identity.families import FAMILIES, folder
 from tests.identity.folders import CALL, CHAT, ids, known, reference, says
 
-#: Families whose prompt of a longer conversation begins with that of the shorter one.
+#: Families for which a longer conversation's prompt begins with the shorter one's.
 GROWING = ("chatml", "llama", "mistral", "gemma", "witness", "witness-parts")
-#: What a rendering adds for the answer that is to come.
+#: Without what a rendering adds for the next answer.
 OPEN: dict[str, Any] = {"add_generation_prompt": False}
 DATE: dict[str, Any] = {"chat_template_kwargs": {"date_string": "26 Jul 2024"}}
 
-#: What is said of a model is made when it is first asked for, which takes its time.
+#: Models are created on first use, which takes a while.
 unhurried = settings(deadline=None)
 
 texts = st.text(max_size=40) | st.sampled_from(
@@ -36,7 +36,7 @@ turns = st.lists(st.tuples(texts, texts), min_size=2, max_size=5)
 
 
 def talk(turns: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Questions and answers by turns."""
+    """Return questions and answers in turn."""
     return [
         says(role, text)
         for pair in turns
@@ -50,13 +50,13 @@ def talk(turns: list[tuple[str, str]]) -> list[dict[str, Any]]:
 def test_a_longer_conversation_begins_with_the_shorter_one(
     family: str, turns: list[tuple[str, str]]
 ) -> None:
-    """To the token: but for what asks for the next answer."""
+    """To the token, except for what asks for the next answer."""
     messages = talk(turns)
     whole = ids(family, messages=messages, **OPEN, **DATE)
     for length in range(2, len(messages), 2):
         shorter = ids(family, messages=messages[:length], **OPEN, **DATE)
         if family == "mistral" or family.startswith("witness"):
-            assert whole[: len(shorter) - 1] == shorter[:-1]  # the last piece may be merged on
+            assert whole[: len(shorter) - 1] == shorter[:-1]  # the last token may merge on
         else:
             assert whole[: len(shorter)] == shorter
 
@@ -64,7 +64,7 @@ def test_a_longer_conversation_begins_with_the_shorter_one(
 @unhurried
 @given(turns=turns)
 def test_ids_are_those_of_the_text(turns: list[tuple[str, str]]) -> None:
-    """Whatever the memory between special tokens holds."""
+    """Whatever is cached for the text between special tokens."""
     messages = talk(turns)
     for upto in range(1, len(messages) + 1):
         text = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" + "".join(
@@ -109,7 +109,7 @@ FIELDS = (
 @unhurried
 @given(asked=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
 def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
-    """Whatever a client writes, there are ids, or there is a reason."""
+    """Any request gives ids or raises Unlike with a reason."""
     with suppress(Unlike):
         found = known("witness").ids(ENDPOINTS[path], json.dumps(asked).encode())
         assert len(found) % 4 == 0
@@ -118,7 +118,7 @@ def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
 @unhurried
 @given(body=st.binary(max_size=60) | st.sampled_from([b"\xff", b"[]", b"5", b'"\\ud800"', b""]))
 def test_bodies_that_are_not_understood(body: bytes) -> None:
-    """They are no objects, or not JSON at all."""
+    """Not JSON, or not a JSON object."""
     with pytest.raises(Unlike):
         known("chatml").ids(ENDPOINTS[CHAT], body)
 
@@ -126,7 +126,7 @@ def test_bodies_that_are_not_understood(body: bytes) -> None:
 @unhurried
 @given(messages=st.lists(json_values, max_size=3))
 def test_reading_ends(messages: list[Any]) -> None:
-    """With messages that templates take, or with a reason."""
+    """Any messages become messages that templates accept, or raise Unlike."""
     with suppress(Unlike):
         found = read(messages)
         for parts in (True, False):
@@ -152,7 +152,7 @@ LONG = {**CALL, "function": {"name": "f", "arguments": "9" * 99_999}}
     ],
 )
 def test_what_engines_would_not_take(asked: dict[str, Any], reason: str) -> None:
-    """Nor do we."""
+    """Requests that engines refuse, or that only the engine can tokenize."""
     with pytest.raises(Unlike) as told:
         ids("chatml", **asked)
     assert told.value.reason == reason
@@ -176,27 +176,27 @@ def test_what_engines_would_not_take(asked: dict[str, Any], reason: str) -> None
     ],
 )
 def test_texts_that_are_none(asked: dict[str, Any], reason: str) -> None:
-    """Or more than texts."""
+    """Prompts that are invalid, or more than a plain text."""
     with pytest.raises(Unlike) as told:
         ids("chatml", "/v1/completions", **asked)
     assert told.value.reason == reason
 
 
 def test_deep_json_is_refused() -> None:
-    """It does not exhaust the stack."""
+    """Deeply nested JSON does not exhaust the stack."""
     deep = b'{"messages": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
     with pytest.raises(Unlike, match="not understood"):
         known("chatml").ids(ENDPOINTS[CHAT], deep)
 
 
 def test_endpoints_without_a_prompt() -> None:
-    """They have no tokens."""
+    """Their requests have no tokens."""
     with pytest.raises(Unlike, match="no prompt"):
         known("chatml").ids(ENDPOINTS["/v1/score"], b"{}")
 
 
 def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
-    """A template that says everything many times over is not followed."""
+    """A template that repeats everything many times is stopped."""
     bomb = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": bomb})
     exact = Exact(Templated(read_folder(path), load(path)[0]))
@@ -210,7 +210,7 @@ def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every place in a body where a value stands: what holds it, and where in that."""
+    """Return every place of a value in a body: its container, and its key or index there."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, one in list(inner):
@@ -228,7 +228,7 @@ CASES: list[dict[str, Any]] = json.loads(
 @unhurried
 @given(case=st.sampled_from(CASES), place=st.integers(0, 999), odd=json_values)
 def test_one_thing_may_be_odd(case: dict[str, Any], place: int, odd: Any) -> None:
-    """Somewhere in a request that is else as it should be."""
+    """An arbitrary value somewhere in a valid request gives ids or raises Unlike."""
     asked = json.loads(json.dumps(case["asked"]))
     found = places(asked)
     holder, key = found[place % len(found)]

@@ -1,4 +1,4 @@
-"""Chats with images: what is before the first of them is known, and nothing after it."""
+"""Chats with images: the tokens before the first image are known, and none after it."""
 
 import json
 from array import array
@@ -20,7 +20,7 @@ from router.openai import ENDPOINTS
 from tests.identity.families import Family, folder
 from tests.identity.folders import CHAT, TOOL, says
 
-#: In the manner of Qwen's models that see.
+#: Like the templates of Qwen's vision models.
 SEEING = """\
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}
@@ -48,26 +48,26 @@ SYSTEM, HI = says("system", "Be brief."), says("user", "Hi, Zürich 👍")
 
 
 def part(text: str) -> dict[str, str]:
-    """A part that is text."""
+    """Return a text part."""
     return {"type": "text", "text": text}
 
 
 @cache
 def exact(template: str = SEEING) -> Exact:
-    """What is known of a model with that template."""
+    """Return how prompts for a model with this template are tokenized."""
     with TemporaryDirectory() as made:
         path = folder(Path(made), Family(template, TOKENS, eos="<|im_end|>"))
         return Exact(Templated(read_folder(path), load(path)[0]))
 
 
 def head(*messages: dict[str, Any], template: str = SEEING, **more: Any) -> Head:
-    """What is known of a chat with images."""
+    """Return what is known of a chat with images."""
     body = json.dumps({"model": "m", "messages": list(messages), **more}).encode()
     return exact(template).head(ENDPOINTS[CHAT], body)
 
 
 def ids(text: str) -> list[int]:
-    """The ids of a text."""
+    """Return the ids of a text."""
     asked = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
     return array("I", exact().ids(ENDPOINTS["/v1/completions"], asked)).tolist()
 
@@ -82,7 +82,7 @@ def ids(text: str) -> list[int]:
     ],
 )
 def test_all_before_the_first_is_known(content: list[Any], before: str) -> None:
-    """To the last token, in whatever order parts come."""
+    """To the last token, whatever the order of parts."""
     text = f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{before}"
     found = head(SYSTEM, says("user", content), HI)
     assert array("I", found.ids).tolist() == ids(text)
@@ -91,7 +91,7 @@ def test_all_before_the_first_is_known(content: list[Any], before: str) -> None:
 
 
 def test_earlier_turns_are_known() -> None:
-    """The prompt of a turn without images is the beginning of that of a turn with one."""
+    """The tokens of the turns before an image are the same as without it."""
     turn = json.dumps({"messages": [SYSTEM, HI], "add_generation_prompt": False}).encode()
     earlier = exact().ids(ENDPOINTS[CHAT], turn)
     found = head(SYSTEM, HI, says("assistant", "Hi."), says("user", [IMAGE]))
@@ -100,12 +100,12 @@ def test_earlier_turns_are_known() -> None:
 
 
 def test_images_that_come_first_leave_nothing() -> None:
-    """A template may put them anywhere; text after the first of them is not known."""
+    """A template may move images anywhere; text after the first one is not known."""
     assert head(SYSTEM, says("user", [part("x"), IMAGE]), template=ALBUM).ids == b""
 
 
 def test_a_template_that_counts_them() -> None:
-    """What is before the first of them depends on the others: nothing is known."""
+    """If what precedes the first image depends on the others, nothing is known."""
     count = "messages[0].content | selectattr('type', 'equalto', 'image') | list | length"
     counting = "{% if (" + count + ") > 1 %}An album: {% endif %}"
     with pytest.raises(Unlike, match=NOT_TEXT):
@@ -114,7 +114,7 @@ def test_a_template_that_counts_them() -> None:
 
 @pytest.mark.parametrize("written", ["<|image_pad|>", "<|vision_start|>", "a<|vision_end|>b"])
 def test_a_user_who_writes_what_stands_for_images(written: str) -> None:
-    """Engines could take it for the first image."""
+    """Engines might take such text for the first image."""
     with pytest.raises(Unlike, match=NOT_TEXT):
         head(says("user", [part(written), IMAGE]))
     assert head(says("user", [IMAGE, part(written)])).ids
@@ -133,19 +133,19 @@ def test_a_user_who_writes_what_stands_for_images(written: str) -> None:
     ],
 )
 def test_what_is_not_known(message: dict[str, Any]) -> None:
-    """What could be read otherwise than it looks."""
+    """Messages that engines might read differently."""
     with pytest.raises(Unlike):
         head(SYSTEM, message)
 
 
 def test_templates_that_take_texts() -> None:
-    """Where engines put an image there, only they know."""
+    """Then only the engine knows where it puts an image."""
     with pytest.raises(Unlike, match=NOT_TEXT):
         head(says("user", [IMAGE]), template="{{ messages[0].content }}")
 
 
 def test_tools_and_the_rest_count_too() -> None:
-    """As for chats without images."""
+    """As in chats without images."""
     template = "{{ tools | tojson }}" + SEEING
     assert (
         head(says("user", [IMAGE]), template=template, tools=[TOOL]).ids
@@ -154,13 +154,13 @@ def test_tools_and_the_rest_count_too() -> None:
 
 
 def test_other_endpoints() -> None:
-    """Nothing is known of their images."""
+    """Images at other endpoints are not supported."""
     for path in ("/v1/responses", "/v1/messages", "/v1/completions"):
         with pytest.raises(Unlike, match=NOT_TEXT):
             exact().head(ENDPOINTS[path], b'{"messages": [], "input": "x", "prompt": "x"}')
 
 
 def test_the_probe() -> None:
-    """Workers are asked for what is before its image."""
+    """There is a probe for the tokens before an image, if the template supports images."""
     assert len(head_answer(exact())) > 100
     assert head_answer(exact("{{ messages[0].content }}")) == b""

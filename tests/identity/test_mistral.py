@@ -1,6 +1,6 @@
 """Models in Mistral's own format, by Mistral's own library.
 
-The ids were made once by vLLM 0.32.0 with `--tokenizer-mode mistral`, which `tests/vllm` asks anew.
+The ids come from vLLM 0.32.0 with `--tokenizer-mode mistral`; `tests/vllm` checks them again.
 """
 
 import json
@@ -28,18 +28,18 @@ HI = says("user", "Hi")
 
 @cache
 def exact(kind: str) -> Exact:
-    """What is known of a model of that kind."""
+    """Return how prompts for a model of that kind are tokenized."""
     with TemporaryDirectory() as made:
         return Exact(Mistral(mistrals_library(make_mistral(Path(made), kind)), {}))
 
 
 def ids(kind: str = "tekken-v13", path: str = CHAT, **asked: Any) -> list[int]:
-    """The ids of a request to such a model."""
+    """Return the ids of a request to such a model."""
     return array("I", exact(kind).ids(ENDPOINTS[path], json.dumps(asked).encode())).tolist()
 
 
 def refusal(**asked: Any) -> str:
-    """Why nothing is known of a request."""
+    """Return why the tokens of a request are not known."""
     with pytest.raises(Unlike) as raised:
         ids(**asked)
     return raised.value.reason
@@ -54,12 +54,12 @@ def refusal(**asked: Any) -> str:
     ],
 )
 def test_conversations(kind: str, found: list[int]) -> None:
-    """The markers of each version, and no template."""
+    """Each version has its own markers, and there is no template."""
     assert ids(kind, messages=[says("system", "Be"), HI]) == found
 
 
 def test_texts() -> None:
-    """With BOS, or without; special tokens that a user wrote are only text."""
+    """With BOS or without; special tokens written by a user are plain text."""
     path = "/v1/completions"
     bare = ids(path=path, prompt="Hi", add_special_tokens=False)
     assert ids(path=path, prompt="Hi") == [1, *bare] == [1, 37133]
@@ -68,7 +68,7 @@ def test_texts() -> None:
 
 
 def test_calls_of_tools() -> None:
-    """Their ids are cut to nine letters, and their arguments are written anew."""
+    """Call ids are cut to nine characters, and arguments are serialised again."""
     long = {**CALL, "id": "call_abcdefghi"}
     for call, same in (
         (long, CALL),
@@ -96,7 +96,7 @@ def _result(called: str) -> dict[str, Any]:
 
 
 def test_an_answer_is_continued() -> None:
-    """Without its end; the same as a conversation goes on, up to there."""
+    """Without its end marker, the prompt is a prefix of the continued conversation's."""
     said = says("assistant", "One, two,")
     opened = ids(messages=[HI, said], add_generation_prompt=False, continue_final_message=True)
     assert ids(messages=[HI, said, HI])[: len(opened)] == opened
@@ -125,12 +125,12 @@ def test_an_answer_is_continued() -> None:
     ],
 )
 def test_what_is_not_known(asked: dict[str, Any], reason: str) -> None:
-    """And why."""
+    """The reason is given."""
     assert refusal(**asked).startswith(reason)
 
 
 def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said what is wrong with it; a file may also be too large to be read."""
+    """The error says what is wrong; a file may also be too large."""
     (tmp_path / "tekken.json").write_text("{}")
     with pytest.raises(BadFolder, match=r"the tokenizer in .* cannot be read"):
         mistrals_library(tmp_path)
@@ -140,7 +140,7 @@ def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named."""
+    """The error names the extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "mistral_common.tokens.tokenizers.mistral", None)
     with pytest.raises(BadFolder, match=r"pip install 'warmroute\[mistral\]'"):
         mistrals_library(tmp_path)

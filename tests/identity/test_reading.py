@@ -1,4 +1,4 @@
-"""What engines read of messages, and which they refuse."""
+"""What engines read from messages, and which messages they refuse."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ NOTHING = {"refusal": None, "audio": None}
 
 
 def texts(message: dict[str, Any]) -> list[str | None]:
-    """What is read of a message's content."""
+    """Return the texts that are read from a message's content."""
     found = read([message])[0]["content"]
     return [found] if isinstance(found, str) else [part.text for part in found]
 
@@ -32,15 +32,15 @@ def texts(message: dict[str, Any]) -> list[str | None]:
         (says("user", []), []),
         ({"role": "user"}, []),
         (says("assistant"), []),
-        # Strings as parts are only known to the engine's own model; it is taken where it knows
-        # more fields than OpenAI's, and where that does not take the message at all.
+        # Only the engine's own model of a message accepts strings as parts. It is used if it has
+        # # more of the fields than OpenAI's, or if OpenAI's does not accept the message at all.
         (says("user", ["a", *PARTS]), ["a", "a"]),
         (says("user", ["a"], reasoning="r"), ["a"]),
         (says("user", ["a"], reasoning=None), ["a"]),
         (says("critic", ["a"]), ["a"]),
         (says("tool", ["a"]), ["a"]),
         (says("function", ["a"], name="f"), ["a"]),
-        # So it is with thoughts, where OpenAI's model knows more and more of the other fields.
+        # The same goes for thoughts, while OpenAI's model has more and more of the other fields.
         (says("user", THOUGHT), ["a"]),
         (says("assistant", THOUGHT, refusal=None), ["a"]),
         (says("assistant", [*THOUGHT, *PARTS], **NOTHING, function_call=None), ["a", "a"]),
@@ -54,14 +54,14 @@ def texts(message: dict[str, Any]) -> list[str | None]:
     ],
 )
 def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> None:
-    """Where vLLM 0.32.0 reads them, too."""
+    """These are accepted by vLLM 0.32.0 as well."""
     assert texts(message) == found
 
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
-    """Whatever the client's was: templates may write all of them."""
+    """Whatever the client's order was, as templates may write out all fields."""
     (found,) = conversation(read([{"content": "a", "role": role}]), parts=parts)
     assert list(found) == ["role", "content"]
 
@@ -120,7 +120,7 @@ def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
     ],
 )
 def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
-    """Those that vLLM 0.32.0 refuses, and those of which only the engine can know."""
+    """vLLM 0.32.0 refuses them, or only the engine can know what it makes of them."""
     with pytest.raises(Unlike) as told:
         read([HI, message])
     assert told.value.reason == reason
@@ -128,13 +128,13 @@ def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
 
 @pytest.mark.parametrize("messages", [None, [], "a", {"0": HI}, 5])
 def test_there_have_to_be_messages(messages: object) -> None:
-    """In a list."""
+    """They have to be in a list that is not empty."""
     with pytest.raises(Unlike, match="no messages"):
         read(messages)
 
 
 def test_what_was_given_is_not_changed() -> None:
-    """Neither by reading nor by renaming."""
+    """Neither reading nor renaming changes the message that was passed in."""
     message = says("assistant", None, reasoning_content="r", tool_calls=[CALL])
     before = repr(message)
     assert read([message])[0]["reasoning"] == "r"
@@ -168,14 +168,14 @@ def test_what_was_given_is_not_changed() -> None:
     ],
 )
 def test_chats_are_refused(more: dict[str, Any], reason: str) -> None:
-    """Those that engines refuse, or take in a way that only they know."""
+    """Engines refuse them, or treat them in a way that only they know."""
     with pytest.raises(Unlike) as told:
         chat_of({"messages": [HI], **more})
     assert told.value.reason == reason
 
 
 def test_null_is_as_good_as_nothing() -> None:
-    """Where engines take it so."""
+    """For fields where engines treat null as absent."""
     names = ("chat_template", "tools", "documents", "chat_template_kwargs", "reasoning_effort")
     given = {"messages": [HI], **dict.fromkeys((*names, "kv_transfer_params"))}
     assert chat_of(given) == chat_of({"messages": [HI]})
@@ -239,7 +239,7 @@ def test_null_is_as_good_as_nothing() -> None:
     ],
 )
 def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
-    """What is not text, and what the engine alone remembers."""
+    """Because of what is not text, and of what only the engine remembers."""
     with pytest.raises(Unlike) as told:
         chat_of_responses(asked)
     assert told.value.reason == reason
@@ -275,14 +275,14 @@ def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
     ],
 )
 def test_messages_of_the_other_api_are_refused(asked: dict[str, Any], reason: str) -> None:
-    """What is not text, and what engines refuse."""
+    """Because of what is not text, and of what engines refuse."""
     with pytest.raises(Unlike) as told:
         chat_of_messages(asked, system_first=False, unthinking="none")
     assert told.value.reason == reason
 
 
 def test_thinking_switched_off() -> None:
-    """It wins over the effort that is asked for."""
+    """It takes precedence over the requested effort."""
     asked = {"messages": [HI], "thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}
     assert chat_of_messages(asked, system_first=False, unthinking="low").effort == "low"
     asked["thinking"] = {"type": "adaptive"}
@@ -290,7 +290,7 @@ def test_thinking_switched_off() -> None:
 
 
 def test_thoughts_among_the_items_of_a_response() -> None:
-    """What was thought counts before what was summed up; one of several; then what was said."""
+    """Reasoning content takes precedence over its summary; only the first part of it counts."""
     summed = [{"type": "summary_text", "text": "s"}]
     thought = [{"type": "reasoning_text", "text": "t"}, {"type": "reasoning_text", "text": "u"}]
     said = {"role": "assistant", "content": "a"}

@@ -1,4 +1,4 @@
-"""What holds the interpreter for long is not read at all: neither by its length nor in pieces."""
+"""What would hold the GIL for long is not read: bodies that are long or have many values."""
 
 import json
 from typing import Any
@@ -17,14 +17,14 @@ HI = says("user", "Hi")
 
 
 def reason(body: bytes) -> str:
-    """Why the tokens of a chat are not known."""
+    """Return why the tokens of a chat are not known."""
     with pytest.raises(Unlike) as told:
         known("qwen").ids(ENDPOINTS[CHAT], body)
     return told.value.reason
 
 
 def calling(arguments: str) -> bytes:
-    """A chat with a call of a tool."""
+    """Return a chat with a tool call."""
     call = {**CALL, "function": {"name": "f", "arguments": arguments}}
     messages = [HI, says("assistant", tool_calls=[call])]
     return json.dumps({"messages": messages}).encode()
@@ -32,7 +32,7 @@ def calling(arguments: str) -> bytes:
 
 @pytest.mark.parametrize("thing", ["{},", "[],", '"",' * ENTRIES])
 def test_things_in_large_numbers(thing: str) -> None:
-    """Wherever they are, in fields that nobody reads too; as many as are allowed are read."""
+    """Anywhere in the body, even in fields that are not used; up to the limit they are read."""
     for many in (THINGS // 2, THINGS + 1):
         listed = "[" + thing * many + "1]"
         body = b'{"messages":[{"role":"user","content":"Hi"}],"z":%b}' % listed.encode()
@@ -46,7 +46,7 @@ def test_things_in_large_numbers(thing: str) -> None:
 
 
 def test_things_written_as_escapes() -> None:
-    """They are found once the text that holds them was read."""
+    """They are noticed once the string that contains them has been decoded."""
     body = calling('{"a":[' + "{}," * THINGS + "1]}")
     for letter in b"{[,":
         head, _, arguments = body.partition(b'"arguments": "')
@@ -58,14 +58,14 @@ def test_things_written_as_escapes() -> None:
 
 
 def test_long_bodies() -> None:
-    """Are not decoded, whatever makes them long."""
+    """Long bodies are not tokenized, whatever makes them long."""
     body = json.dumps({"messages": [HI], "z": "x" * LONGEST}).encode()
     assert reason(body) == "too long"
     assert decoded(body)
 
 
 def test_images_are_long() -> None:
-    """And are not what is read."""
+    """The length of images does not count."""
     url = "data:image/png;base64," + "A" * LONGEST
     image: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
     message = says("user", [test_media.part("What is this? "), image])

@@ -18,7 +18,7 @@ HI = says("user", "Hi")
 
 
 def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
-    """Why a template says nothing."""
+    """Return why a template cannot be rendered."""
     with pytest.raises(Unlike) as told:
         rendered(template, *messages, **more)
     return told.value.reason
@@ -54,12 +54,12 @@ def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
     ],
 )  # fmt: skip
 def test_templates_are_rendered(template: str, text: str) -> None:
-    """As Transformers renders them; that they are bounded does not show."""
+    """As Transformers renders them; the limits do not show."""
     assert rendered(template) == text
 
 
 def test_keywords_reach_the_template() -> None:
-    """Those that it names, and that are not the engine's own; they win over special tokens."""
+    """Those that it uses and that are not the engine's own; they override special tokens."""
     template = ChatTemplate(
         "{{ bos_token }}{{ a }}{{ b }}{{ padding }}{{ continue_final_message }}{{ tools }}"
         "{{ documents }}{{ add_generation_prompt }}",
@@ -72,7 +72,7 @@ def test_keywords_reach_the_template() -> None:
 
 @pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self", WATCH])
 def test_keywords_are_refused(name: str) -> None:
-    """Those that lead elsewhere."""
+    """Keywords that would replace what the renderer itself passes."""
     assert reason("{{ messages }}", more={name: 1}) == "odd template keywords"
 
 
@@ -100,7 +100,7 @@ def test_keywords_are_refused(name: str) -> None:
     ],
 )
 def test_templates_do_not_get_out(template: str) -> None:
-    """Nor do they change what they are given, or make something huge of little."""
+    """Nor can they change what they are given, or make something huge."""
     messages = [dict(HI)]
     assert reason(template, *messages) in {"refused by the template", "a fault of the template"}
     assert messages == [HI]
@@ -110,7 +110,7 @@ def test_templates_do_not_get_out(template: str) -> None:
     "template", ["{{ ''['__class__'] }}", "{{ raise_exception.__globals__ }}", "{{ m.__class__ }}"]
 )
 def test_what_leads_out_is_nothing(template: str) -> None:
-    """Where it is not asked for more."""
+    """Unsafe attributes are undefined if nothing more is asked of them."""
     assert rendered(template) == ""
 
 
@@ -125,7 +125,7 @@ def test_what_leads_out_is_nothing(template: str) -> None:
     ],
 )
 def test_faults_of_templates(template: str) -> None:
-    """Whatever Python raises: the prompt is not known."""
+    """Whatever Python raises, the prompt is not known."""
     assert reason(template) in {"refused by the template", "a fault of the template"}
 
 
@@ -144,7 +144,7 @@ def test_faults_of_templates(template: str) -> None:
     ],
 )
 def test_what_grows_too_long(template: str) -> None:
-    """Whether it is said or kept."""
+    """Whether it is written or only kept in a variable."""
     assert reason(template, limit=100_000) == "rendered too long"
 
 
@@ -215,7 +215,7 @@ LISTS = "{% set ns = namespace(a=[0], b=[0]) %}{% for i in range(40) %}"
     ],
 )
 def test_what_little_makes_huge(template: str) -> None:
-    """It is stopped before it is there, wherever it is made: nobody has the memory for it."""
+    """It is stopped before it exists, wherever it is made: memory would not suffice."""
     deep: list[Any] = [0] * 30
     for _ in range(60):
         deep = [deep]
@@ -239,7 +239,7 @@ def test_what_little_makes_huge(template: str) -> None:
     ],
 )
 def test_what_is_given_bit_by_bit(template: str) -> None:
-    """It is stopped before somebody puts it together: what was made is only as long as that."""
+    """An iterator is measured before it is joined, so that memory use stays small."""
     tracemalloc.start()
     try:
         assert reason(X + template, limit=100_000) == "rendered too long"
@@ -277,7 +277,7 @@ def test_what_is_given_bit_by_bit(template: str) -> None:
     ],
 )
 def test_what_no_prompt_needs(template: str) -> None:
-    """Widths, numbers of many digits, and what is said at random: refused, whatever comes of it."""
+    """Widths, very large numbers, and random choices are refused in any case."""
     assert reason(template) == "refused by the template"
 
 
@@ -324,7 +324,7 @@ def test_what_no_prompt_needs(template: str) -> None:
     ],
 )  # fmt: skip
 def test_what_prompts_need(template: str, text: str) -> None:
-    """Is there, with measure."""
+    """Such operations work within limits."""
     assert rendered(template) == text
 
 
@@ -341,7 +341,7 @@ SLOW = [
     "{% set a = range(99999) " + "| batch(1) " * 9 + "| list %}",
     "{% macro m(n) %}{% if n %}{% if m(n - 1) or m(n - 1) %}{% endif %}{% endif %}{% endmacro %}"
     "{{ m(40) }}",
-    # Single steps of which each takes long.
+    # Single steps that each take long.
     "{% set l = namespace(x=[1]) %}{% for i in range(40) %}{% set l.x = [l.x, l.x] %}{% endfor %}",
     "{% set l = namespace(x=[1]) %}{% for i in range(40) %}{% set l.x = {1: l.x, 2: l.x} %}"
     "{% endfor %}",
@@ -359,7 +359,7 @@ SLOW = [
 
 
 def test_what_is_filled_up_is_refused_before() -> None:
-    """A list of many is not made of a short one and a number, to find that it is too long."""
+    """A short list and a large number do not become a long list that is only then measured."""
     watch = Watch(100, PATIENCE_S, ticking(0.0))
     watch.widened([1], [100, "x"])
     with pytest.raises(Unlike, match="rendered too long"):
@@ -367,7 +367,7 @@ def test_what_is_filled_up_is_refused_before() -> None:
 
 
 def ticking(seconds: float) -> Callable[[], float]:
-    """A clock that goes on by so much whenever somebody looks."""
+    """Return a clock that advances by so much each time it is read."""
     now = 0.0
 
     def clock() -> float:
@@ -380,12 +380,12 @@ def ticking(seconds: float) -> Callable[[], float]:
 
 @pytest.mark.parametrize("template", SLOW)
 def test_what_takes_too_long(template: str) -> None:
-    """Also where nothing is said."""
+    """It is stopped, even if nothing is written."""
     assert reason(template, clock=ticking(PATIENCE_S / 50)) == "rendered too slowly"
 
 
 def test_a_slow_clock_does_no_harm() -> None:
-    """A rendering that is not long may take all its time."""
+    """A short rendering may take all its time."""
     template = "{% for a in range(999) %}a{% endfor %}"
     assert rendered(template, clock=ticking(PATIENCE_S / 200)) == "a" * 999
 
@@ -401,13 +401,13 @@ def test_a_slow_clock_does_no_harm() -> None:
     ],
 )
 def test_templates_that_are_none(text: str) -> None:
-    """They are found out at once."""
+    """Invalid templates are rejected at once."""
     with pytest.raises((jinja2.TemplateError, *TOO_DEEP)):
         ChatTemplate(text, {})
 
 
 def test_messages_there_must_be() -> None:
-    """Engines refuse to render nothing."""
+    """Engines refuse to render an empty list."""
     with pytest.raises(Unlike, match="no messages"):
         ChatTemplate("a", {}).render([])
 
@@ -432,7 +432,7 @@ CONTENT = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     ],
 )
 def test_a_message_is_continued(template: str, content: object, found: str | None) -> None:
-    """Up to where its text ends in what the template makes of it; or that cannot be known."""
+    """Up to the end of its text in the rendering, if that can be determined."""
     more = {"add_generation_prompt": False, "continue_final_message": True}
     last = says("assistant", content)
     if found is None:
@@ -443,7 +443,7 @@ def test_a_message_is_continued(template: str, content: object, found: str | Non
 
 
 def test_one_does_not_continue_and_begin() -> None:
-    """Engines refuse that."""
+    """Engines refuse to do both."""
     told = reason(CONTENT, HI, continue_final_message=True)
     assert told == "continues and begins a message"
 
@@ -467,7 +467,7 @@ DEV, SYSTEM = says("developer", "d", tools=None), says("system", "s")
     ],
 )
 def test_developers(template: str, messages: list[dict[str, Any]], found: str) -> None:
-    """They are the system, for templates that do not name them."""
+    """They become the system message, unless the template names the role."""
     assert rendered(template, *messages) == found
 
 
@@ -486,13 +486,13 @@ def test_developers(template: str, messages: list[dict[str, Any]], found: str) -
     ],
 )  # fmt: skip
 def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
-    """Templates are asked, in an environment where they find less than else."""
+    """Templates are probed in an environment with fewer functions than usual."""
     assert wants_system_first(template) is first
 
 
 @pytest.mark.parametrize("template", [*SLOW, "{{ 'x' | center(600000000) }}"])
 def test_templates_are_not_asked_for_ever(template: str) -> None:
-    """One that takes long, or much, counts as one that refuses."""
+    """A template that takes too long or too much counts as one that refuses."""
     assert wants_system_first(template, ticking(PATIENCE_S / 50))
 
 
@@ -509,5 +509,5 @@ def test_templates_are_not_asked_for_ever(template: str) -> None:
     ],
 )  # fmt: skip
 def test_how_thinking_is_switched_off(template: str, effort: str) -> None:
-    """By no effort, where that is another prompt than every effort."""
+    """By effort `none`, if that gives another prompt than every other effort."""
     assert effort_for_none(ChatTemplate(template, {}), {}) == effort

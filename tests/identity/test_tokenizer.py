@@ -26,12 +26,12 @@ START = {
 
 
 def encoded(found: tokenizer.Tokenizer, text: str) -> list[int]:
-    """The ids of a text."""
+    """Return the ids of a text."""
     return array("I", found.encode(text, special=False)).tolist()
 
 
 def test_the_faster_one_is_taken_where_both_agree(tmp_path: Path) -> None:
-    """And it is said so."""
+    """The reason that is given says so."""
     found, why = load(folder(tmp_path, CHATML))
     assert (found.name, why) == ("fastokens", "fastokens and tokenizers agree")
     assert isinstance(found, Fast)
@@ -39,7 +39,7 @@ def test_the_faster_one_is_taken_where_both_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_give_the_same_ids(name: str, tmp_path: Path) -> None:
-    """Of every family's tokenizer, with and without special tokens."""
+    """For every family's tokenizer, with and without special tokens."""
     made = train(FAMILIES[name])
     found, _ = load(folder(tmp_path, FAMILIES[name], made))
     for special in (True, False):
@@ -50,7 +50,7 @@ def test_both_give_the_same_ids(name: str, tmp_path: Path) -> None:
 
 
 class _Wrong:
-    """fastokens, with one id more for texts with that in them."""
+    """fastokens, with one extra id for texts that contain `what`."""
 
     def __init__(self, made: Any, what: str) -> None:
         self._made = made
@@ -69,7 +69,7 @@ class _Wrong:
 def test_the_reference_is_taken_where_they_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """On any sample, or on one of the model's own special tokens."""
+    """They differ on a sample, or on one of the model's own special tokens."""
     real = fastokens.Tokenizer
 
     class Library:
@@ -86,7 +86,7 @@ def test_the_reference_is_taken_where_they_do_not(
 def test_the_reference_is_taken_where_the_other_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it says."""
+    """Whatever it raises, which the reason quotes."""
 
     class Library:
         @staticmethod
@@ -100,7 +100,7 @@ def test_the_reference_is_taken_where_the_other_fails(
 
 
 def test_flags_of_special_tokens(tmp_path: Path) -> None:
-    """The configuration's win; here the spaces around a token are part of it."""
+    """The configuration's flags win; here spaces around a token become part of it."""
     plain, _ = load(folder(tmp_path / "a", CHATML))
     told, _ = load(folder(tmp_path / "b", CHATML, config={"added_tokens_decoder": {"1": START}}))
     assert len(encoded(plain, "x <|im_start|> y")) > len(encoded(told, "x <|im_start|> y"))
@@ -108,7 +108,7 @@ def test_flags_of_special_tokens(tmp_path: Path) -> None:
 
 
 def test_tokens_that_only_the_configuration_has(tmp_path: Path) -> None:
-    """They come after the vocabulary: those with places first, then those with names."""
+    """They come after the vocabulary: first those with an index, then those with only a name."""
     size = train(CHATML).get_vocab_size()
     new = {**START, "content": "<new>", "lstrip": False, "rstrip": False}
     config = {
@@ -124,7 +124,7 @@ def test_tokens_that_only_the_configuration_has(tmp_path: Path) -> None:
 
 
 def test_special_tokens_may_be_taken_apart(tmp_path: Path) -> None:
-    """That only the reference does."""
+    """Only the reference can split special tokens."""
     found, why = load(folder(tmp_path, CHATML, config={"split_special_tokens": True}))
     assert found.name == "tokenizers"
     assert why == "special tokens are split, which fastokens does not do"
@@ -132,7 +132,7 @@ def test_special_tokens_may_be_taken_apart(tmp_path: Path) -> None:
 
 
 def test_no_truncation_and_no_padding(tmp_path: Path) -> None:
-    """Engines do neither to prompts, whatever the file says."""
+    """Engines do neither with prompts, whatever the file says."""
     made = train(CHATML)
     made.enable_truncation(3)
     made.enable_padding(length=64)
@@ -151,7 +151,7 @@ def test_no_truncation_and_no_padding(tmp_path: Path) -> None:
     ],
 )
 def test_bad_tokenizers_are_named(tmp_path: Path, content: str | None, said: str) -> None:
-    """Those that are missing, and those that are none."""
+    """The file is missing or invalid."""
     path = folder(tmp_path, CHATML)
     (path / "tokenizer.json").unlink()
     if content is not None:
@@ -162,14 +162,14 @@ def test_bad_tokenizers_are_named(tmp_path: Path, content: str | None, said: str
 
 @pytest.mark.parametrize("given", [{"x": START}, {"1": {}}, {"1": 5}, [START]])
 def test_bad_added_tokens_are_named(tmp_path: Path, given: object) -> None:
-    """With where they are."""
+    """The error names field and file."""
     path = folder(tmp_path, CHATML, config={"added_tokens_decoder": given})
     with pytest.raises(BadFolder, match="added_tokens_decoder of tokenizer_config"):
         load(path)
 
 
 def test_special_token_in_normalized_text(tmp_path: Path) -> None:
-    """Flags in `tokenizer.json` itself are kept by both."""
+    """Flags in `tokenizer.json` itself are respected."""
     made = train(CHATML)
     made.add_tokens([AddedToken("<|end|>", rstrip=True, normalized=False, special=True)])
     found, _ = load(folder(tmp_path, CHATML, made))

@@ -1,4 +1,4 @@
-"""Engines with models of their own, and routers that are quick to notice things."""
+"""Workers with models of their own, and routers that notice changes quickly."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +15,7 @@ QUICK = {"interval": "20ms", "timeout": "5s", "fall": 1}
 
 
 class MakeEngine(Protocol):
-    """Start a worker with a model's folder, which serves these models."""
+    """Start a worker with a model folder that serves these models."""
 
     def __call__(
         self, folder: Path | None, models: list[dict[str, Any]] | None = None
@@ -23,21 +23,21 @@ class MakeEngine(Protocol):
 
 
 class Start(Protocol):
-    """Start a router in front of engines, with settings."""
+    """Start a router in front of workers, with settings."""
 
     def __call__(self, *engines: Engine, **settings: Any) -> Router: ...
 
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At models that change while a worker stays ready; and at what is due."""
+    """Shorten the intervals at which models are listed and due work is done."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
     monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder."""
+    """A model folder."""
     return make_model(tmp_path / "models" / "llama")
 
 

@@ -1,4 +1,4 @@
-"""A worker that tokenizes with a model's folder, and can be made another one while it runs."""
+"""A worker that tokenizes with a model folder, and can change its model while it runs."""
 
 import json
 import threading
@@ -16,13 +16,13 @@ _SHELF = Shelf()
 
 
 def card(name: str, root: object = None, parent: str | None = None) -> dict[str, Any]:
-    """What `/v1/models` says of a model."""
+    """Return what `/v1/models` says of a model."""
     said = {"id": name, "object": "model", "created": 1, "owned_by": "vllm"}
     return said | ({} if root is None else {"root": str(root), "parent": parent})
 
 
 def is_routers(asked: dict[str, Any]) -> bool:
-    """Whether a chat is the router's own, by which it finds out what becomes of tools."""
+    """Return whether a chat is the router's own probe of what becomes of tools."""
     return asked.get("max_tokens") == 1 and asked.get("tool_choice") == "none"
 
 
@@ -30,37 +30,37 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has left is none."""
+        """Ignore clients that disconnect."""
 
 
 class Engine:
-    """Answers on a port of its own until `stop`."""
+    """Answers on its own port until `stop`."""
 
     def __init__(self, folder: Path | None, models: list[dict[str, Any]] | None = None) -> None:
-        """Without models it serves `m`, loaded from that folder."""
+        """Without `models`, it serves `m`, loaded from that folder."""
         self.volume = _SHELF.open(folder) if folder else None
         self.models = [card("m", folder)] if models is None else models
         self.well = True
         self.status = 200
-        """Of `/tokenize`."""
+        """Response status of `/tokenize`."""
         self.garbage: bytes | None = None
-        """What it says in place of tokens."""
+        """Body of `/tokenize` instead of tokens."""
         self.hold = threading.Event()
         """While not set, `/tokenize` does not answer."""
         self.hold.set()
         self.keywords: Mapping[str, Any] = {}
         self.more_tokens = 0
-        """That it counts for a prompt beyond those there are."""
+        """Tokens that it reports for a prompt in addition to the actual ones."""
         self.left_out = False
-        """It was started with `--exclude-tools-when-tool-choice-none`."""
+        """Behaves as if started with `--exclude-tools-when-tool-choice-none`."""
         self.mute = False
-        """Its answers do not tell how long prompts are."""
+        """Its answers have no usage."""
         self.takes_ids = True
-        """It knows `prompt_token_ids`."""
+        """It supports `prompt_token_ids`."""
         self.chats: list[dict[str, Any]] = []
         self.tokenized: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        """What it was shown with each."""
+        """Authorization header of each of these requests."""
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self.name = f"127.0.0.1:{self._server.server_address[1]}"
         self.url = f"http://{self.name}"
@@ -68,19 +68,19 @@ class Engine:
         self._thread.start()
 
     def loads(self, folder: Path, name: str = "m") -> None:
-        """It has another model from now on."""
+        """Load another model."""
         self.volume = _SHELF.open(folder)
         self.models = [card(name, folder)]
 
     def stop(self) -> None:
-        """End."""
+        """Stop serving."""
         self.hold.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
 
     def ids(self, path: str, asked: dict[str, Any]) -> list[int] | None:
-        """The tokens of a request; None if it is refused."""
+        """Return the tokens of a request; None if it is refused."""
         assert self.volume is not None
         if self.left_out and asked.get("tool_choice") == "none":
             asked = {name: value for name, value in asked.items() if name != "tools"}
@@ -147,6 +147,6 @@ class Engine:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Say nothing."""
+                """Log nothing."""
 
         return Handler

@@ -1,4 +1,4 @@
-"""A cache of the hub, as its library lays it out, without a network."""
+"""A Hugging Face cache as its library lays it out, without a network."""
 
 import shutil
 from pathlib import Path
@@ -10,13 +10,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def use(monkeypatch: pytest.MonkeyPatch, cache: Path, *, offline: bool = True) -> None:
-    """Look into this one; without `offline`, the network is tried too."""
+    """Use this cache; without `offline`, the network is tried too."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
 
 
 def put(cache: Path, name: str, folder: Path) -> Path:
-    """Put a folder into it under a hub id; return where its files are."""
+    """Put a folder into the cache under a hub id; return the path of its snapshot."""
     repository = cache / f"models--{name.replace('/', '--')}"
     snapshot = repository / "snapshots" / COMMIT
     snapshot.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Small models' folders, made here: a tokenizer of bytes and a few merges, and a chat template."""
+"""Small model folders: a tokenizer with bytes and a few merges, and a chat template."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ CHATML = """\
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
-#: The same but for what stands after a message.
+#: The same except for what follows a message.
 OTHER = CHATML.replace("<|im_end|>\\n' }}\n{%- endfor", "<|im_end|>' }}\n{%- endfor")
 
 
@@ -25,7 +25,7 @@ def make_model(
     template: str | None = CHATML,
     merges: Sequence[tuple[str, str]] = MERGES,
 ) -> Path:
-    """Write a folder, whole or with other parts, and return it."""
+    """Write a model folder, by default with all parts, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokens += [left + right for left, right in merges]

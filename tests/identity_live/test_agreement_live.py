@@ -1,4 +1,4 @@
-"""Workers that make the same tokens, other ones, or do not tell."""
+"""Workers that make the same tokens, make different ones, or do not tell."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ from tests.support import until
 
 @pytest.fixture(autouse=True)
 def _ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon."""
+    """Ask workers again soon."""
     monkeypatch.setattr(case, "FIRST_S", 0.05)
     monkeypatch.setattr(case, "LONGEST_S", 0.05)
 
@@ -41,7 +41,8 @@ def test_a_worker_that_differs(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is named once with the first token; prompts are keyed by text until it agrees again."""
+    """It is logged once with the first difference; prompts are keyed by text until it agrees
+    again."""
     good, bad = engine(folder), engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
     with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
         router = start(good, bad)
@@ -65,7 +66,7 @@ def test_a_worker_that_differs(
 def test_the_first_difference_is_shown(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """Its place, both tokens, and the text before it."""
+    """With its position, both tokens, and the text before it."""
     other = make_model(tmp_path / "other", merges=[*MERGES[:-1], ("o", "x")])
     worker = engine(other, [card("m", folder)])
     router = start(worker)
@@ -79,14 +80,14 @@ def test_the_first_difference_is_shown(
     assert difference["ours"] == ours["o"]
     assert difference["ours_text"] == "o"
     assert difference["before"].endswith(" f")
-    assert difference["theirs"] == ours["er"]  # the same number, for something else
+    assert difference["theirs"] == ours["er"]  # the same number stands for something else
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 501, 500, 503])
 def test_a_worker_that_does_not_tell(
     engine: MakeEngine, start: Start, folder: Path, status: int
 ) -> None:
-    """It is unverified; that is no difference."""
+    """It is unverified, which does not count as a difference."""
     good, silent = engine(folder), engine(folder)
     silent.status = status
     router = start(good, silent)
@@ -114,7 +115,7 @@ def test_a_worker_that_does_not_tell(
 def test_a_worker_that_says_something_else(
     engine: MakeEngine, start: Start, folder: Path, garbage: bytes
 ) -> None:
-    """It is unverified too."""
+    """An invalid answer leaves it unverified too."""
     worker = engine(folder)
     worker.garbage = garbage or b" "
     router = start(worker)
@@ -125,7 +126,7 @@ def test_a_worker_that_says_something_else(
 def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not waited for longer than its time."""
+    """The router does not wait for longer than the time limit."""
     monkeypatch.setattr("router.identity.verifying.ALL_S", 0.1)
     worker = engine(folder)
     worker.hold.clear()
@@ -137,7 +138,7 @@ def test_a_worker_that_does_not_answer(
 
 
 def test_a_worker_that_refuses_all(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Then nothing could be compared."""
+    """Then nothing was compared, so it is unverified."""
     worker = engine(folder)
     worker.status = 400
     router = start(worker)
@@ -146,7 +147,7 @@ def test_a_worker_that_refuses_all(engine: MakeEngine, start: Start, folder: Pat
 
 
 def test_a_template_that_refuses_some(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
-    """What neither of us takes is no difference."""
+    """A probe that both refuse is no difference."""
     refusing = "{{ raise_exception('no') if messages|length > 1 }}{{ messages[0].content }}"
     folder = make_model(tmp_path / "m", refusing)
     worker = engine(folder)
@@ -162,7 +163,7 @@ def test_midnight(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What differs once, and not when both are asked again, is none: a date was written."""
+    """A difference that is gone when both tokenize again does not count: the date had changed."""
     asked: list[int] = []
 
     def late(exact: Exact) -> dict[str, bytes]:
@@ -182,7 +183,7 @@ def test_midnight(
 
 
 def test_a_model_without_a_template(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
-    """Plain prompts are known, chats are not."""
+    """Plain prompts are keyed by tokens, chats by text."""
     worker = engine(make_model(tmp_path / "m", None))
     router = start(worker)
     until_known(router)
@@ -195,7 +196,7 @@ def test_a_model_without_a_template(engine: MakeEngine, start: Start, tmp_path: 
 def test_a_worker_that_joins(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It is asked then; that it differs ends all trust, that it leaves restores it."""
+    """It is asked when it joins; if it differs trust ends, and returns when it leaves."""
     good, bad = engine(folder), engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
     router = start(good)
     until_known(router)
@@ -210,7 +211,7 @@ def test_a_worker_that_joins(
 def test_a_worker_that_comes_back_as_another(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It is asked again, though it says the same of its model."""
+    """It is asked again, although it reports the same model."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -226,7 +227,7 @@ def test_a_worker_that_comes_back_as_another(
 def test_a_model_that_changes(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """Under the same name: it is found out, and keys are others."""
+    """A change under the same name is noticed, and changes the keys."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -246,7 +247,7 @@ def test_a_model_that_changes(
 def test_a_folder_that_changes(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It is read again when a worker that runs from it comes back, or differs."""
+    """It is read again when a worker that uses it comes back or differs."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -272,7 +273,7 @@ def test_workers_that_count_other_tokens(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They are asked again: what they do with a prompt may not be what they said."""
+    """They are asked again: what they do with a prompt may differ from what they said."""
     monkeypatch.setattr(recount, "FIRST_S", 3600.0)
     worker = engine(folder)
     router = start(worker)
@@ -291,7 +292,7 @@ def test_workers_that_count_other_tokens(
 
 
 def test_keywords_that_engines_are_given(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
-    """Without the same here they differ; with them they agree."""
+    """Workers differ unless the router has the same keywords."""
     template = "{{ (mood or 'no') if mood is defined else 'none' }}{{ messages[0].content }}"
     folder = make_model(tmp_path / "m", template)
     moody = make_model(tmp_path / "moody", "{{ 'glad' }}{{ messages[0].content }}")
@@ -307,7 +308,7 @@ def test_keywords_that_engines_are_given(engine: MakeEngine, start: Start, tmp_p
 def test_keys_are_shown_to_workers(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As to all their paths."""
+    """As with requests to all their other paths."""
     monkeypatch.setenv("WORKER_KEY", "sk-of-this-worker")
     worker = engine(folder)
     given: dict[str, Any] = {"url": worker.url, "api_key": "${WORKER_KEY}"}
@@ -323,7 +324,7 @@ def test_nothing_of_a_prompt_is_told(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only texts of our own are, in logs, in metrics and to operators."""
+    """Logs, metrics and `/tokenizers` contain only text of our own probes."""
     worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
     with caplog.at_level(logging.DEBUG):
         router = start(worker)

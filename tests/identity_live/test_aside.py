@@ -1,4 +1,4 @@
-"""Work beside the loop."""
+"""Work in a separate thread."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from router.identity.aside import aside
 
 
 def test_results_and_errors() -> None:
-    """As if it had been done here."""
+    """They are passed on as if the work had been done in the caller."""
 
     def fail() -> None:
         raise KeyError("x")
@@ -24,7 +24,7 @@ def test_results_and_errors() -> None:
 
 
 def test_it_is_given_up() -> None:
-    """After its time, and when nobody waits any more; the thread ends by itself."""
+    """On a timeout or when cancelled; the thread ends by itself."""
     going_on = threading.Event()
     done: list[bool] = []
 
@@ -41,7 +41,7 @@ def test_it_is_given_up() -> None:
             await task
         await asyncio.sleep(0.01)
 
-    asyncio.run(run())  # which does not wait for them
+    asyncio.run(run())  # this does not wait for the threads
     going_on.set()
     deadline = time.monotonic() + 10
     while len(done) < 2:

@@ -1,4 +1,4 @@
-"""When a tokenizer may be trusted: after every ready worker was asked, while none differs."""
+"""When a tokenizer is trusted: once every ready worker was asked, while none differs."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -24,19 +24,19 @@ DATED = cast("Volume", SimpleNamespace(sure=True, exact=SimpleNamespace(dated=Tr
 
 
 def case(kind: Kind = Kind.FOLDER) -> Case:
-    """One that has found its tokenizer, if it looks for one."""
+    """Return a case that has found its tokenizer, if it looks for one."""
     made = Case("p", Origin(kind, "/m"), Wanted(kind, "/m"), {"m": "/m"})
     made.found(VOLUME if kind is Kind.FOLDER else None, "")
     return made
 
 
 def trusts(one: Case) -> bool:
-    """Whether it does now (mypy believes that it stays so)."""
+    """Return whether it is trusted now (mypy assumes that it never changes)."""
     return one.trusted
 
 
 def test_everyone_is_asked_first() -> None:
-    """And who joins later is trusted until asked."""
+    """A worker that joins later does not end trust before it is asked."""
     one = case()
     assert one.waiting("ab", 0) == ["a", "b"]
     one.judged("a", AGREES, 0)
@@ -51,7 +51,8 @@ def test_everyone_is_asked_first() -> None:
 
 
 def test_one_has_to_confirm() -> None:
-    """What engines may make another way; once one has, others need not be able to tell."""
+    """If engines may tokenize differently, one worker has to agree; the others then need not be
+    verifiable."""
     one = case()
     one.found(OTHER, "")
     one.judged("a", UNVERIFIED, 0)
@@ -64,14 +65,14 @@ def test_one_has_to_confirm() -> None:
 
 
 def test_nobody_there() -> None:
-    """Nothing is trusted before anybody was asked."""
+    """Nothing is trusted before a worker was asked."""
     one = case()
     one.decide("a", "")
     assert not trusts(one)
 
 
 def test_one_that_differs() -> None:
-    """Ends all trust: also while it is away or does not tell, and until it agrees or has left."""
+    """It ends all trust, even while it is away or cannot be asked, until it agrees or leaves."""
     one = case()
     for verdict in (AGREES, DIFFERS, UNVERIFIED):
         one.judged("a", AGREES, 0)
@@ -89,7 +90,7 @@ def test_one_that_differs() -> None:
 
 
 def test_another_tokenizer() -> None:
-    """It has to be verified anew; the same one has not."""
+    """A new tokenizer has to be verified again; an unchanged one does not."""
     one = case()
     one.judged("a", AGREES, 0)
     one.decide("a", "a")
@@ -103,7 +104,8 @@ def test_another_tokenizer() -> None:
 
 
 def test_when_workers_are_asked_again() -> None:
-    """Those that agree when in doubt; others ever later, up to an hour."""
+    """Workers that agree are asked again only when in doubt; others at growing intervals, up to an
+    hour."""
     one = case()
     one.judged("a", AGREES, 0)
     assert one.waiting("a", 1e9) == []
@@ -122,7 +124,7 @@ def test_when_workers_are_asked_again() -> None:
 
 
 def test_dates_are_looked_at_again() -> None:
-    """The worker's day may begin at another time than ours; trust goes on while it is asked."""
+    """The worker's day may begin at another time than ours; trust continues while it is asked."""
     one = case()
     one.found(DATED, "")
     for now in (0.0, 5000.0):
@@ -134,7 +136,7 @@ def test_dates_are_looked_at_again() -> None:
 
 
 def test_what_came_up_while_a_worker_was_asked() -> None:
-    """It is asked at once; where it was asked and does not tell, after some minutes."""
+    """It is asked again at once; after an answer that leaves it open, some minutes later."""
     one, silent = case(), Verdict(State.AGREES, "", left_out=None)
     one.judged("a", silent, 0, choosing=False)
     assert one.waiting("a", 1e9) == []
@@ -150,7 +152,7 @@ def test_what_came_up_while_a_worker_was_asked() -> None:
 
 
 def test_tools_of_which_none_may_be_chosen() -> None:
-    """Nothing is known of them from workers that nobody could ask."""
+    """Nothing is known of them if workers could not be asked or differ."""
     one = case()
     one.judged("a", UNVERIFIED, 0)
     one.decide("a", "a")
@@ -163,7 +165,7 @@ def test_tools_of_which_none_may_be_chosen() -> None:
 
 
 def test_asking_workers_themselves() -> None:
-    """One that has a tokenizer is enough; without any there is none."""
+    """One worker that can tokenize is enough."""
     one = case(Kind.WORKER)
     one.judged("a", UNVERIFIED, 0)
     one.decide("ab", "ab")
@@ -183,7 +185,7 @@ def test_asking_workers_themselves() -> None:
     st.sets(st.sampled_from("abc")),
 )
 def test_never_with_one_that_differs(told: list[tuple[str, Verdict]], ready: set[str]) -> None:
-    """Whatever comes in whatever order."""
+    """Whatever is found, in whatever order."""
     one = case()
     last: dict[str, State] = {}
     for worker, verdict in told:
@@ -197,7 +199,8 @@ def test_never_with_one_that_differs(told: list[tuple[str, Verdict]], ready: set
 
 
 def test_counts_that_are_others() -> None:
-    """Looked into when there are more of them, ever later; none that has been seen counts again."""
+    """Miscounts are examined when there are new ones, at growing intervals; a counter that restarts
+    at zero is handled."""
     recount = Recount()
     assert not recount.is_due(0, 0)
     assert recount.is_due(1, 0)

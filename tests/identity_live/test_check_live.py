@@ -1,4 +1,4 @@
-"""`warmroute check FILE --live`: what an operator is told of workers and tokenizers, once."""
+"""`warmroute check FILE --live`: what it reports about workers and tokenizers."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.identity_live.models import OTHER, make_model
 
 
 def check(folder: Path, *engines: Engine | str, **settings: Any) -> tuple[int, list[str]]:
-    """The exit code, and what was printed."""
+    """Return the exit code, and the lines printed."""
     path = folder / "settings.yaml"
     workers = [engine if isinstance(engine, str) else engine.url for engine in engines]
     path.write_text(json.dumps({"workers": workers, **settings}))
@@ -21,7 +21,7 @@ def check(folder: Path, *engines: Engine | str, **settings: Any) -> tuple[int, l
 
 
 def test_all_is_well(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """0, a line for each worker, and what each says of each tokenizer."""
+    """Exit code 0, a line for each worker, and its state for each tokenizer."""
     one, two = engine(folder), engine(folder, [card("m", folder), card("text")])
     two.status = 404
     code, lines = check(tmp_path, one, two)
@@ -40,7 +40,7 @@ def test_all_is_well(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """1, with the first token."""
+    """Exit code 1, with the first difference."""
     worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
     code, lines = check(tmp_path, worker)
     assert code == 1
@@ -51,7 +51,7 @@ def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path)
 def test_a_worker_that_is_away(
     engine: MakeEngine, folder: Path, tmp_path: Path, dead_url: str
 ) -> None:
-    """1; the others are asked all the same."""
+    """Exit code 1; the other workers are still asked."""
     worker = engine(folder)
     code, lines = check(tmp_path, worker, dead_url)
     assert code == 1
@@ -60,7 +60,7 @@ def test_a_worker_that_is_away(
 
 
 def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """1 if the settings name it; where workers do, there is just none."""
+    """Exit code 1 if the settings name it; 0 if only workers do."""
     worker = engine(folder, [card("m", "nobody/nothing")])
     said = "nobody/nothing is not in the hub's cache, and HF_HUB_OFFLINE is set"
     for settings, expected in (({"tokenizer": "nobody/nothing"}, 1), ({}, 0)):
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_pat
 
 
 def test_a_bad_file(tmp_path: Path) -> None:
-    """2, before anybody is asked."""
+    """Exit code 2, before any worker is asked."""
     path = tmp_path / "settings.yaml"
     path.write_text("workers: [http://a:1]\ntokenizer: byte\n")
     done = run("check", path, "--live")

@@ -1,4 +1,4 @@
-"""Tools of which none may be chosen: engines write them into the prompt, or leave them out."""
+"""Tools with `tool_choice: none`: engines write them into the prompt, or leave them out."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ AUTO = {**HELLO, "tools": [TOOL]}
 
 
 def prompt(router: Router, **asked: Any) -> Prompt:
-    """What a router knows of a chat."""
+    """Return a router's prompt of a chat."""
     body = json.dumps({"model": "m", **asked}).encode()
     request = parse(ENDPOINTS[CHAT], body, b"application/json")
     return router.door.fleet.pools[0].prompts.prompt(ENDPOINTS[CHAT], request, body)
@@ -33,7 +33,7 @@ def prompt(router: Router, **asked: Any) -> Prompt:
 def test_all_workers_do_the_same(
     engine: MakeEngine, start: Start, folder: Path, *, left_out: bool
 ) -> None:
-    """It is found out, and prompts are what the workers make of them."""
+    """The router finds out which, and tokenizes prompts as the workers do."""
     workers = engine(folder), engine(folder)
     for worker in workers:
         worker.left_out = left_out
@@ -53,7 +53,8 @@ def test_all_workers_do_the_same(
 
 @pytest.mark.parametrize("how", ["left_out", "mute"])
 def test_nobody_knows(engine: MakeEngine, start: Start, folder: Path, how: str) -> None:
-    """Where one worker does otherwise than the other, or does not tell: by text, for a reason."""
+    """If workers do not do the same, or one does not tell, such prompts are keyed by text, with a
+    reason."""
     one, two = engine(folder), engine(folder)
     setattr(one, how, True)
     router = start(one, two)
@@ -82,7 +83,7 @@ def test_workers_that_are_asked_for_tokens(engine: MakeEngine, start: Start, fol
 
 @pytest.mark.parametrize("choice", ["none", {"type": "none"}])
 def test_dialects(choice: object) -> None:
-    """`/v1/messages` says it in its own way."""
+    """`/v1/messages` has its own way of saying it."""
     asked = {"tools": [TOOL], "tool_choice": choice}
     assert chosen(asked, left_out=True) == {"tool_choice": choice}
     assert chosen(asked, left_out=False) is asked
@@ -92,5 +93,5 @@ def test_dialects(choice: object) -> None:
 
 @pytest.mark.parametrize("asked", [{"tool_choice": "none"}, {"tools": [TOOL]}, {"tools": []}])
 def test_nothing_to_leave_out(asked: dict[str, Any]) -> None:
-    """Then it does not matter what engines would do."""
+    """Then it does not matter what engines do."""
     assert chosen(asked, left_out=None) is asked

@@ -1,4 +1,4 @@
-"""Tokenizers in other formats become a `tokenizer.json`, as in the engine."""
+"""Tokenizers in other formats are converted to a `tokenizer.json`, as engines do it."""
 
 import json
 from array import array
@@ -19,12 +19,12 @@ sentencepiece = pytest.importorskip("sentencepiece")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder without a `tokenizer.json`."""
+    """A model folder without a `tokenizer.json`."""
     return make_sentencepiece(tmp_path / "llama")
 
 
 def test_sentencepiece(folder: Path) -> None:
-    """The pieces are SentencePiece's own; BOS is known though no file names it."""
+    """The tokens are SentencePiece's own; BOS is known although no file names it."""
     volume = Shelf().open(folder)
     assert volume.why.startswith("made a tokenizer.json by Transformers")
     pieces = sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
@@ -39,7 +39,7 @@ def test_sentencepiece(folder: Path) -> None:
 
 
 def test_what_cannot_be_made_into_one(folder: Path) -> None:
-    """It is said, on one line."""
+    """The error says so, on one line."""
     (folder / "tokenizer.model").write_bytes(b"nonsense")
     with pytest.raises(BadFolder) as raised:
         Shelf().open(folder)
@@ -48,7 +48,7 @@ def test_what_cannot_be_made_into_one(folder: Path) -> None:
 
 
 def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named."""
+    """The error names the extra to install."""
     monkeypatch.setattr(convert, "find_spec", lambda _: None)
     with pytest.raises(BadFolder, match=r"pip install 'warmroute\[transformers\]'"):
         converted(folder)

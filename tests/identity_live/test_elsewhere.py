@@ -23,7 +23,7 @@ def until_asking(router: Router, model: str = "m") -> None:
 
 
 def reason(router: Router, words: str) -> int:
-    """How many prompts were keyed by text for that."""
+    """Return how many prompts were keyed by text for this reason."""
     labels = {"pool": "default", "reason": words}
     return int(router.metric("warmroute_prompts_by_text_total", **labels))
 
@@ -31,7 +31,8 @@ def reason(router: Router, words: str) -> int:
 def test_prompts_are_keyed_by_what_a_worker_says(
     engine: MakeEngine, start: Start, folder: Path
 ) -> None:
-    """Chats and plain prompts, with all that changes them; ids that come along need no question."""
+    """Chats and plain prompts with every field that changes tokens; prompts given as ids need no
+    question."""
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
     until_asking(router)
@@ -61,7 +62,7 @@ def test_prompts_are_keyed_by_what_a_worker_says(
 
 
 def test_an_explanation_asks_too(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """It finds what the request itself would find, and is not counted."""
+    """It finds the same as the request itself, and is not counted."""
     router = start(engine(folder, [card("m")]), **ASKING)
     until_asking(router)
     chat = {"model": "m", "messages": [{"role": "user", "content": "some words " * 200}]}
@@ -76,7 +77,7 @@ def test_an_explanation_asks_too(engine: MakeEngine, start: Start, folder: Path)
 def test_thoughts_are_asked_under_their_name(
     engine: MakeEngine, start: Start, folder: Path
 ) -> None:
-    """`/tokenize` does not know the older name, which chats do."""
+    """`/tokenize` does not accept the older field name, which chats do."""
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
     until_asking(router)
@@ -104,7 +105,7 @@ def test_thoughts_are_asked_under_their_name(
 def test_what_is_not_asked(
     engine: MakeEngine, start: Start, folder: Path, case: tuple[str, dict[str, Any], str | None]
 ) -> None:
-    """It is keyed by its text, for a reason."""
+    """Such prompts are keyed by text, with a reason."""
     path, body, why = case
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
@@ -120,7 +121,7 @@ def test_what_is_not_asked(
 def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first request waits for a moment, those after it do not."""
+    """The first request waits briefly, later ones do not."""
     monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.1)
     monkeypatch.setattr(elsewhere, "PAUSE_S", 3600.0)
     worker = engine(folder, [card("m")])
@@ -133,7 +134,7 @@ def test_a_worker_that_does_not_answer(
 
 
 def test_a_worker_that_refuses(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Its own answer tells the client why."""
+    """The request is sent all the same, as the worker's own answer tells the client why."""
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
     until_asking(router)
@@ -143,7 +144,7 @@ def test_a_worker_that_refuses(engine: MakeEngine, start: Start, folder: Path) -
 
 
 def test_workers_without_a_tokenizer(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Nobody can be asked."""
+    """No worker can be asked, so prompts are keyed by text."""
     worker = engine(folder, [card("m")])
     worker.status = 404
     router = start(worker, **ASKING)
@@ -156,7 +157,7 @@ def test_workers_without_a_tokenizer(engine: MakeEngine, start: Start, folder: P
 def test_workers_that_differ_among_themselves(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """Then nobody's tokens can be believed."""
+    """Then no worker's tokens are used."""
     one, two = engine(folder, [card("m")]), engine(make_model(tmp_path / "x", OTHER), [card("m")])
     router = start(one, two, **ASKING)
     until(lambda: sorted(states(router).values()) == ["agrees", "differs"])
@@ -171,7 +172,8 @@ def test_a_strategy_that_needs_tokens(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With `auto`, workers are asked only for its sake, and only where nothing else is known."""
+    """With `auto`, workers are asked only if the strategy needs tokens and no other source is
+    known."""
     monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
     cards = [card("m"), card("n", folder), card("gone", "/nowhere/model")]
     router = start(engine(folder, cards))

@@ -1,4 +1,4 @@
-"""Searches for tokenizers, and what is asked for while one is under way."""
+"""Searches for tokenizers, and requests for a new search while one is running."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.identity_live.models import OTHER, make_model
 
 
 class Held(Shelf):
-    """Holds who opens a folder until it may go on, and writes down what it read."""
+    """Blocks each call to `open`, after reading the folder, until it is allowed to go on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Held(Shelf):
         self.go_on = threading.Semaphore(0)
 
     def open(self, *args: Any, **options: Any) -> Volume:
-        """Read, and hold."""
+        """Read the folder, then block."""
         volume = super().open(*args, **options)
         self.begun.release()
         assert self.go_on.acquire(timeout=20)
@@ -32,7 +32,7 @@ class Held(Shelf):
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
-    """What it has read may be old by then: it is made once more, and no oftener."""
+    """What it has read may be out of date, so it is repeated exactly once."""
     folder = make_model(tmp_path / "m")
     wanted = Wanted(Kind.FOLDER, str(folder))
     shelf, ended = Held(), asyncio.Event()
@@ -58,7 +58,7 @@ def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
 
 
 def test_no_search_after_its_end(tmp_path: Path) -> None:
-    """What nobody wants any more is not looked for again."""
+    """A search that is no longer wanted is not repeated."""
     wanted = Wanted(Kind.FOLDER, str(make_model(tmp_path / "m")))
     shelf = Held()
 

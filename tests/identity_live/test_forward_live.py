@@ -1,4 +1,4 @@
-"""Token ids that go along with a chat, to workers that surely take them."""
+"""Token ids sent along with chats, to workers known to accept them."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +19,12 @@ ON = {"forward_token_ids": True}
 
 
 def sent(engine: Engine) -> Any:
-    """The ids that came with the last chat."""
+    """Return the ids sent with the last chat."""
     return engine.chats[-1].get("kv_transfer_params", {}).get("prompt_token_ids")
 
 
 def test_ids_go_along(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Those that the engine would make itself."""
+    """They are the ids that the engine would make itself."""
     worker = engine(folder)
     router = start(worker, tokenizer=ON)
     until(lambda: router.worker().takes_ids)
@@ -34,7 +34,7 @@ def test_ids_go_along(engine: MakeEngine, start: Start, folder: Path) -> None:
 
 
 def test_only_where_asked_for(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Nobody is tried who is sent none anyway; a reload turns it on."""
+    """By default no worker is probed and no ids are sent; a reload turns it on."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -49,7 +49,7 @@ def test_only_where_asked_for(engine: MakeEngine, start: Start, folder: Path) ->
 def test_only_to_workers_that_take_them_and_agree(
     engine: MakeEngine, start: Start, folder: Path, lacking: str
 ) -> None:
-    """One that does not know the field, or cannot be asked for its tokens, gets none."""
+    """A worker that does not know the field, or is unverified, gets none."""
     worker = engine(folder)
     setattr(worker, lacking, 404 if lacking == "status" else False)
     router = start(worker, tokenizer=ON)
@@ -66,7 +66,7 @@ def test_not_to_one_that_came_back_as_another(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not even before it is asked again."""
+    """Not even before it has been asked again."""
     worker = engine(folder)
     router = start(worker, tokenizer=ON)
     until(lambda: router.worker().takes_ids)
@@ -87,7 +87,7 @@ def test_not_to_one_that_came_back_as_another(
 def test_every_model_of_a_worker_counts(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """One that it does not take makes it one that is sent none."""
+    """If a worker differs for one of its models, it is sent no ids at all."""
     other = make_model(tmp_path / "other", OTHER)
     worker = engine(folder, [card("m", folder), card("n", other)])
     router = start(worker, tokenizer=ON)
@@ -98,7 +98,7 @@ def test_every_model_of_a_worker_counts(
 
 
 class Slow(Engine):
-    """Answers chats when it is told to; not those by which it is tried."""
+    """Answers chats only when told to, except for the router's own probes."""
 
     def __init__(self, folder: Path) -> None:
         self.go = threading.Event()
@@ -115,7 +115,7 @@ class Slow(Engine):
 def test_tokens_of_another_model_are_not_sent_after_a_wait(
     start: Start, folder: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """What waited for its turn while the model changed is tokenized anew."""
+    """A request that was queued while the model changed is tokenized again."""
     worker = Slow(folder)
     stack.callback(worker.stop)
     stack.callback(worker.go.set)
@@ -123,7 +123,7 @@ def test_tokens_of_another_model_are_not_sent_after_a_wait(
     until(lambda: router.worker().takes_ids)
     with ThreadPoolExecutor() as clients:
         first = clients.submit(ask, router)
-        until(lambda: len(worker.chats) == 2)  # one of them was the router's own
+        until(lambda: len(worker.chats) == 2)  # one of them is the router's own probe
         second = clients.submit(ask, router)
         until(lambda: len(router.door._proxy._admission.queue) == 1)
         old = next(iter(router.door.fleet.pools)).prompts.known["m"].exact

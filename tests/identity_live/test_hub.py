@@ -1,4 +1,4 @@
-"""Models' folders by hub id, from a cache on disk."""
+"""Model folders by hub id, from a cache on disk."""
 
 import os
 from collections.abc import Callable
@@ -24,14 +24,14 @@ NAME = "some-org/some.model_1"
 
 
 def test_tests_are_offline() -> None:
-    """None of them may fetch anything."""
+    """No test may download anything."""
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     assert constants.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize("text", ["a/b", NAME, "Org/Model-8B-v0.3", "_a/_b"])
 def test_hub_ids(text: str) -> None:
-    """What the hub could know."""
+    """Names that the hub could have."""
     assert is_hub_id(text)
 
 
@@ -43,14 +43,14 @@ def test_hub_ids(text: str) -> None:
     ],
 )
 def test_no_hub_ids(text: str) -> None:
-    """They are never sent to it."""
+    """Such names are never sent to the hub."""
     assert not is_hub_id(text)
 
 
 def test_what_the_cache_holds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
 ) -> None:
-    """Nobody is asked for it."""
+    """What the cache has is not requested from the hub."""
     hub_cache.use(monkeypatch, tmp_path / "cache")
     there = hub_cache.put(tmp_path / "cache", NAME, folder)
     assert snapshot(NAME) == snapshot(NAME, fresh=True) == there
@@ -59,7 +59,7 @@ def test_what_the_cache_holds(
 def test_what_it_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
 ) -> None:
-    """At all, or not the tokenizer: that is not there, when nothing may be fetched."""
+    """If the model or only its tokenizer is missing, it is an error when offline."""
     hub_cache.use(monkeypatch, tmp_path / "cache")
     (folder / "tokenizer.json").unlink()
     hub_cache.put(tmp_path / "cache", NAME, folder)
@@ -69,13 +69,13 @@ def test_what_it_does_not_hold(
 
 
 def told(*files: tuple[str, int]) -> Callable[..., Any]:
-    """What the hub says of a repository's files and their sizes."""
+    """Return a stand-in for what the hub says of a repository's files and sizes."""
     siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files]
     return lambda _, files_metadata: SimpleNamespace(siblings=siblings if files_metadata else None)
 
 
 def failing(error: Exception) -> Callable[..., str]:
-    """A download that fails, from a cache that is empty."""
+    """Return a download that fails, with an empty cache."""
 
     def download(name: str, **options: Any) -> str:
         if options.get("local_files_only"):
@@ -86,7 +86,7 @@ def failing(error: Exception) -> Callable[..., str]:
 
 
 def test_what_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is said why, on one line."""
+    """The error gives the reason, on one line."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
     error = OSError("the cable is out\nand more")
     monkeypatch.setattr(huggingface_hub, "model_info", told())
@@ -98,7 +98,7 @@ def test_what_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
-    """Only of what counts; and one without a tokenizer is of no use."""
+    """Only files that matter are requested; a repository without a tokenizer is an error."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
     asked: list[dict[str, Any]] = []
 
@@ -124,7 +124,7 @@ def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Pat
 
 
 def test_what_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is not fetched."""
+    """It is not downloaded."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
     monkeypatch.setattr(huggingface_hub, "model_info", told(("tokenizer.json", LARGEST + 1)))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(OSError("fetched")))
@@ -139,7 +139,7 @@ def test_a_worker_that_has_it_from_the_hub(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`auto` takes it from there too; it is looked for again while it is missing."""
+    """`auto` uses the hub id that a worker reports, and searches again while it is missing."""
     hub_cache.use(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(finding, "FIRST_S", 0.02)
     monkeypatch.setattr(finding, "LONGEST_S", 0.05)
@@ -162,7 +162,7 @@ def test_a_hub_id_of_the_settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It serves a worker that tells nothing."""
+    """It is used for a worker that does not report its model's source."""
     hub_cache.use(monkeypatch, tmp_path / "cache")
     hub_cache.put(tmp_path / "cache", NAME, folder)
     router = start(engine(folder, [card("m")]), tokenizer=NAME)
@@ -177,7 +177,7 @@ def test_an_old_one_is_fetched_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """When a worker tokenizes differently: it may have a newer one."""
+    """If a worker tokenizes differently, it may have a newer version."""
     newer = make_model(tmp_path / "newer", "{{ messages[0].content }}")
     hub_cache.use(monkeypatch, tmp_path, offline=False)
 
@@ -200,7 +200,7 @@ def test_a_download_that_never_ends(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is given up, holds up nobody else, and does not keep the router from ending."""
+    """It is given up, delays no other search, and does not keep the router from stopping."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
     monkeypatch.setattr(finding, "PATIENCE_S", 2.0)
     monkeypatch.setattr(finding, "AT_ONCE", 1)
@@ -210,7 +210,7 @@ def test_a_download_that_never_ends(
     def download(name: str, **options: Any) -> str:
         if options.get("local_files_only"):
             raise errors.LocalEntryNotFoundError("not here")
-        return stuck.read_text()  # until somebody writes
+        return stuck.read_text()  # blocks until something is written
 
     monkeypatch.setattr(huggingface_hub, "model_info", told())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -1,4 +1,4 @@
-"""What is known of tokens follows the fleet: at once, and without work for those not concerned."""
+"""What is known of tokens follows the fleet at once, without work for unrelated models."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from tests.support import until
 
 
 class Answers:
-    """In place of connections: a worker's tokens are a number of its own."""
+    """Stands in for connections: each worker's tokens start with its own number."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         self.numbers = numbers
@@ -42,7 +42,7 @@ class Answers:
         self.meanwhile: Callable[[str], None] = lambda _: None
 
     async def ask(self, worker: Worker, path: str, *, patience: float, body: bytes) -> Answer:
-        """Answer after everybody else had a turn."""
+        """Answer after all other tasks had a turn."""
         del patience
         assert path == "/tokenize"
         self.asked.append(worker.name)
@@ -56,7 +56,7 @@ class Answers:
 
 
 def serving(name: str, **roots: str) -> Worker:
-    """A worker that is ready and has loaded these."""
+    """Return a ready worker that has loaded these models."""
     worker = Worker(
         name, f"http://{name}", Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
     )
@@ -71,19 +71,19 @@ SETTINGS = Settings.model_validate({"workers": ["http://x"], "tokenizer": "worke
 def keeper(
     workers: Iterable[Worker], answers: Answers, source: str = "worker"
 ) -> tuple[Keeper, Pool]:
-    """One that asks workers for their tokens, or has such tokenizers; and its fleet's only pool."""
+    """Return a keeper with this tokenizer source, and its fleet's only pool."""
     settings = Settings.model_validate({"workers": ["http://x"], "tokenizer": source})
     pool = Pool("default", ["*"], tuple(workers), PrefixAware(PrefixAwareOptions()))
     return Keeper(Fleet([pool]), settings, cast("Inquiries", answers)), pool
 
 
 def verdicts(made: Keeper) -> dict[str, State]:
-    """What is known of each worker."""
+    """Return the state of each worker."""
     return {name: one.verdict.state for case in made.cases for name, one in case.asked.items()}
 
 
 def test_models_of_workers_are_compared_with_their_like() -> None:
-    """Two models that are asked of workers have nothing to do with each other."""
+    """Workers with different models are not compared with each other."""
     workers = [serving("a", llama="x/llama"), serving("b", qwen="x/qwen")]
     made, _ = keeper(workers, Answers({"a": 1, "b": 2}))
     asyncio.run(made.settle())
@@ -94,7 +94,8 @@ def test_models_of_workers_are_compared_with_their_like() -> None:
 def test_workers_go_on_being_asked_until_something_better_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a strategy needs tokens: other changes do not stop that, the missing folder does."""
+    """If a strategy needs tokens: unrelated changes do not stop that, finding the missing folder
+    does."""
     monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
     (worker,) = workers = [serving("a", m=str(tmp_path / "later"))]
     made, pool = keeper(workers, Answers({"a": 1}), "auto")
@@ -119,7 +120,7 @@ def test_workers_go_on_being_asked_until_something_better_comes(
 
 @pytest.mark.parametrize("how", ["notice", "change"])
 def test_a_worker_that_goes_while_it_is_asked(how: str) -> None:
-    """It differed, and it or its model is gone from the fleet: nothing is known of it."""
+    """If a worker or its model leaves meanwhile, its different answer does not count."""
     workers = [serving("a", m="r"), serving("b", m="r")]
     answers = Answers({"a": 1, "b": 2})
     made, pool = keeper(workers, answers)
@@ -139,7 +140,7 @@ def test_a_worker_that_goes_while_it_is_asked(how: str) -> None:
 
 
 def test_an_answer_about_another_model() -> None:
-    """It came in after the worker had been given that one: it says nothing."""
+    """An answer does not count if the worker came back meanwhile."""
     worker = serving("a", m="r")
     answers = Answers({"a": 1})
 
@@ -157,7 +158,7 @@ def test_an_answer_about_another_model() -> None:
 
 
 def test_one_model_from_several_places() -> None:
-    """It stays what it was, whoever of its workers leaves first; and not when all have left."""
+    """Its identity stays while any worker of that source is left, whichever leaves first."""
     workers = [serving("a", m="/models/a"), serving("b", m="org/a"), serving("c", m="/models/a")]
     made, pool = keeper(workers, Answers(dict.fromkeys("abc", 1)))
 
@@ -174,7 +175,7 @@ def test_one_model_from_several_places() -> None:
 
 
 def test_one_case_is_no_work_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With so many models, each is decided on a few times, not once for each of the others."""
+    """Each model is decided on a few times, not once for every other model."""
     count = 40
     workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(count)]
     decided: list[Case] = []
@@ -193,7 +194,7 @@ def test_one_case_is_no_work_for_others(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_not_all_at_once() -> None:
-    """However many models are doubted: what they are compared with is asked for in turns too."""
+    """However many models are to be verified, at most eight questions run at once."""
     workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(40)]
     answers = Answers({worker.name: 1 for worker in workers})
     made, _ = keeper(workers, answers)
@@ -204,7 +205,7 @@ def test_not_all_at_once() -> None:
 def test_our_own_answers_are_made_in_turns(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at once, for all models that there are: the loop has to share with those threads."""
+    """At most two at once for all models, as these threads compete with the event loop."""
     lock, under_way, most = threading.Lock(), 0, 0
 
     def counted(exact: Exact) -> dict[str, bytes]:
@@ -233,7 +234,7 @@ def test_our_own_answers_are_made_in_turns(
 def test_another_model_at_a_worker_that_stayed_ready(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It is asked again, though the settings have one tokenizer for all."""
+    """It is asked again, although the settings give one tokenizer for all."""
     good, worker = engine(folder), engine(folder)
     router = start(good, worker, tokenizer=str(folder))
     until_asked(router, good, worker)
@@ -247,19 +248,20 @@ def test_another_model_at_a_worker_that_stayed_ready(
 def test_no_ids_for_another_model(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """What was computed for one model is not sent to another, not even until that one answers."""
+    """Tokens of one model are not sent to another, not even before the worker has been asked
+    again."""
     worker = engine(folder)
     router = start(worker, tokenizer={"source": str(folder), "forward_token_ids": True})
     until(lambda: router.worker().takes_ids)
     worker.hold.clear()
     worker.loads(make_model(tmp_path / "other", OTHER))
-    until(lambda: not router.worker().takes_ids, seconds=4)  # before its answer is given up
+    until(lambda: not router.worker().takes_ids, seconds=4)  # sooner than the answer times out
     assert ask(router) == 200
     assert "kv_transfer_params" not in worker.chats[-1]
 
 
 def test_adapters_come_and_go(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """They have their model's tokens: nobody is asked again."""
+    """They use their base model's tokens, so no worker is asked again."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)

@@ -1,4 +1,4 @@
-"""Chats with images, where workers see: keyed by tokens up to the first image, if all agree."""
+"""Chats with images: keyed by the tokens before the first image, if all workers agree."""
 
 import json
 from array import array
@@ -16,18 +16,18 @@ from tests.identity_live.conftest import Start
 from tests.identity_live.engine import Engine
 from tests.support import Router, until
 
-#: What stands for an image in the engine's prompt.
+#: Tokens that stand for an image in the engine's prompt.
 _PATCHES = [1000, 1001, 1001, 1002]
 
 
 class Seeing(Engine):
-    """A worker with a model that sees."""
+    """A worker with a vision model."""
 
     first: list[int] = []  # noqa: RUF012 - set by a test
-    """Tokens that it puts before all others of a chat with an image."""
+    """Tokens that it puts before a chat with an image."""
 
     def ids(self, path: str, asked: dict[str, Any]) -> list[int] | None:
-        """The same, and of chats with images."""
+        """Return the tokens of a request, with or without images."""
         found = super().ids(path, asked)
         if found is not None or "image_url" not in json.dumps(asked):
             return found
@@ -38,7 +38,7 @@ class Seeing(Engine):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a model that sees."""
+    """The folder of a vision model."""
     return family_folder(tmp_path / "seeing", Family(SEEING, TOKENS, eos="<|im_end|>"))
 
 
@@ -50,7 +50,8 @@ def look(router: Router) -> None:
 
 
 def test_workers_that_agree(stack: Any, start: Start, folder: Path) -> None:
-    """It is said, and such chats have keys of tokens; their length is not taken for known."""
+    """The state says so, and such chats are keyed by tokens; their total length is not taken as
+    known."""
     worker = Seeing(folder)
     stack.callback(worker.stop)
     router = start(worker)
@@ -62,7 +63,7 @@ def test_workers_that_agree(stack: Any, start: Start, folder: Path) -> None:
 
 
 def test_a_worker_that_begins_otherwise(stack: Any, start: Start, folder: Path) -> None:
-    """Texts are known all the same; chats with images are keyed by text, for all workers."""
+    """Texts are not affected; chats with images are keyed by text for all workers."""
     one, other = Seeing(folder), Seeing(folder)
     other.first = [7]
     for worker in (one, other):

@@ -1,4 +1,4 @@
-"""The console script with a tokenizer: one process and several, and a log that says which."""
+"""`warmroute serve` with a tokenizer, in one process and in several."""
 
 import signal
 from functools import partial
@@ -14,7 +14,7 @@ from tests.support import until
 
 
 def until_told(url: str) -> dict[str, Any]:
-    """Wait until prompts are keyed by tokens, whichever process is asked."""
+    """Wait until prompts are keyed by tokens; return the tokenizer."""
     found: list[dict[str, Any]] = []
 
     def is_keyed() -> bool:
@@ -27,14 +27,14 @@ def until_told(url: str) -> dict[str, Any]:
 
 
 def counts(url: str, **states: int) -> bool:
-    """Whether the metrics count so many workers."""
+    """Return whether the metrics count so many workers."""
     lines = httpx.get(url + "/metrics").text.splitlines()
     rows = [line for line in lines if line.startswith("warmroute_tokenizer_workers{")]
     return {row.split('"')[3]: int(float(row.split()[-1])) for row in rows} == states
 
 
 def test_one_process_and_several(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """They say the same: each has asked for itself, and workers are counted once."""
+    """Each process verifies for itself, but workers are counted once."""
     for count in (1, 2):
         workers: list[Engine] = [engine(folder), engine(folder)]
         settings = tmp_path / f"{count}.yaml"

@@ -1,4 +1,4 @@
-"""Folders that are opened: equal ones are the same."""
+"""Opened folders: those with equal contents share one tokenizer."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ def test_equal_folders(tmp_path: Path) -> None:
 
 
 def test_what_differs_only_in_its_chats(tmp_path: Path) -> None:
-    """Shares its tokenizer."""
+    """Folders that differ only in template or keywords share the tokenizer."""
     shelf = Shelf()
     one, two = shelf.open(make_model(tmp_path / "a")), shelf.open(make_model(tmp_path / "b", OTHER))
     three = shelf.open(tmp_path / "a", None, {"thinking": False})
@@ -38,7 +38,7 @@ def test_what_differs_only_in_its_chats(tmp_path: Path) -> None:
 
 
 def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
-    """For all requests, whatever templates the folder has."""
+    """It is used for all chats, whatever templates the folder has."""
     shelf = Shelf()
     folder = make_model(tmp_path / "a")
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
@@ -50,7 +50,7 @@ def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
 
 
 def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps nobody from opening others, and those who want the same do not wait for ever."""
+    """It does not block other folders, and those who want the same one do not wait forever."""
     shelf, begun, going_on = Shelf(), threading.Event(), threading.Event()
     library = shelf._library
 
@@ -87,7 +87,7 @@ def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_engines_build_by_its_class(tmp_path: Path, named: str | None, *, sure: bool) -> None:
-    """It may be another one than the file says: somebody has to confirm it."""
+    """Engines may build another tokenizer than the file's, so a worker has to confirm it."""
     folder = make_model(tmp_path / "a")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": named}))
@@ -96,23 +96,23 @@ def test_what_engines_build_by_its_class(tmp_path: Path, named: str | None, *, s
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tekken.json"])
 def test_what_is_too_large(tmp_path: Path, name: str) -> None:
-    """It is not even looked at."""
+    """The file is not even read."""
     folder = make_model(tmp_path / "a")
     with (folder / name).open("ab") as file:
-        file.truncate(LARGEST + 1)  # a hole, that takes no room
+        file.truncate(LARGEST + 1)  # a sparse file, which takes no space
     with pytest.raises(BadFolder, match=f"{name} is over 256 MiB"):
         Shelf().open(folder)
 
 
 def test_a_template_that_is_too_deep(tmp_path: Path) -> None:
-    """It is said which one."""
+    """The error names the folder."""
     folder = make_model(tmp_path / "a", f"{{{{ {'(' * 3000}1{')' * 3000} }}}}")
     with pytest.raises(BadFolder, match=f"in {folder} is nested too deeply"):
         Shelf().open(folder)
 
 
 def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
-    """And opened anew."""
+    """It is freed, and can be opened again."""
     shelf = Shelf()
     folder = make_model(tmp_path / "a")
     gone = weakref.ref(shelf.open(folder).opened)
@@ -124,7 +124,7 @@ def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
-    """It is said what is wrong with what."""
+    """The error says what is wrong with which file."""
     shelf = Shelf()
     with pytest.raises(BadFolder, match="nowhere"):
         shelf.open(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Simulated workers with a real tokenizer, which render and tokenize by a program of their own."""
+"""Simulated workers with a real tokenizer, which render and tokenize with code of their own."""
 
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support import MakeRouter, until
 
 
 def test_they_agree(route: MakeRouter, folder: Path) -> None:
-    """On all probes; and they count what was computed."""
+    """On all probes; and their token counts are the router's."""
     settings = FleetSettings(workers=2, profile="toy", models=("toy",), tokenizer=folder)
     with FleetThread(settings) as fleet:
         router = route(*fleet.urls, tokenizer=str(folder), health=QUICK)
@@ -30,8 +30,8 @@ def test_they_agree(route: MakeRouter, folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tekken-v3", "tekken-v13", "sentencepiece-v3", "transformers"])
 def test_other_formats(route: MakeRouter, tmp_path: Path, kind: str) -> None:
-    """They agree too; and those of Mistral's find in their cache what they have answered: for
-    others, how an answer begins depends on what the template writes before it."""
+    """They agree too. Those in Mistral's format also hit their previous answer in the cache; for
+    others, the start of an answer depends on what the template writes before it."""
     make = make_sentencepiece if kind == "transformers" else partial(make_mistral, kind=kind)
     folder = make(tmp_path / "model")
     settings = FleetSettings(profile="toy", models=("toy",), tokenizer=folder)
@@ -52,7 +52,7 @@ def test_other_formats(route: MakeRouter, tmp_path: Path, kind: str) -> None:
 
 
 def test_without_a_tokenizer_they_differ(route: MakeRouter, folder: Path) -> None:
-    """Their own is of no real model; a router that was told otherwise notices."""
+    """The simulator's own tokenizer is no real model's: a router with another one notices."""
     with FleetThread(FleetSettings(profile="toy", models=("toy",))) as fleet:
         router = route(*fleet.urls, tokenizer=str(folder), health=QUICK)
         until(lambda: "differs" in states(router, "toy").values())

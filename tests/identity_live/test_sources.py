@@ -1,4 +1,4 @@
-"""Where to look for a tokenizer, and what stands for a model in keys."""
+"""Where to look for a tokenizer, and what identifies a model in keys."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ TUNED = card("tuned", "/lora/a", "llama")
     ],
 )
 def test_what_settings_say(source: str, kind: Kind, name: str) -> None:
-    """Theirs comes before what a worker tells."""
+    """The settings take precedence over what a worker reports."""
     found = origin(source, "llama", LLAMA)
     assert (found.kind, found.name, found.told) == (kind, name, source not in {"auto", "bytes"})
 
@@ -43,7 +43,7 @@ def test_what_settings_say(source: str, kind: Kind, name: str) -> None:
     ],
 )
 def test_what_a_worker_tells(root: Any, kind: Kind) -> None:
-    """A path from somewhere, or a hub id; anything else is none."""
+    """Absolute paths and hub ids are used; anything else is ignored."""
     assert origin("auto", "m", {"m": {"id": "m", "root": root}}).kind is kind
 
 
@@ -57,13 +57,13 @@ def test_what_a_worker_tells(root: Any, kind: Kind) -> None:
     ],
 )
 def test_adapters_have_their_base_models(parent: str, more: dict[str, Any], name: str) -> None:
-    """Never what is in their own folder."""
+    """Never a tokenizer from the adapter's own folder."""
     models = {**LLAMA, **more, "tuned": {**TUNED, "parent": parent}}
     assert origin("auto", "tuned", models).name == name
 
 
 def test_identities() -> None:
-    """One for all names of a base model, one for each name of an adapter."""
+    """One identity for all names of a base model, and one for each name of an adapter."""
     models = {**LLAMA, "tuned": TUNED, "again": card("again", "/lora/a", "llama")}
     models |= {"moved": card("tuned", "/lora/b", "llama"), "plain": {"id": "plain"}}
     assert identity("llama", models) == identity("alias", models) == "/m/llama"
@@ -75,7 +75,7 @@ def test_identities() -> None:
 
 
 def test_fingerprints() -> None:
-    """The time of day in an engine's answer makes no model another one."""
+    """The time in an engine's answer does not count as a change of model."""
     now, later = ({"llama": {**LLAMA["llama"], "created": time}} for time in (1, 2))
     assert fingerprint(now) == fingerprint(later)
     assert fingerprint(now) != fingerprint({"llama": card("llama", "/m/llama-2")})

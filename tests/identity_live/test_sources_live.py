@@ -1,4 +1,4 @@
-"""Where a router takes tokenizers from, in front of workers that tell where they have theirs."""
+"""Where a router takes tokenizers from, given what its workers report."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ from tests.support import until
 def test_a_folder_that_is_here_too(
     engine: MakeEngine, start: Start, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`auto` takes it, verifies it with every worker, says so once, and keys prompts by tokens."""
+    """`auto` uses it, verifies it with every worker, logs that once, and keys prompts by tokens."""
     with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
         one, two = engine(folder), engine(folder)
         router = start(one, two)
@@ -50,7 +50,7 @@ def test_a_folder_that_is_here_too(
 
 
 def test_workers_that_tell_nothing(engine: MakeEngine, start: Start) -> None:
-    """Or what is of no use here: prompts are keyed by their text, and nobody is asked."""
+    """If they report no usable source, prompts are keyed by text, and no worker is asked."""
     worker = engine(None, [card("m"), card("n", "toy"), card("gone", "/nowhere/model")])
     router = start(worker)
     until(lambda: tokenizer(router, "gone").get("reason", "").startswith("/nowhere"))
@@ -65,7 +65,7 @@ def test_workers_that_tell_nothing(engine: MakeEngine, start: Start) -> None:
 
 
 def test_bytes(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Nothing is looked for where the settings say so."""
+    """With `bytes`, nothing is searched for."""
     worker = engine(folder)
     router = start(worker, tokenizer="bytes")
     until(lambda: tokenizer(router).get("reason") == "the settings say so")
@@ -75,7 +75,7 @@ def test_bytes(engine: MakeEngine, start: Start, folder: Path) -> None:
 
 
 def test_a_strategy_that_reads_no_prompts(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """It needs no tokenizer."""
+    """Such a strategy needs no tokenizer."""
     worker = engine(folder)
     router = start(worker, strategy="roundrobin")
     assert ask(router) == 200
@@ -86,11 +86,12 @@ def test_a_strategy_that_reads_no_prompts(engine: MakeEngine, start: Start, fold
 def test_a_folder_of_the_settings(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It serves for all models of its pool, whatever workers tell; so do template and keywords."""
+    """It applies to all models of its pool, whatever workers report; so do template and
+    keywords."""
     engines = [engine(folder, [card("m", "/elsewhere")]), engine(folder, [card("n")])]
     template = tmp_path / "other.jinja"
     template.write_text(CHATML)
-    make_model(folder, "{{ words }}{{ messages[0].content }}")  # they have read it before
+    make_model(folder, "{{ words }}{{ messages[0].content }}")  # the workers have read it already
     settings = {"source": str(folder), "chat_template": str(template), "keywords": {"words": "x"}}
     router = start(*engines, tokenizer=settings)
     until_known(router)
@@ -101,7 +102,7 @@ def test_a_folder_of_the_settings(
 
 
 def test_names_of_one_model_share_keys(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """And adapters do not, though they have its tokenizer; verified once for all."""
+    """Adapters have keys of their own, but the same tokenizer, which is verified once for all."""
     cards = [card("m", folder), card("m-latest", folder), card("tuned", "/lora/x", "m")]
     worker = engine(folder, [*cards, card("again", "/lora/x", "m")])
     router = start(worker)
@@ -118,7 +119,7 @@ def test_names_of_one_model_share_keys(engine: MakeEngine, start: Start, folder:
 def test_equal_tokenizers_are_one(
     engine: MakeEngine, start: Start, tmp_path: Path, folder: Path
 ) -> None:
-    """In all pools, whatever else differs; and what nobody uses is dropped."""
+    """They are shared across pools, whatever else differs; unused ones are freed."""
     twin = make_model(tmp_path / "twin", OTHER)
     one, two, three = (
         engine(at, [card(name, at)]) for at, name in zip((folder, twin, folder), "abc", strict=True)
@@ -151,7 +152,7 @@ def test_equal_tokenizers_are_one(
 
 
 def test_settings_that_change(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """What does not hold any more ends at once, and what does stays."""
+    """What no longer applies ends at once, and the rest stays."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -167,7 +168,8 @@ def test_settings_that_change(engine: MakeEngine, start: Start, folder: Path) ->
 def test_a_template_that_changes(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    """It is read again with the settings, which are when it has changed; until then they differ."""
+    """It is read again with the settings, which are reloaded when the template file changes; until
+    then workers differ."""
     template = tmp_path / "chat.jinja"
     template.write_text(OTHER)
     worker = engine(folder)
@@ -189,7 +191,7 @@ def test_what_is_missing_is_looked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a while, and ever later; the log says each time that it changes."""
+    """At growing intervals; the log has a line for each change."""
     monkeypatch.setattr(finding, "FIRST_S", 0.02)
     monkeypatch.setattr(finding, "LONGEST_S", 0.05)
     there = make_model(tmp_path / "there")
@@ -206,7 +208,7 @@ def test_what_is_missing_is_looked_for_again(
 
 
 def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Its engines do not go by `tokenizer.json`, though it has one."""
+    """Engines do not use `tokenizer.json` for it, although there is one."""
     worker = engine(folder)
     config = {"architectures": ["MoonshotKimiaForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))
@@ -220,7 +222,7 @@ def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, fol
 def test_a_folder_that_cannot_be_read(
     engine: MakeEngine, start: Start, folder: Path, wrong: str
 ) -> None:
-    """It is said which file it is, and routing goes on."""
+    """The reason names the file, and requests are served."""
     worker = engine(folder)
     (folder / "tokenizer.json").write_text(wrong)
     router = start(worker)

@@ -1,4 +1,4 @@
-"""Large tokenizers are tried in a process of their own; what comes of it is the same."""
+"""Large tokenizers are tested in a separate process, with the same result."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}
 
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """All tokenizers are large; the outcome of each trial."""
+    """Treat all tokenizers as large; returns the outcome of each trial."""
     outcomes: list[object] = []
     real: Callable[[Path], object] = trial._elsewhere
 
@@ -38,7 +38,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ids=["as it is", "with tokens of the configuration", "not by fastokens"],
 )
 def test_the_same_comes_of_it(folder: Path, trials: list[object], config: dict[str, Any]) -> None:
-    """The library, the reason and the tokens."""
+    """The same library, reason and tokens as when loaded in this process."""
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (here, why), (there, reason, _) = load(folder), opened(folder)
     assert trials == [tried(folder)]
@@ -48,7 +48,7 @@ def test_the_same_comes_of_it(folder: Path, trials: list[object], config: dict[s
 
 
 def test_small_ones_are_read_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process takes longer to start."""
+    """Starting a process takes longer than reading a small file."""
     monkeypatch.delattr(trial, "subprocess")
     assert opened(folder)[1] == load(folder)[1]
 
@@ -56,14 +56,14 @@ def test_small_ones_are_read_where_they_are(folder: Path, monkeypatch: pytest.Mo
 def test_a_trial_that_fails(
     folder: Path, trials: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it is read here after all."""
+    """Then the tokenizer is loaded in this process after all."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert opened(folder)[1] == load(folder)[1]
     assert trials == [None]
 
 
 def test_a_file_that_is_none(folder: Path, trials: list[object]) -> None:
-    """It is said as without a trial."""
+    """The error is the same as without a trial."""
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read"):
         opened(folder)

@@ -1,4 +1,4 @@
-"""A router that asks the engines' memory, in front of simulated workers with a real tokenizer."""
+"""`kvaware` routers in front of simulated workers with a real tokenizer."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ MakeKvAware = Callable[..., Router]
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At what is due."""
+    """Shorten the intervals of periodic checks."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
     monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
@@ -31,7 +31,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder."""
+    """A model folder."""
     return make_model(tmp_path / "models" / "llama")
 
 
@@ -61,7 +61,7 @@ def kvaware(route: MakeRouter, folder: Path) -> MakeKvAware:
 
 
 def trusted(router: Router) -> bool:
-    """Whether all workers tell what they hold."""
+    """Return whether the events of all workers can be used."""
     return all(
         not memory.doubt(worker.name)
         for pool, memory in router.door.memories.pools()

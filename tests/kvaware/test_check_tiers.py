@@ -1,4 +1,4 @@
-"""`warmroute check --live` finds what a fleet with tiers is often started without."""
+"""`warmroute check --live` finds settings that are often forgotten in fleets with tiers."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ from simulator.worker import Worker
 from tests.kvaware.conftest import MakeFleet
 from tests.sessions.redis_server import RedisServer
 
-#: What the engines of a sound fleet were told, and the router.
+#: Settings of `tiers.l2.lmcache` that match the engines of a sound fleet, for either way of naming.
 ENGINE: dict[str, Any] = {"names": "engine", "hash": "sha256_cbor", "seed": "0", "chunk": 64}
 SERVER: dict[str, Any] = {"names": "server", "chunk": 64}
 
@@ -32,21 +32,21 @@ Look = Callable[..., tuple[list[str], bool]]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not come is not waited for."""
+    """Shorten the waits for what does not come."""
     monkeypatch.setattr(check_tiers, "EVENTS_S", 0.5)
     monkeypatch.setattr(check_tiers, "STORED_S", 0.5)
 
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    """The one that all are to write to."""
+    """The Redis that all engines should write to."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def look(folder: Path) -> Look:
-    """What is said of a fleet."""
+    """Return the lines that the check prints about workers, and whether all is well."""
 
     def looked(simulated: FleetThread, **settings: Any) -> tuple[list[str], bool]:
         asked = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
@@ -57,8 +57,11 @@ def look(folder: Path) -> Look:
 
 
 def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str, Any]]) -> None:
-    """What simulated workers compute comes to lie in a Redis, named as LMCache beside each names
-    it; by the first token's place among them, as they have no other way to know themselves."""
+    """Write what simulated workers compute to a Redis, under the names LMCache gives it.
+
+    Engines take their settings from `engines` in the order of their first requests, as nothing else
+    identifies them.
+    """
     added, place = Engine.add, dict[int, int]()
 
     def add(engine: Engine, request: Request, now: float) -> None:
@@ -74,7 +77,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
 
 
 def tiers(redis: RedisServer, told: dict[str, Any]) -> dict[str, Any]:
-    """The router's settings."""
+    """Return the router's settings of tiers."""
     return {"l2": {"lmcache": {"redis": redis.url, "deadline": "5s", **told}}}
 
 
@@ -86,7 +89,7 @@ def test_all_is_well(
     monkeypatch: pytest.MonkeyPatch,
     told: dict[str, Any],
 ) -> None:
-    """Nothing is said of those that are as they should be."""
+    """Workers that are as they should be are reported with the usual lines only."""
     writes(monkeypatch, redis.url, [told])
     lines, well = look(fleet(workers=2, host_tokens=8192), tiers=tiers(redis, told))
     assert well, lines
@@ -104,7 +107,8 @@ def test_one_worker_names_chunks_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     mistake: dict[str, Any],
 ) -> None:
-    """Another seed, chunk size, hash or type: it is that one, and what was expected."""
+    """If one worker has another seed, chunk size, hash or type, only that worker is reported, with
+    what was expected."""
     simulated = fleet(workers=2)
     writes(monkeypatch, redis.url, [ENGINE, {**ENGINE, **mistake}])
     lines, well = look(simulated, tiers=tiers(redis, ENGINE))
@@ -117,7 +121,8 @@ def test_one_worker_names_chunks_otherwise(
 def test_workers_are_asked_whoever_listens_to_them(
     fleet: MakeFleet, look: Look, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a controller too, which asks no store."""
+    """Stores are checked with a remote controller too, which does not ask them; events are not, as
+    the controller receives them."""
     writes(monkeypatch, redis.url, [ENGINE, {**ENGINE, "seed": "123"}])
     elsewhere = {"url": "http://127.0.0.1:1"}
     lines, _ = look(fleet(workers=2), tiers=tiers(redis, ENGINE), controller=elsewhere)
@@ -133,7 +138,7 @@ def test_the_router_expects_other_names(
     monkeypatch: pytest.MonkeyPatch,
     mistake: dict[str, Any],
 ) -> None:
-    """Of all workers then."""
+    """Then every worker is reported."""
     writes(monkeypatch, redis.url, [SERVER])
     lines, well = look(fleet(workers=2), tiers=tiers(redis, {**SERVER, **mistake}))
     assert not well
@@ -143,7 +148,8 @@ def test_the_router_expects_other_names(
 def test_no_adapter_is_asked(
     fleet: MakeFleet, look: Look, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its chunks have other names than the base's, under which it is looked for."""
+    """The check does not use an adapter: its chunks have other names than those of the base model,
+    which are looked up."""
     writes(monkeypatch, redis.url, [SERVER])
     simulated = fleet(workers=1, host_tokens=8192, adapters=("a-lora",))
     lines, well = look(simulated, tiers=tiers(redis, {**SERVER, "model": "toy"}))
@@ -158,7 +164,8 @@ def test_an_l1_that_does_not_announce(
     monkeypatch: pytest.MonkeyPatch,
     told: dict[str, Any],
 ) -> None:
-    """Is a mistake where there is to be one, as always with LMCache; one that does is shown."""
+    """A silent L1 is an error if one is configured, as always with LMCache; an L1 that announces is
+    shown with its blocks."""
     writes(monkeypatch, redis.url, [SERVER])
     asked = tiers(redis, told) if told is SERVER else told
     simulated = fleet(workers=1, host_tokens=8192)
@@ -176,7 +183,7 @@ def test_an_l1_that_does_not_announce(
 def test_the_wrong_redis(
     fleet: MakeFleet, look: Look, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers, and nothing comes to lie there."""
+    """It answers, but nothing is ever written to it."""
     with RedisServer() as other:
         writes(monkeypatch, other.url, [SERVER])
         lines, well = look(fleet(workers=1), tiers=tiers(redis, SERVER))
@@ -198,7 +205,8 @@ def test_a_flag_that_is_missing(
     broken: tuple[type, str, Callable[..., Any]],
     flag: str,
 ) -> None:
-    """Cached tokens that are not told, or a prompt that is computed twice: what would help."""
+    """If cached tokens are not reported, or a prompt is computed twice, the line names the vLLM
+    flag to set."""
     monkeypatch.setattr(*broken)
     lines, well = look(fleet(workers=1))
     assert not well
@@ -208,7 +216,7 @@ def test_a_flag_that_is_missing(
 def test_events_that_do_not_come(
     fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody listens there, and is told nothing; or nobody is to be heard at all."""
+    """The publisher is there but announces nothing, or there is no publisher at all."""
     monkeypatch.setattr(Worker, "_publish", lambda *_: None)
     lines, well = look(fleet(workers=1))
     assert not well
@@ -223,7 +231,7 @@ def test_events_that_do_not_come(
 def test_a_worker_that_refuses_is_not_judged(
     fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says why."""
+    """The line says what the worker answered."""
     monkeypatch.setattr(check_tiers, "_IDS", range(1 << 30, (1 << 30) + 9))
     lines, well = look(fleet(workers=1))
     assert not well

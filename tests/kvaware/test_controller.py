@@ -1,4 +1,4 @@
-"""The controller alone: its API, its keys, its snapshots, and a router that asks it or does not."""
+"""The stand-alone controller: API, keys, snapshots, and a router with and without it."""
 
 import asyncio
 import os
@@ -48,13 +48,13 @@ GONE = {"type": "BlockRemoved", "block_hashes": [4, 3], "medium": "GPU"}
 
 
 def batch(*events: object) -> bytes:
-    """As an engine publishes it."""
+    """Return a batch of events as an engine publishes it."""
     return msgspec.msgpack.encode([0.0, list(events), 0])
 
 
 @pytest.fixture
 def client() -> Callable[..., TestClient]:
-    """Controllers without sockets."""
+    """Make controllers without sockets."""
 
     def make(**keys: str) -> TestClient:
         followed: list[tuple[str, str | None]] = []
@@ -72,7 +72,7 @@ def client() -> Callable[..., TestClient]:
 
 
 def test_what_is_pushed_is_found(client: Callable[..., TestClient]) -> None:
-    """By tokens and by keys, with what lies on each tier; until it is unregistered."""
+    """By tokens and by keys, with the tokens on each tier, until the engine is unregistered."""
     http = client()
     one = {"instance_id": "a"}
     assert http.post("/register", json=one).json()["status"] == "registered successfully"
@@ -96,7 +96,7 @@ def test_what_is_pushed_is_found(client: Callable[..., TestClient]) -> None:
 
 
 def test_a_snapshot_is_taken_over(client: Callable[..., TestClient]) -> None:
-    """By a fresh controller only; nonsense is refused."""
+    """Only a controller that has heard nothing accepts a snapshot; nonsense is refused."""
     first, second = client(), client()
     for http in (first, second):
         http.post("/register", json={"instance_id": "a"})
@@ -114,7 +114,7 @@ def test_a_snapshot_is_taken_over(client: Callable[..., TestClient]) -> None:
 def test_a_snapshot_that_comes_while_engines_talk_is_refused(
     client: Callable[..., TestClient],
 ) -> None:
-    """Nothing of it is mixed with what they told; a bad one can be followed by a good one."""
+    """It is never mixed with what engines announced; after a bad one, a good one is accepted."""
     first, second = client(), client()
     for http in (first, second):
         http.post("/register", json={"instance_id": "a"})
@@ -153,7 +153,7 @@ def test_a_snapshot_that_comes_while_engines_talk_is_refused(
 def test_bad_input_is_refused_by_name(
     client: Callable[..., TestClient], path: str, body: bytes, field: str
 ) -> None:
-    """And what it was is not repeated: it may be a prompt."""
+    """The answer names the field but does not repeat the input, which may be a prompt."""
     http = client()
     headers = {"content-type": "application/json"}
     answer = http.post(path, content=body, headers=headers)
@@ -166,7 +166,7 @@ def test_bad_input_is_refused_by_name(
 def test_bodies_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them; a snapshot may be larger. Events that cannot be used are counted."""
+    """All bodies are; a snapshot may be larger. Events that cannot be used are counted."""
     monkeypatch.setattr("controller.server.LARGEST_QUESTION", 1000)
     http = client()
     http.post("/register", json={"instance_id": "a"})
@@ -178,7 +178,7 @@ def test_bodies_are_bounded(
 
 
 def test_a_registration_as_mooncakes_clients_write_it(client: Callable[..., TestClient]) -> None:
-    """Fields that mean nothing here are passed over; an empty address is none."""
+    """Fields without a meaning here are ignored, and an empty address counts as none."""
     http = client()
     given = {
         "endpoint": "tcp://127.0.0.1:1",
@@ -208,7 +208,7 @@ def test_a_registration_as_mooncakes_clients_write_it(client: Callable[..., Test
 def test_engines_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a socket."""
+    """Each engine takes a socket."""
     monkeypatch.setattr("controller.server.MOST", 2)
     http = client()
     answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
@@ -216,7 +216,7 @@ def test_engines_are_bounded(
 
 
 def test_keys_let_in(client: Callable[..., TestClient]) -> None:
-    """All paths but one; and the API describes itself."""
+    """With keys, all paths but one need one; the OpenAPI document says so."""
     http = client(ops="0123456789abcdef")
     assert http.get("/health/live").status_code == 200
     assert http.get("/streams").status_code == 401
@@ -243,7 +243,7 @@ def test_keys_let_in(client: Callable[..., TestClient]) -> None:
 
 @contextmanager
 def controller(out: Path, *args: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The command in a process of its own; its URL."""
+    """Run the command in a process of its own; yields its URL and the process."""
     err = out / "controller.log"
     with err.open("wb") as log:
         process = subprocess.Popen(
@@ -262,7 +262,7 @@ def controller(out: Path, *args: object) -> Iterator[tuple[str, subprocess.Popen
 def test_a_router_asks_it_and_does_without_it(
     fleet: MakeFleet, route: MakeRouter, folder: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """What it says decides; once it is gone, placements do, and nothing fails."""
+    """Its answers decide; once it is gone, decisions go by placements, and nothing fails."""
     simulated = fleet(workers=2)
     settings = tmp_path / "controller.yaml"
     settings.write_text(
@@ -316,7 +316,7 @@ def test_a_router_asks_it_and_does_without_it(
 
 
 def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
-    """Not when the index would be lost; and looking leaves nothing behind."""
+    """Not only when the index would be lost; and the check leaves no files behind."""
     settings = tmp_path / "controller.yaml"
     settings.write_text("strategy: kvaware\nworkers: [http://127.0.0.1:1]\n")
     args = ["--config", str(settings), "--listen", "127.0.0.1:0", "--snapshot"]

@@ -1,4 +1,4 @@
-"""The controller as a service: what Prometheus is told, and its snapshots while it runs."""
+"""The controller as a service: its metrics, and its snapshots while it runs."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "kv.md"
 
 
 def documented() -> set[str]:
-    """The series that the page says a controller has."""
+    """Return the series that docs/kv.md lists for a controller."""
     watching = DOCS.read_text().split("## Watching it")[1].split("## ")[0]
     alone = DOCS.read_text().split("## The controller alone")[1].split("## ")[0]
     rows = [row.split("|")[1] for row in (watching + alone).splitlines() if row.startswith("| `")]
@@ -34,14 +34,14 @@ def documented() -> set[str]:
 
 
 def series(url: str, **headers: str) -> dict[str, float]:
-    """What it tells, by name and labels."""
+    """Return the metrics, by name and labels."""
     lines = httpx.get(f"{url}/metrics", headers=headers).raise_for_status().text.splitlines()
     told = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in told}
 
 
 def test_what_prometheus_is_told(fleet: MakeFleet, tmp_path: Path, stack: ExitStack) -> None:
-    """Every series of the docs; callers and engines nobody configured make no labels."""
+    """All series in the docs exist; names that callers make up never become labels."""
     (worker,) = fleet(workers=1).urls
     settings = tmp_path / "controller.yaml"
     settings.write_text(f"strategy: kvaware\nworkers: [{worker}]\nhealth: {{interval: 50ms}}\n")
@@ -61,7 +61,7 @@ def test_what_prometheus_is_told(fleet: MakeFleet, tmp_path: Path, stack: ExitSt
     found = series(url)
     families = {name.partition("{")[0] for name in found}
     optional = {"warmroute_kv_refused_total", "warmroute_kv_stream_events_total"}
-    optional |= {"warmroute_kv_blocks_unused_total"}  # of what has not happened
+    optional |= {"warmroute_kv_blocks_unused_total"}  # they appear only with the first such event
     lacking = {one for one in documented() if one not in families | optional}
     lacking -= {"warmroute_kv_error_tokens"}  # a histogram: its series have endings
     assert lacking == set()
@@ -75,7 +75,8 @@ def test_what_prometheus_is_told(fleet: MakeFleet, tmp_path: Path, stack: ExitSt
 
 
 def _snapshots_go_on(url: str, folder: Path, log: Path) -> None:
-    """Written again and again; without a folder that is said, and nothing else happens."""
+    """Check that snapshots are written repeatedly; without the folder, failures are logged and
+    nothing else happens."""
     written = 'warmroute_controller_snapshots_total{outcome="written"}'
     failed = 'warmroute_controller_snapshots_total{outcome="failed"}'
     before = series(url)[written]
@@ -93,7 +94,7 @@ def _snapshots_go_on(url: str, folder: Path, log: Path) -> None:
 
 
 def test_series_are_for_who_has_a_key(fleet: MakeFleet, tmp_path: Path, stack: ExitStack) -> None:
-    """As everything but the sign of life."""
+    """Metrics need a key, as everything but the liveness check does."""
     (worker,) = fleet(workers=1).urls
     settings = tmp_path / "controller.yaml"
     key, secret = "0123456789abcdef0123", tmp_path / "secret"
@@ -112,7 +113,7 @@ def test_series_are_for_who_has_a_key(fleet: MakeFleet, tmp_path: Path, stack: E
 def test_a_full_disk_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one before stays, nothing lies beside it, and the next may be written again."""
+    """The previous snapshot stays, no other file is left, and the next one can be written."""
     memory, file = Memory(1 << 24), tmp_path / "index"
     push(memory.join("a"), stored(0, 4))
     kept = Snapshots(memory, file)
@@ -140,7 +141,7 @@ def test_a_full_disk_is_said(
 
 
 def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
-    """What is written is what was held when it began, by a thread; two at once take turns."""
+    """A thread writes what was held when it began; two writes at once take turns."""
     memory, file = Memory(1 << 26), tmp_path / "index"
     source = memory.join("a")
     push(source, stored(0, 4))
@@ -167,7 +168,8 @@ def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
 def test_a_damaged_snapshot_keeps_nobody_from_serving(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: bytes | None
 ) -> None:
-    """It is put aside for who wants to look, and said; the index begins empty, and is kept."""
+    """It is renamed, so that it can be examined, and the log says so; the index starts empty and is
+    saved again later."""
     file = tmp_path / "index"
     memory = Memory(1 << 24)
     push(memory.join("a"), stored(0, 4))
@@ -190,7 +192,8 @@ def test_a_damaged_snapshot_keeps_nobody_from_serving(
 def test_engines_that_nobody_comes_for_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a snapshot; but not those of the file, which may only be away."""
+    """Engines of a snapshot that never register are forgotten, except those in the settings, which
+    may only be down."""
     memory = Memory(1 << 24)
     for name in ("gone", "away", "back"):
         push(memory.join(name), stored(0, 4))
@@ -206,7 +209,7 @@ def test_engines_that_nobody_comes_for_are_forgotten(
         again.join("back")
         assert again.absent() == {"gone", "away"}
         async with asyncio.timeout(20):
-            while again.absent() != {"away"}:  # noqa: ASYNC110 - a memory has no events
+            while again.absent() != {"away"}:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.005)
         letting.cancel()
 

@@ -1,4 +1,4 @@
-"""Real sockets and events: what engines tell decides; where they cannot, the reason says so."""
+"""Real sockets and events: events decide, and where they cannot, the reason says so."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 
 def ask(router: Router, text: str, **more: object) -> httpx.Response:
-    """Send a chat and wait until its events are there."""
+    """Send a chat, and wait until the router is idle again."""
     chat = {
         "model": "toy",
         "messages": [{"role": "user", "content": text}],
@@ -34,17 +34,17 @@ def ask(router: Router, text: str, **more: object) -> httpx.Response:
 
 
 def cached(answer: httpx.Response) -> int:
-    """What the worker reported."""
+    """Return the cached tokens that the worker reported."""
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def predicted(answer: httpx.Response) -> int:
-    """What the decision expected."""
+    """Return the cached tokens that the decision predicted."""
     return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
 
 
 def settle(router: Router, fleet: FleetThread) -> None:
-    """Wait until the index has everything that was published."""
+    """Wait until the index contains everything that was published."""
 
     def is_level() -> bool:
         for pool, memory in router.door.memories.pools():
@@ -62,7 +62,7 @@ def settle(router: Router, fleet: FleetThread) -> None:
 def test_what_is_predicted_is_what_is_reported(
     fleet: MakeFleet, kvaware: MakeKvAware, encoding: str
 ) -> None:
-    """Exactly, for random chats with shared beginnings; placements of late are not asked."""
+    """Exactly, for random chats with shared beginnings; recent placements do not count here."""
     random = Random(6)
     simulated = fleet(kv_encoding=encoding)
     router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
@@ -76,13 +76,14 @@ def test_what_is_predicted_is_what_is_reported(
 
 
 def holders(router: Router) -> dict[str, int]:
-    """Blocks by worker."""
+    """Return the number of blocks by worker."""
     ((_, memory),) = router.door.memories.pools()
     return {place.worker: place.blocks for place in memory.index.places() if place.blocks}
 
 
 def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """And salts keep apart what is equal."""
+    """Prompts with the same prefix go to its holder; equal prompts with another salt are
+    separate."""
     simulated = fleet(workers=4)
     router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
     first = ask(router, "once upon a time " * 40)
@@ -111,7 +112,8 @@ def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAwa
 def test_keys_with_caches_of_their_own(
     fleet: MakeFleet, kvaware: MakeKvAware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What engines tell of salted blocks is found by the key that they are of, and by no other."""
+    """With `separate_caches`, a prompt hits only blocks computed for the same key, and that is
+    predicted."""
     keys = {name: f"sk-team-{name}-0123456789" for name in "ab"}
     for name, key in keys.items():
         monkeypatch.setenv(f"KEY_{name}", key)
@@ -132,7 +134,7 @@ def test_keys_with_caches_of_their_own(
 def test_check_live_says_what_is_subscribed_and_what_is_missing(
     fleet: MakeFleet, folder: Path
 ) -> None:
-    """The flag that would help is in the line."""
+    """The line names the vLLM flag to set if events are missing."""
     for publishing in (True, False):
         simulated = fleet(workers=1, kv_events=publishing)
         settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
@@ -153,7 +155,8 @@ def test_check_live_says_what_is_subscribed_and_what_is_missing(
 def test_check_live_tells_the_last_event_that_is_replayed(
     fleet: MakeFleet, kvaware: MakeKvAware, folder: Path
 ) -> None:
-    """It was not there when it came, and need not wait for the next."""
+    """The check starts after the last event, and learns it by replay instead of waiting for the
+    next."""
     simulated = fleet(workers=1)
     router = kvaware(*simulated.urls)
     ask(router, "before anybody looked " * 20)
@@ -171,8 +174,8 @@ def test_check_live_tells_the_last_event_that_is_replayed(
 def test_check_live_compares_block_names(
     fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
 ) -> None:
-    """What workers compute of one prompt has the same names; else a store that they share has them
-    twice, and the line says what would help."""
+    """Workers should give the same names to the blocks of a prompt; otherwise a shared store has
+    them twice, and the line says how to avoid that."""
     simulated = fleet(workers=2, hash_seeds=seeds)
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
     for number, url in enumerate(simulated.urls):
@@ -194,7 +197,7 @@ def test_check_live_compares_block_names(
 def test_check_live_of_engines_that_share_a_store(
     fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
 ) -> None:
-    """All is not well if one cannot find there what another wrote."""
+    """It fails if one engine cannot find in the store what another one wrote."""
     simulated = fleet(workers=2, hash_seeds=seeds, host_tokens=4096, store_tokens=65536)
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
     lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
@@ -204,7 +207,7 @@ def test_check_live_of_engines_that_share_a_store(
 def test_check_live_names_the_flag_only_where_it_is_missing(
     fleet: MakeFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen by an answer that tells its usage without it."""
+    """It is missing if an answer reports its usage without cached tokens."""
     simulated = fleet(workers=1)
     told = generation.Usage.openai
     monkeypatch.setattr(
@@ -217,7 +220,8 @@ def test_check_live_names_the_flag_only_where_it_is_missing(
 
 
 def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: Path) -> None:
-    """Nobody publishes where the file says; and what is missed would be lost."""
+    """Nothing publishes at the configured address, and without a replay endpoint missed events
+    would be lost."""
     worker = fleet(workers=1).workers[0]
     told = {"url": worker.url, "kv_events": "tcp://127.0.0.1:1"}
     settings = {"workers": [told], "strategy": "kvaware", "tokenizer": str(folder)}
@@ -230,7 +234,7 @@ def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: 
 
 
 def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
-    """One that is not there is named, and all is not well."""
+    """A controller that cannot be reached is named, and the check fails."""
     settings = {
         "workers": fleet(workers=1).urls,
         "strategy": "kvaware",
@@ -243,7 +247,8 @@ def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
 
 
 def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """A cache of few blocks, and one that is told to forget."""
+    """Predictions stay right with a small cache that evicts, and a reset cache holds nothing
+    old."""
     simulated = fleet(workers=1, kv_tokens=1024)
     router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
     for number in range(12):
@@ -258,7 +263,7 @@ def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAwar
 
 
 def test_a_restarted_worker_holds_nothing(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Its stream begins anew; what it computes then is known."""
+    """Its stream begins anew; what it computes from then on is known."""
     simulated = fleet(workers=1)
     router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
     ask(router, "before the flood " * 20)
@@ -278,7 +283,7 @@ def test_a_restarted_worker_holds_nothing(fleet: MakeFleet, kvaware: MakeKvAware
 def test_who_joins_late_learns_the_past_by_replay(
     fleet: MakeFleet, kvaware: MakeKvAware, replay: bool
 ) -> None:
-    """And without replay at least what is new."""
+    """Without replay, it learns only what is new."""
     simulated = fleet(workers=1)
     early = kvaware(*simulated.urls)
     ask(early, "long ago " * 40)
@@ -294,7 +299,7 @@ def test_who_joins_late_learns_the_past_by_replay(
 
 
 def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: MakeRouter) -> None:
-    """As `prefixaware` would; operators read what would help."""
+    """It decides as `prefixaware` would, and operators are told what to set."""
     simulated = fleet(kv_events=False)
     router = route(*simulated.urls, strategy="kvaware")
     first = ask(router, "a tale " * 100)
@@ -311,7 +316,7 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
 
 
 def mute(fleet: FleetThread) -> None:
-    """No events any more."""
+    """Stop the workers' publishers."""
     for worker in fleet.workers:
         if worker.publisher is not None and worker.publisher._pub is not None:
             worker.publisher._pub.close(linger=0)
@@ -321,7 +326,7 @@ def mute(fleet: FleetThread) -> None:
 def test_siblings_find_their_first_before_its_events(
     fleet: MakeFleet, kvaware: MakeKvAware
 ) -> None:
-    """Placements of the last seconds count until they are confirmed."""
+    """Placements of the last seconds count until events confirm them."""
     simulated = fleet(workers=4)
     router = kvaware(*simulated.urls)
     simulated.call(lambda: mute(simulated))
@@ -334,7 +339,8 @@ def test_siblings_find_their_first_before_its_events(
 def test_settings_that_change_while_it_runs(
     fleet: MakeFleet, kvaware: MakeKvAware, folder: Path
 ) -> None:
-    """Workers join and leave, and the strategy gets other options: who is there is listened to."""
+    """When workers join or leave, or the strategy gets other options, the current workers' events
+    are followed and what was known of them is kept or learned again."""
     simulated = fleet(workers=2)
     router = kvaware(simulated.urls[0], strategy={"name": "kvaware", "unconfirmed": "0s"})
     common = {"tokenizer": str(folder), "health": QUICK}

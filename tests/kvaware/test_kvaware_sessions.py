@@ -1,4 +1,4 @@
-"""Sessions over what engines remember."""
+"""Sessions over `kvaware`."""
 
 import uuid
 
@@ -8,7 +8,7 @@ from tests.support import until
 
 
 def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """What engines tell is asked below the session, while it stays and when it must move."""
+    """KV events give the prediction while a session stays, and the new worker when it must move."""
     made = fleet(workers=3)
     strategy = {"name": "session", "over": "kvaware"}
     router = kvaware(*made.urls, strategy=strategy)

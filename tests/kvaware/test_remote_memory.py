@@ -1,4 +1,4 @@
-"""What a router keeps of a controller's answers, and what it makes of them."""
+"""What a router keeps of a controller's answers, and how it uses them."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from strategies.loads import Held
 
 
 def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their keys, not by their number alone; the last one is always there."""
+    """Answers are bounded by their keys as well as by their number; the latest is always kept."""
     monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
     monkeypatch.setattr(remote_memory, "KEPT", 20)
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
@@ -44,7 +44,7 @@ def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_kept_of_long_salts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long they are is for clients to say."""
+    """Clients decide how long salts are, so these count too."""
     monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     prompts = [Prompt("m", 16, blocks={16: [1]}, salt=f"{n}" * 20_000) for n in range(9)]
@@ -59,7 +59,7 @@ def test_what_is_kept_of_long_salts_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def answering(remote: RemoteMemory, *answers: list[Any] | None) -> None:
-    """A controller that says these, one after the other; None fails."""
+    """Let a controller give these answers one after the other; None fails."""
     left = list(answers)
 
     async def post(_: bytes) -> bytes:
@@ -72,14 +72,15 @@ def answering(remote: RemoteMemory, *answers: list[Any] | None) -> None:
 
 
 def ask(remote: RemoteMemory) -> Prompt:
-    """Ask about a prompt of one worker."""
+    """Ask about a prompt on one worker."""
     prompt = Prompt("m", 16, blocks={16: [1]})
     asyncio.run(remote.ask(prompt, ["a"]))
     return prompt
 
 
 def test_a_silent_worker_is_found_by_the_events_that_the_controller_counts() -> None:
-    """Each answer is judged by what the controller says later; any event ends the doubt."""
+    """Each computed prompt is judged by the event count of a later answer; any new event ends the
+    doubt."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, *([{}, {}, [16], {"a": events}] for events in (5, 6, 6, 7)))
     answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
@@ -96,7 +97,7 @@ def test_a_silent_worker_is_found_by_the_events_that_the_controller_counts() -> 
 
 
 def test_an_older_controller_counts_no_events() -> None:
-    """Then silence is not looked for."""
+    """Then silence cannot be noticed."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, *([{"a": [16, 0, 0]}, {}, [16]] for _ in range(2)))
     ask(remote)
@@ -107,7 +108,7 @@ def test_an_older_controller_counts_no_events() -> None:
 
 
 def test_a_controller_is_told_which_tiers_count() -> None:
-    """L1 that is off here may count for another router; one that is older asks without that."""
+    """L1 may be disabled for this router and count for another; older routers do not say."""
     keys = even_chain(even_root("", ""), bytes(128), 16)
     memory, prompt = Memory(1 << 24), Prompt("m", 33, blocks={16: keys})
     source = memory.join("a")
@@ -131,11 +132,11 @@ def test_a_controller_is_told_which_tiers_count() -> None:
 
 
 async def _nothing(*_: object) -> None:
-    """Nobody is to be listened to."""
+    """Follow no engine."""
 
 
 def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:
-    """The others are decided at once; when it answers that one, all ask again."""
+    """The others are decided at once; once the controller answers, all ask again."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 60)
     answering(remote, None, None, None)
     for _ in range(3):
@@ -171,7 +172,8 @@ def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:
 
 
 def test_the_reason_is_the_true_one() -> None:
-    """A prompt without tokens is nobody's fault; apart from prompts the last answer counts."""
+    """A prompt without tokens is not the controller's fault; for a worker in general, the last
+    answer counts."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, [{}, {"a": "gap"}, [16]], None)
     assert remote.doubt("a", Prompt("m", 16)) == ""
@@ -183,7 +185,7 @@ def test_the_reason_is_the_true_one() -> None:
 def test_the_log_is_told_when_it_goes_and_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once each, and not for one that was slow once."""
+    """The log has one line each when it goes and comes back, and none for a single failure."""
     caplog.set_level(logging.INFO, "warmroute.controller")
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     well: list[Any] = [{}, {}, [16]]
@@ -209,7 +211,7 @@ def test_the_log_is_told_when_it_goes_and_when_it_is_back(
     ],
 )
 def test_what_cannot_be_is_no_answer(wrong: list[Any]) -> None:
-    """Something else is at its address, or it is of another release: what was sent decides."""
+    """Another program or another release is at its address, so the question counts as failed."""
     remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
     answering(remote, wrong, [{"a": [16, 0, 0]}, {}, [32], {}])
     prompt = ask(remote)

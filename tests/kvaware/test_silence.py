@@ -1,4 +1,4 @@
-"""An engine that goes on serving and stops publishing: what was sent there decides, and says so."""
+"""An engine that serves but stops publishing: placements decide, and the reason says so."""
 
 from random import Random
 
@@ -10,19 +10,20 @@ from tests.support import Router, until
 
 
 def new(random: Random) -> str:
-    """A prompt that nobody has seen: more than a thousand tokens."""
+    """Return a prompt of more than a thousand tokens that no worker has seen."""
     return "".join(random.choices("abcdefgh ", k=3000))
 
 
 def decision(router: Router, text: str) -> str:
-    """Why a prompt went where it did."""
+    """Return the reason of the decision for a prompt."""
     return ask(router, text).headers["x-warmroute-decision"].split(";")[0]
 
 
 def test_events_that_stop_under_load(
     fleet: MakeFleet, kvaware: MakeKvAware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream stands and says nothing: its worker is judged by its placements until it does."""
+    """While the stream is connected but silent, its worker is judged by placements, until events
+    come again."""
     random, simulated = Random(11), fleet(workers=1)
     router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
     where = {"pool": "default", "worker": router.worker().name}

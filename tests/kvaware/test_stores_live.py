@@ -1,4 +1,4 @@
-"""What LMCache keeps in a real Redis counts for all workers; without it everything goes on."""
+"""Chunks that LMCache keeps in a real Redis count for all workers; losing Redis is survived."""
 
 import asyncio
 import logging
@@ -31,12 +31,12 @@ CHAT = [{"role": "user", "content": TEXT}]
 
 
 def stored(redis: RedisServer) -> dict[str, object]:
-    """The settings of tiers with that store."""
+    """Return the settings of tiers with this store."""
     return {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "deadline": "5s"}}}
 
 
 def tokens_of(router: Router) -> list[int]:
-    """The prompt's ids, as the worker says them."""
+    """Return the prompt's token ids according to the worker."""
     worker = router.worker()
     asked = {"model": "toy", "messages": CHAT}
     answer = httpx.post(f"{worker.url}/tokenize", json=asked)
@@ -44,14 +44,14 @@ def tokens_of(router: Router) -> list[int]:
 
 
 def ready(router: Router) -> str:
-    """What readiness says."""
+    """Return the status of the readiness check."""
     return str(router.http.get("/health/ready").json()["status"])
 
 
 def test_what_lmcache_wrote_counts_for_all(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, write: Write
 ) -> None:
-    """Of whole chunks, by the reason `l2`; nobody is preferred for it."""
+    """Whole chunks in the store are predicted, with the reason `l2`."""
     simulated = fleet(workers=2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=stored(redis))
     assert ask(router, "before it").headers["x-warmroute-decision"].startswith("cold")
@@ -67,7 +67,8 @@ def test_what_lmcache_wrote_counts_for_all(
 def test_a_redis_that_dies_costs_nobody_an_answer(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, write: Write
 ) -> None:
-    """Degraded, and zero errors; what lies on L2 does not count until it is back."""
+    """Readiness is degraded but every request is answered; L2 does not count until Redis is
+    back."""
     simulated = fleet(workers=2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=stored(redis))
     write(tokens_of(router), 64)
@@ -112,7 +113,8 @@ def test_a_redis_that_dies_costs_nobody_an_answer(
 def test_k4_a_wrong_url_ends_the_start(
     tmp_path: Path, strategy: str, told: str, code: int, said: str
 ) -> None:
-    """Row K4: with a sentence that has the field, whether it is none or nobody is there."""
+    """The error names the setting, whether the URL is invalid or nothing answers there: row K4 of
+    docs/hyperpod.md."""
     file = tmp_path / "warmroute.yaml"
     file.write_text(
         f"""listen: 127.0.0.1:0
@@ -128,7 +130,8 @@ workers: ["http://127.0.0.1:9"]
 
 
 def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """That it is of no use with these strategies is said; where one of several asks, it counts."""
+    """A store that no strategy uses only causes a warning; if one pool's strategy uses it, it must
+    be reachable."""
     told: dict[str, Any] = {
         "strategy": "roundrobin",
         "workers": ["http://127.0.0.1:9"],
@@ -151,7 +154,8 @@ def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture)
 def test_a_store_that_nobody_asks_any_more_is_let_go(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, after: str
 ) -> None:
-    """Another strategy, without a restart: it is not down, and not asked; kvaware keeps its own."""
+    """After a change to a strategy without it, a store is no longer reported as down; `kvaware`
+    keeps it."""
     (url,) = fleet(workers=1).urls
     router = kvaware(url, tiers=stored(redis))
     redis.kill()
@@ -169,8 +173,8 @@ def test_a_store_that_nobody_asks_any_more_is_let_go(
 def test_a_store_that_cannot_be_asked_changes_nothing(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What names chunks is not installed: the change is refused as a whole, and comes as a whole
-    where the strategy asks no store."""
+    """If the module that names chunks is not installed, the whole change is refused; with a
+    strategy that uses no store, it is applied as a whole."""
     old, new = fleet(workers=2).urls
     router = kvaware(old)
     pools = router.door.fleet.pools
@@ -192,7 +196,8 @@ def test_chunks_that_do_not_come_are_said(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Workers compute and write to some other store: in the log, in readiness and in a metric."""
+    """Workers compute but write to some other store: the log, the readiness check and a metric say
+    so."""
     monkeypatch.setattr("router.stores.written.WRITTEN_S", 0.2)
     monkeypatch.setattr("router.stores.shared.LOOK_S", 0.0)
     router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
@@ -212,7 +217,7 @@ def test_chunks_that_do_not_come_are_said(
 
 
 def test_hits_are_counted_by_tier(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """As the worker reported them, where they were known to lie; and how fast tiers load."""
+    """Hits are counted on the tier where they were predicted, and load rates are shown."""
     simulated = fleet(workers=1, kv_tokens=1024, host_tokens=8192)
     router = kvaware(*simulated.urls, strategy=EXACT)
     for text in (TEXT, TEXT, "something else " * 40, TEXT):
@@ -236,7 +241,8 @@ def test_check_live_looks_at_the_store(
     write: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What cannot be understood, and what cannot be asked, is said; else that it answers."""
+    """It reports a store that answers, one with chunks that do not fit the settings, and one that
+    is down."""
     simulated = fleet(workers=1)
     settings = Settings.model_validate(
         {
@@ -246,7 +252,7 @@ def test_check_live_looks_at_the_store(
             "tiers": {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "model": "toy"}}},
         }
     )
-    monkeypatch.setattr(check_tiers, "STORED_S", 0.1)  # nobody writes there
+    monkeypatch.setattr(check_tiers, "STORED_S", 0.1)  # nothing writes there
     lines, _ = asyncio.run(check_live(settings))
     assert "pool default: L2: it answers" in lines
     write(range(64), 64, rank="02000200")

@@ -1,4 +1,4 @@
-"""What lies in the host's memory and in a shared store: told, followed, and reported as cached."""
+"""Blocks in host memory and in a shared store: announced, tracked, and reported as cached."""
 
 import pytest
 
@@ -10,13 +10,13 @@ EXACT = {"name": "kvaware", "unconfirmed": "0s"}
 
 
 def blocks(router: Router) -> dict[tuple[str, str], int]:
-    """Held, by worker and tier."""
+    """Return the number of blocks held, by worker and tier."""
     ((_, memory),) = router.door.memories.pools()
     return {(p.worker, p.tier.name): p.blocks for p in memory.index.places()}
 
 
 def level(router: Router, simulated: object) -> bool:
-    """Whether all that was published has been applied."""
+    """Return whether everything published has been applied."""
     ((_, memory),) = router.door.memories.pools()
     published = [
         worker.publisher._next - 1
@@ -29,7 +29,7 @@ def level(router: Router, simulated: object) -> bool:
 def test_what_the_gpu_lost_is_found_in_the_hosts_memory(
     fleet: MakeFleet, kvaware: MakeKvAware, bare: bool
 ) -> None:
-    """Predicted as reported, whether the events bring tokens or names alone."""
+    """Predictions match reports, whether events contain tokens or only names."""
     simulated = fleet(workers=1, kv_tokens=512, host_tokens=8192, bare_events=bare)
     router = kvaware(*simulated.urls, strategy=EXACT)
     hits = 0
@@ -46,7 +46,8 @@ def test_what_the_gpu_lost_is_found_in_the_hosts_memory(
 def test_a_shared_store_serves_all_and_attracts_nobody(
     fleet: MakeFleet, kvaware: MakeKvAware
 ) -> None:
-    """Each worker is credited with it, whoever wrote it; it outlives the writer's GPU."""
+    """The worker that gets the prompt next is credited with the store, even when the index has
+    forgotten the writer."""
     simulated = fleet(workers=3, store_tokens=100_000)
     router = kvaware(*simulated.urls, strategy=EXACT)
     text = "for everyone " * 60

@@ -1,4 +1,4 @@
-"""HyperPod's rows on tiers, through real sockets; the store is a real Redis where one is named."""
+"""The rows of docs/hyperpod.md on tiers, over real sockets; tests that take `redis` use one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,9 +18,9 @@ from tests.kvaware.test_tiers_live import EXACT, blocks, level
 from tests.sessions.redis_server import RedisServer
 from tests.support import Router, until
 
-#: 400 tokens and some, which the model's tokenizer makes of it.
+#: A little over 400 tokens with the model's tokenizer.
 TEXT = "for everyone " * 60
-#: The host's memory, and a store.
+#: Settings of host memory, and of a store.
 L1, L2 = {"host_tokens": 4096}, {"store_tokens": 100_000}
 
 Asked = Callable[[str], tuple[str, int]]
@@ -28,19 +28,19 @@ Asked = Callable[[str], tuple[str, int]]
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    """A real one."""
+    """A real Redis server."""
     with RedisServer() as server:
         yield server
 
 
 def loaded(simulated: FleetThread) -> tuple[int, int]:
-    """Tokens that came from L1 and from L2, of all workers."""
+    """Return the tokens loaded from L1 and from L2 by all workers."""
     totals = [worker.engine.totals for worker in simulated.workers]
     return sum(one.l1_hits for one in totals), sum(one.l2_hits for one in totals)
 
 
 def asking(router: Router, simulated: FleetThread) -> Asked:
-    """Ask, check that what was predicted was found, and say why and how much."""
+    """Return a function that asks, checks the prediction, and returns reason and cached tokens."""
 
     def asked(text: str) -> tuple[str, int]:
         answer = ask(router, text)
@@ -53,7 +53,7 @@ def asking(router: Router, simulated: FleetThread) -> Asked:
 
 
 def post(router: Router, text: str) -> httpx.Response:
-    """Ask, whatever else goes on."""
+    """Ask without waiting for the router to be idle."""
     chat = {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     answer = router.http.post("/v1/chat/completions", json=chat)
     assert answer.status_code == 200
@@ -62,7 +62,7 @@ def post(router: Router, text: str) -> httpx.Response:
 
 @contextmanager
 def busy(router: Router, name: str) -> Iterator[None]:
-    """Book a worker for minutes."""
+    """Book 100 seconds of prefill on a worker."""
     ((pool, _memory),) = router.door.memories.pools()
     (worker,) = [one for one in pool.workers if one.name == name]
     booking = worker.load.book(monotonic(), 100.0, 100, stream=True)
@@ -73,7 +73,7 @@ def busy(router: Router, name: str) -> Iterator[None]:
 
 
 def forget_gpu(router: Router, simulated: FleetThread) -> None:
-    """Drop what lies on the GPUs, and nothing else, and wait until that is known."""
+    """Drop what the GPUs hold, and nothing else, and wait until the router knows."""
     for worker in simulated.workers:
         assert simulated.call(worker.engine.reset_prefix_cache)
         simulated.call(partial(_tell, worker))
@@ -81,12 +81,13 @@ def forget_gpu(router: Router, simulated: FleetThread) -> None:
 
 
 def _tell(worker: Worker) -> None:
-    """An idle engine would tell with its next step."""
+    """Publish the change, which an idle engine would do only with its next step."""
     worker._publish(worker.engine.step().changes)
 
 
 def test_r8_a_short_match_falls_back(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Row R8: the least loaded takes it, and a whole match goes home; both are counted."""
+    """The least loaded takes a prompt with a match below the threshold; a full match goes to its
+    holder: row R8."""
     simulated = fleet(workers=2)
     router = kvaware(*simulated.urls, strategy={**EXACT, "threshold": 100})
     asked, longer = asking(router, simulated), TEXT + "something else entirely " * 90
@@ -105,7 +106,7 @@ def test_r8_a_short_match_falls_back(fleet: MakeFleet, kvaware: MakeKvAware) -> 
 def test_k1_l1_l2_compute_and_promotion(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
 ) -> None:
-    """Row K1: computed, from L1, from L2 once it left L1, and from L1 again."""
+    """Computed, from L1, from L2 after eviction from L1, and from L1 again: row K1."""
     simulated = fleet(workers=1, host_tokens=1024, store_url=redis.url, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     asked = asking(router, simulated)
@@ -128,7 +129,7 @@ def test_k1_l1_l2_compute_and_promotion(
 
 
 def test_k2_written_to_both(fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer) -> None:
-    """Row K2: after one request its blocks are on that worker's L1 and in L2."""
+    """After one request, its blocks are on that worker's L1 and in L2: row K2."""
     simulated = fleet(workers=2, store_url=redis.url, **L1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     asking(router, simulated)(TEXT)
@@ -138,13 +139,14 @@ def test_k2_written_to_both(fleet: MakeFleet, kvaware: MakeKvAware, redis: Redis
         ((writer, on_gpu),) = [(w, n) for (w, tier), n in held.items() if tier == "GPU" and n]
         return held.get((writer, "L1")) == held.get(("", "L2")) == on_gpu > 20
 
-    until(both)  # what is written to the store is told a moment later
+    until(both)  # writes to the store are announced a moment later
 
 
 def test_k3_what_a_dead_worker_wrote_is_found(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
 ) -> None:
-    """Row K3: computed on one, which is killed; the other loads it, and that was predicted."""
+    """Computed on one worker, which is killed; the other loads it from the store, as predicted: row
+    K3."""
     simulated = fleet(workers=2, store_url=redis.url, **L1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     answer = ask(router, TEXT)
@@ -162,7 +164,7 @@ def test_k3_what_a_dead_worker_wrote_is_found(
 
 
 def test_k4_a_store_that_is_not_there_ends_the_start(stack: ExitStack) -> None:
-    """Row K4: a sentence, and nothing runs."""
+    """The start fails with a clear error: row K4."""
     settings = FleetSettings(store_url="redis://127.0.0.1:1", store_tokens=1000)
     with pytest.raises(ConnectionError, match="no Redis answers"):
         stack.enter_context(FleetThread(settings))
@@ -171,7 +173,7 @@ def test_k4_a_store_that_is_not_there_ends_the_start(stack: ExitStack) -> None:
 def test_a_store_that_dies_costs_time_alone(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
 ) -> None:
-    """Every request is answered; what the store held is computed."""
+    """Every request is answered; what the store held is computed again."""
     simulated = fleet(workers=2, store_url=redis.url, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     ask(router, TEXT)
@@ -185,7 +187,7 @@ def test_a_store_that_dies_costs_time_alone(
 
 
 def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Row K5: what lies there does not count, and has no series."""
+    """Blocks on disabled tiers do not count and have no series: row K5."""
     simulated = fleet(workers=1, **L1, **L2)
     off = {"l1": {"enabled": False}, "l2": {"enabled": False}}
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=off)
@@ -202,7 +204,7 @@ def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
 
 
 def test_k5_l1_that_is_off_hides_no_l2(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Row K5: what lies on both lies on L2 then, and is found as foretold."""
+    """Blocks on both L1, which is disabled, and L2 are found on L2, as predicted: row K5."""
     simulated = fleet(workers=1, **L1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l1": {"enabled": False}})
     asked = asking(router, simulated)
@@ -216,7 +218,7 @@ def test_k5_l1_that_is_off_hides_no_l2(fleet: MakeFleet, kvaware: MakeKvAware) -
 def test_k6_what_the_store_has_goes_to_the_least_loaded(
     fleet: MakeFleet, kvaware: MakeKvAware
 ) -> None:
-    """Row K6: nobody has it but L2; the reason says so, and the cost is that of loading."""
+    """If only L2 has the prompt, the reason says so and the cost is that of loading: row K6."""
     simulated = fleet(workers=3, **L2)
     slow = {"bytes_per_token": "1MiB", "l2": {"bandwidth": "64GiB"}}  # 65,536 tokens a second
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=slow)
@@ -235,7 +237,7 @@ def test_k6_what_the_store_has_goes_to_the_least_loaded(
 
 
 def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Row K7: two that hash with other seeds are both found by tokens."""
+    """Engines with different hash seeds are both found, by tokens: row K7."""
     simulated = fleet(workers=2, hash_seeds=("0", "123"))
     router = kvaware(*simulated.urls, strategy=EXACT)
     asked = asking(router, simulated)

@@ -1,4 +1,4 @@
-"""Workers that say from which tier cached tokens came: their word counts, and corrects ours."""
+"""Workers that report the tier of cached tokens: their report counts, and corrects ours."""
 
 from functools import partial
 from typing import Any
@@ -14,13 +14,13 @@ from tests.kvaware.test_tiers_live import EXACT, blocks, level
 from tests.kvaware.test_tiers_rows import L1, L2, TEXT, forget_gpu
 from tests.support import Router, until
 
-#: How a request asks for it.
+#: What makes a worker report it: a field of the request.
 LMCACHE: dict[str, Any] = {"kv_transfer_params": {"cached_token_stats": True}}
 SGLANG: dict[str, Any] = {"return_cached_tokens_details": True}
 
 
 def hits(router: Router) -> dict[str, float]:
-    """Tokens by tier, as metrics have them."""
+    """Return the hit tokens by tier, from the metrics."""
     lines = router.http.get("/metrics").text.splitlines()
     mark = "warmroute_kv_hit_tokens_total{"
     return {
@@ -31,12 +31,12 @@ def hits(router: Router) -> dict[str, float]:
 
 
 def reason(answer: httpx.Response) -> str:
-    """Why it went there."""
+    """Return the reason of the decision."""
     return answer.headers["x-warmroute-decision"].partition(";")[0]
 
 
 def behind(simulated: FleetThread) -> list[Tiers[bytes]]:
-    """What the workers have besides their GPUs."""
+    """Return the workers' tiers behind their GPUs."""
     return [worker.engine.tiers.tiers for worker in simulated.workers if worker.engine.tiers]
 
 
@@ -44,7 +44,8 @@ def behind(simulated: FleetThread) -> list[Tiers[bytes]]:
 def test_hits_are_counted_where_the_worker_found_them(
     fleet: MakeFleet, kvaware: MakeKvAware, asked: dict[str, Any]
 ) -> None:
-    """A host that was emptied in silence is no hit of L1's, though that was believed."""
+    """If L1 was emptied without an event, hits there are not counted just because they were
+    predicted."""
     simulated = fleet(workers=1, **L1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     ask(router, TEXT)
@@ -59,7 +60,7 @@ def test_hits_are_counted_where_the_worker_found_them(
     found = hits(router)
     if asked is SGLANG:
         assert found == {"l2": cached(answer)}
-    else:  # it tells what came from the GPU, and that the rest did not
+    else:  # it reports only how much came from the GPU, and that the rest did not
         assert found == {"l1": cached(answer)}
     forget_gpu(router, simulated)
     answer = ask(router, TEXT, **asked)
@@ -69,7 +70,7 @@ def test_hits_are_counted_where_the_worker_found_them(
 
 
 def test_what_a_store_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """A store that forgot, and told nobody: after one answer nothing is expected of it."""
+    """If a store lost blocks without an event, one answer is enough to stop expecting them."""
     simulated = fleet(workers=2, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
     ask(router, TEXT)
@@ -91,7 +92,7 @@ def test_what_a_store_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: Ma
 
 
 def test_tiers_that_are_off_have_no_hits(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Row K5, whatever a worker says of them."""
+    """Whatever a worker reports for them: row K5 of docs/hyperpod.md."""
     simulated = fleet(workers=1, **L1)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l1": {"enabled": False}})
     ask(router, TEXT)
@@ -107,7 +108,8 @@ def test_tiers_that_are_off_have_no_hits(fleet: MakeFleet, kvaware: MakeKvAware)
 def test_what_stays_on_l1_in_silence(
     fleet: MakeFleet, kvaware: MakeKvAware, promotes: str, expected: str
 ) -> None:
-    """Where settings say that L1 keeps what came from L2, it is expected there without an event."""
+    """If the settings say that L1 keeps what comes from L2, it is expected there without an
+    event."""
     simulated = fleet(workers=1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l2": {"promotes": promotes}})
     for number in range(3):
@@ -119,7 +121,7 @@ def test_what_stays_on_l1_in_silence(
 
 
 def test_a_promotion_that_was_none_is_taken_back(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """The worker says that it loads from L2 each time: then it is expected from there."""
+    """The worker reports that it still loads from L2, so that is expected from then on."""
     simulated = fleet(workers=1, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l2": {"promotes": "l1"}})
     reasons = []

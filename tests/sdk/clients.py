@@ -1,4 +1,4 @@
-"""The official client, synchronous or not, driven by the same words in both cases."""
+"""The official client, synchronous and asynchronous, behind one interface."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import openai
 
 
 class Whole(NamedTuple):
-    """An answer read through `with_streaming_response`, undecoded."""
+    """A response read through `with_streaming_response`, undecoded."""
 
     status: int
     headers: dict[str, str]
@@ -18,36 +18,36 @@ class Whole(NamedTuple):
 
 
 class Caller(Protocol):
-    """One client. A call's name is where it is found on the client: `chat.completions.create`."""
+    """One client. Calls are named by their path on the client: `chat.completions.create`."""
 
     client: Any
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """The result of one call."""
+        """Return the result of one call."""
 
     def events(self, name: str, **arguments: Any) -> list[Any]:
-        """Everything that a call's stream, helper or pages give."""
+        """Return everything that a call's stream, helper or pages yield."""
 
     def each(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
-        """Give every event of a stream to `use` as it comes."""
+        """Pass every event of a stream to `use` as it arrives."""
 
     def raw_events(self, name: str, **arguments: Any) -> tuple[Any, list[Any]]:
-        """A raw answer and the stream in it; the name without `with_raw_response`."""
+        """Return a raw response and its stream's events; `name` without `with_raw_response`."""
 
     def whole(self, name: str, **arguments: Any) -> Whole:
-        """The bytes of an answer; the name without `with_streaming_response`."""
+        """Return the bytes of a response; `name` without `with_streaming_response`."""
 
     def first(self, name: str, then: Callable[[], None], **arguments: Any) -> Any:
-        """The first event; `then` is called while the stream is open, and then it is closed."""
+        """Return the first event; `then` is called while the stream is open, then it is closed."""
 
     def unread(self, name: str, **arguments: Any) -> None:
-        """Leave an answer whose body was not read; without `with_streaming_response`."""
+        """Leave a response before its body is read; `name` without `with_streaming_response`."""
 
     def before(self, use: Callable[[Any], None]) -> None:
-        """Show every request to `use` before it is sent."""
+        """Pass every request to `use` before it is sent."""
 
     def after(self, use: Callable[[Any], None]) -> None:
-        """Show the head of every answer to `use`."""
+        """Pass the head of every response to `use`."""
 
     def close(self) -> None:
         """Close every connection."""
@@ -63,12 +63,12 @@ class Caller(Protocol):
 
 
 def options(url: str, **more: Any) -> dict[str, Any]:
-    """How a client is told of the router; it tries nothing twice unless a test says so."""
+    """Return options of a client that uses the router; it does not retry unless a test says so."""
     return {"base_url": f"{url}/v1", "api_key": "sk-test", "max_retries": 0, **more}
 
 
 def wrapped(name: str, wrapper: str) -> str:
-    """The name of a call by way of `with_raw_response` or `with_streaming_response`."""
+    """Return the name of a call via `with_raw_response` or `with_streaming_response`."""
     place, _, method = name.rpartition(".")
     return f"{place}.{wrapper}.{method}"
 
@@ -141,7 +141,7 @@ class SyncCaller(_Closing):
 
 
 class AsyncCaller(_Closing):
-    """`openai.AsyncOpenAI`, on a loop of its own."""
+    """`openai.AsyncOpenAI`, with an event loop of its own."""
 
     def __init__(self, url: str, **more: Any) -> None:
         self._runner = asyncio.Runner()
@@ -169,7 +169,7 @@ class AsyncCaller(_Closing):
         self.run(self.read(name, use, **arguments))
 
     async def read(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
-        """The same for callers that are on the loop already: give every event to `use`."""
+        """Do the same as `each`, for callers already on the loop."""
         async with await self._call(name, **arguments) as stream:
             async for event in stream:
                 use(event)

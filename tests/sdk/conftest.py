@@ -1,4 +1,4 @@
-"""The official client, a router and a fleet of simulated workers."""
+"""The official clients, a router, and a fleet of simulated workers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ MODEL = "toy"
 
 
 class Stage(NamedTuple):
-    """A running router, the fleet behind it, and a client that points at it."""
+    """A running router, the fleet behind it, and a client that uses it."""
 
     fleet: FleetThread
     router: Router
@@ -26,11 +26,11 @@ class Stage(NamedTuple):
 
     @property
     def busy(self) -> int:
-        """Requests that run or wait in any engine."""
+        """Requests running or waiting in any engine."""
         return sum(w.engine.running + w.engine.waiting for w in self.fleet.workers)
 
     def rest(self) -> None:
-        """Wait until no engine works and nothing is booked."""
+        """Wait until no engine is busy and nothing is booked."""
         until(lambda: self.busy == 0)
         until(self.router.idle)
 
@@ -70,20 +70,20 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=CALLERS)
 def caller(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Caller]:
-    """Both clients in turn, at the simulated fleet."""
+    """Both clients in turn, connected to the simulated fleet."""
     with CALLERS[request.param](stage.router.url) as made:
         yield made
 
 
 class Scripted(NamedTuple):
-    """A worker that answers by a script, the router in front of it, and a client."""
+    """A worker that answers from a script, the router in front of it, and a client."""
 
     worker: Stub
     router: Router
     caller: Caller
 
     def plays(self, script: list[Action]) -> None:
-        """What the worker answers from now on."""
+        """Change the worker's script."""
         self.worker.script = script
 
     @property
@@ -100,7 +100,7 @@ class MakeScripted(Protocol):
 
 @pytest.fixture
 def scripted(stub: MakeStub, route: MakeRouter, kind: str) -> Iterator[MakeScripted]:
-    """Both clients in turn, at a worker that answers by a script."""
+    """Both clients in turn, with a worker that answers from a script."""
     with ExitStack() as stack:
 
         def make(script: list[Action] | None = None, **options: object) -> Scripted:

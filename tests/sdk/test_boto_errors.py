@@ -1,4 +1,4 @@
-"""What boto3's callers are told of trouble, and how often it is tried."""
+"""The errors that boto3's callers get, and how often boto3 retries."""
 
 import json
 from typing import Any
@@ -10,19 +10,19 @@ from tests.sdk.boto.client import Boto
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, head, read_all, send, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
-#: `amz-sdk-request` tells which attempt a request is.
+#: The header that says which attempt a request is.
 ATTEMPT = "amz-sdk-request"
 
 
 def answer(status: int, body: bytes) -> list[Action]:
-    """A worker's answer."""
+    """Return a worker's response."""
     head = b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return [head % (status, len(body)) + body]
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
 def test_what_a_worker_refuses(boto: Boto, stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """Is a ModelError with the worker's own words, sent once (S14)."""
+    """It becomes a ModelError with the worker's own words, and is sent only once."""
     worker = stub(answer(status, b'{"error":"so it is"}'))
     router = route(worker.url, strategy="session")
     reply = boto.invoke(router.url, CHAT)
@@ -35,7 +35,7 @@ def test_what_a_worker_refuses(boto: Boto, stub: MakeStub, route: MakeRouter, st
 
 
 def test_a_worker_that_dies(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """May have begun: it is a ModelError, and not sent again."""
+    """It may have begun, so it becomes a ModelError and is not sent again."""
     worker = stub([0.3, "close"])
     router = route(worker.url, strategy="session")
     reply = boto.invoke(router.url, CHAT)
@@ -44,7 +44,7 @@ def test_a_worker_that_dies(boto: Boto, stub: MakeStub, route: MakeRouter) -> No
 
 
 def test_a_full_fleet(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """Is asked again by boto3 itself, three times since 1.44 (S15)."""
+    """boto3 itself retries: five attempts in all, three since 1.44."""
     worker = stub(answer(503, b"{}"))
     router = route(worker.url, strategy="session")
     reply = boto.invoke(router.url, CHAT)
@@ -57,7 +57,7 @@ def test_a_full_fleet(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_full_queue(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """Throttles, which boto3 waits for."""
+    """It becomes a ThrottlingException, after which boto3 waits and retries."""
     done: list[int] = []
     worker = stub([lambda: bool(done), *OK])
     router = route(worker.url, limits={"in_flight": 1, "queue": 0})
@@ -71,13 +71,13 @@ def test_a_full_queue(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_no_worker_at_all(boto: Boto, route: MakeRouter, dead_url: str) -> None:
-    """Is told as unavailable."""
+    """It becomes a ServiceUnavailable error."""
     router = route({"url": dead_url, "models": ["m"]}, strategy="session")
     assert boto.invoke(router.url, CHAT).code == "ServiceUnavailable"
 
 
 def test_async_is_refused_in_words(stub: MakeStub, route: MakeRouter) -> None:
-    """It is another API, with a bucket behind it."""
+    """Asynchronous invocations are another API, which needs a bucket."""
     router = route(stub().url, strategy="session")
     reply = httpx.post(f"{router.url}/endpoints/x/async-invocations", json={})
     assert reply.status_code == 400
@@ -86,13 +86,13 @@ def test_async_is_refused_in_words(stub: MakeStub, route: MakeRouter) -> None:
 
 
 class TestHeaders:
-    """What passes, and what does not."""
+    """Headers that are passed on, and those that are not."""
 
     @pytest.mark.parametrize("path", ["invocations", "openai"])
     def test_workers_see_nothing_of_aws(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, path: str
     ) -> None:
-        """No session, no signature, no attributes (S19)."""
+        """Workers get no session, signature or attributes."""
         worker = stub()
         router = route(worker.url, strategy="session")
         more = {"CustomAttributes": "c=1", "InferenceId": "i-1", "TargetVariant": "v-1"}
@@ -117,7 +117,7 @@ class TestHeaders:
     def test_what_the_caller_gave_comes_back(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Custom attributes, and which variant it was (S20)."""
+        """Custom attributes and the variant are returned to the caller."""
         router = route(stub().url, strategy="session")
         reply = boto.invoke(router.url, CHAT, CustomAttributes="trace=7", TargetVariant="blue").good
         assert reply.output["CustomAttributes"] == "trace=7"
@@ -126,7 +126,7 @@ class TestHeaders:
         assert reply.headers["x-amzn-requestid"] == reply.headers["x-request-id"]
 
     def test_no_content_type(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-        """boto3 sends none unless told; workers want one (S22)."""
+        """boto3 does not send one by default; workers need one."""
         worker = stub()
         router = route(worker.url)
         reply = boto.invoke(router.url, CHAT).good
@@ -134,19 +134,19 @@ class TestHeaders:
         assert b"\r\ncontent-type: application/json\r\n" in worker.requests[-1].lower()
 
     def test_unsigned(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-        """Where nobody asks for a signature none is needed."""
+        """Unless signatures are required, none is needed."""
         router = route(stub().url)
         reply = boto.invoke(router.url, CHAT, options={"config": {"unsigned": True}}).good
         assert "authorization" not in reply.sent[0]
 
 
 class TestSignatures:
-    """`sagemaker.sigv4`: botocore's own computation, both sides."""
+    """`sagemaker.sigv4`: botocore computes the signature on both sides."""
 
     def test_only_the_right_secret_opens(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A wrong one, an unknown one and none are 403, and no worker is asked (S22)."""
+        """A wrong secret, an unknown key and no signature give 403, and no worker is asked."""
         monkeypatch.setenv("SECRET", "right")
         worker = stub()
         keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
@@ -167,7 +167,7 @@ class TestSignatures:
     def test_a_changed_body_is_found_out(
         self, stub: MakeStub, route: MakeRouter, boto: Boto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The signature is over it."""
+        """The signature covers the body, and any SageMaker header has to be covered too."""
         monkeypatch.setenv("SECRET", "right")
         keys = [{"access_key": "AKIA1", "secret_key": "${SECRET}"}]
         router = route(stub().url, auth="none", sagemaker={"sigv4": keys})
@@ -188,10 +188,10 @@ class TestSignatures:
 
 
 class TestPaths:
-    """The forms of paths (S21)."""
+    """The forms of paths."""
 
     def test_an_alias_and_a_prefix(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-        """The old name of the service, and a path before all others."""
+        """The service's old name, and a prefix before all paths."""
         router = route(stub().url, sagemaker={"prefix": "/llm"})
         options = {"service": "runtime.sagemaker"}
         assert boto.invoke(f"{router.url}/llm", CHAT, options=options).good
@@ -201,14 +201,14 @@ class TestPaths:
     def test_the_url_in_the_environment(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """As AWS's own tools are told it."""
+        """The variable with which AWS's own tools are configured."""
         router = route(stub().url)
         with Boto(boto.generation) as other:
             told = other.told(AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME=router.url)
             assert told.invoke(None, CHAT).good
 
     def test_the_container_s_own_paths(self, stub: MakeStub, route: MakeRouter) -> None:
-        """What the platform asks of a container."""
+        """The paths that SageMaker requires of a container."""
         router = route(stub().url)
         assert httpx.post(f"{router.url}/invocations", json=CHAT).content == JSON
         assert httpx.get(f"{router.url}/ping").status_code == 200
@@ -218,7 +218,7 @@ class TestPaths:
     def test_unknown_endpoints(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, name: str
     ) -> None:
-        """Names that are none, and names that are not in the settings."""
+        """Invalid names, and names that are not in the settings."""
         worker = stub()
         router = route(worker.url, sagemaker={"endpoints": ["llama"]})
         reply = boto.invoke(router.url, CHAT, EndpointName=name)
@@ -228,7 +228,7 @@ class TestPaths:
     def test_an_endpoint_stands_for_a_model(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Of requests that name none; the worker is told."""
+        """It sets the model of requests that name none, and the worker sees it."""
         one, two = stub(model="one"), stub(model="two")
         endpoints = [{"name": "llama", "model": "two"}]
         router = route(one.url, two.url, sagemaker={"endpoints": endpoints})
@@ -239,7 +239,7 @@ class TestPaths:
 
 
 class TestBodies:
-    """How long they may be (S23)."""
+    """How long bodies may be."""
 
     def test_the_limit_is_sagemaker_s(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
         """6,291,456 bytes, and not one more."""
@@ -251,7 +251,7 @@ class TestBodies:
         assert 400 <= boto.invoke(router.url, start + text + b"x" + end).refusal < 500
 
     def test_a_longer_one_is_refused_unread(self, stub: MakeStub, route: MakeRouter) -> None:
-        """By its declared length."""
+        """Its declared length is enough."""
         router = route(stub().url, sagemaker={"body": "1KiB"})
         with send(router.port, head("/invocations", 1025)) as client:
             reply = read_all(client)
@@ -264,7 +264,7 @@ class TestBodies:
     def test_what_is_no_invocation(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, body: bytes
     ) -> None:
-        """Is refused in words."""
+        """It is refused with a message."""
         worker = stub()
         router = route(worker.url, strategy="session")
         reply = boto.invoke(router.url, body)
@@ -272,7 +272,7 @@ class TestBodies:
         assert worker.requests == []
 
 
-#: Heads that are refused before they are understood, and how.
+#: Request heads that are refused before they are fully parsed, and the status.
 HEADS = {
     "a large field": (b"", b"host: x\r\nx: " + b"y" * 2000, 431),
     "many fields": (b"", b"host: x" + b"\r\ny: z" * 30, 431),
@@ -286,7 +286,7 @@ HEADS = {
 @pytest.mark.parametrize("path", ["/endpoints/llama/invocations", "/invocations", "/v1/models"])
 @pytest.mark.parametrize("what", HEADS)
 def test_a_head_that_is_refused(stub: MakeStub, route: MakeRouter, what: str, path: str) -> None:
-    """In the path's own shape, also where the path is all that was read of it."""
+    """The error has the form of the path's API, even if only the path was read."""
     query, fields, status = HEADS[what]
     bounds = {"url": "512B", "headers": "1KiB", "header_count": 20}
     router = route(stub().url, limits=bounds)
@@ -302,7 +302,7 @@ def test_a_head_that_is_refused(stub: MakeStub, route: MakeRouter, what: str, pa
 
 
 def test_a_head_that_does_not_come(stub: MakeStub, route: MakeRouter) -> None:
-    """The same, of a request that is slow."""
+    """The same for a request head that is too slow."""
     router = route(stub().url, clients={"header": "300ms"})
     with send(router.port, b"POST /endpoints/llama/invocations HTTP/1.1\r\nx: ") as client:
         reply = read_all(client)
@@ -311,7 +311,7 @@ def test_a_head_that_does_not_come(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_openai_s_own_paths(stub: MakeStub, route: MakeRouter) -> None:
-    """Streams pass untouched, `model` may be empty, a session holds (S24)."""
+    """Streams pass unchanged, `model` may be empty, and sessions work."""
     said = b'data: {"a":1}\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
     router = route(stub([head % len(said) + said]).url, strategy="session")

@@ -1,4 +1,4 @@
-"""Prefixes that clients keep apart: SageMaker's `PrefixAwareId`, and OpenAI's name for it."""
+"""Separate prefix caches: SageMaker's `PrefixAwareId`, and OpenAI's `prompt_cache_key`."""
 
 import re
 from typing import Any
@@ -14,12 +14,12 @@ FIELD = "X-Amzn-SageMaker-Prefix-Aware-Id"
 
 
 def held(decision: str) -> int:
-    """Tokens that the worker was believed to hold."""
+    """Return the tokens that the worker was believed to hold."""
     return int(re.findall(r"held=(\d+)", decision)[0])
 
 
 def test_ids_share_no_prefix(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """Row R14: the same words under another id are new, and so are they without one."""
+    """The same words with another id, or with none, are cold: row R14 of docs/hyperpod.md."""
     workers = [stub(), stub()]
     router = route(*(worker.url for worker in workers))
     has_it = "PrefixAwareId" in boto.shape("InvokeEndpointInput")["members"]
@@ -29,7 +29,7 @@ def test_ids_share_no_prefix(boto: Boto, stub: MakeStub, route: MakeRouter) -> N
             reply = boto.invoke(router.url, CHAT, PrefixAwareId=name).good
             assert FIELD.lower() in {field.lower() for field in reply.sent[0]}
             decision = reply.headers["x-warmroute-decision"]
-        else:  # an older generation: as others send it
+        else:  # an older generation: send the header with another client
             path = f"{router.url}/endpoints/llama/invocations"
             decision = httpx.post(path, json=CHAT, headers={FIELD: name}).headers[
                 "x-warmroute-decision"

@@ -1,4 +1,4 @@
-"""The script in the README, and the command that the demo prints, do what they say."""
+"""The script in the README, and the command that the demo prints, do what they promise."""
 
 import ast
 import re
@@ -18,16 +18,16 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 class Demo(NamedTuple):
-    """One that serves."""
+    """A demo that is serving."""
 
     url: str
     invitation: str
-    """What it prints once it goes on serving."""
+    """What it prints when it starts serving."""
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """`warmroute demo`, once it has compared and goes on serving."""
+    """`warmroute demo`, once its comparison is done and it keeps serving."""
     folder = tmp_path_factory.mktemp("demo")
     with started(folder, "demo", "--listen", "127.0.0.1:0") as running:
 
@@ -41,7 +41,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 @pytest.mark.timeout(240)  # the demo's comparison comes first
 def test_three_turns_on_one_worker(boto: Boto, demo: Demo) -> None:
-    """In ten lines, against the demo itself: ever more tokens are cached."""
+    """The README's script, at most ten lines, run against the demo: cached tokens grow with each
+    turn."""
     script = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
     assert "boto3.client" in script
     assert len(list(filter(None, script.splitlines()))) <= 10
@@ -64,7 +65,7 @@ def test_three_turns_on_one_worker(boto: Boto, demo: Demo) -> None:
 
 @pytest.mark.timeout(240)
 def test_what_the_demo_says_to_try(demo: Demo) -> None:
-    """The same prompt twice: the second time the same worker holds it, and the header says so."""
+    """The same prompt twice: the second time the same worker holds it, as the header shows."""
     (command,) = re.findall(r"^  curl .*\n.*$", demo.invitation, re.MULTILINE)
     told = []
     for _ in range(2):

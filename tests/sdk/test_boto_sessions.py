@@ -1,4 +1,4 @@
-"""Sessions as boto3's callers see them: created, used, closed, expired, over real sockets."""
+"""Sessions as boto3's callers see them: created, used, closed and expired, over real sockets."""
 
 import json
 import re
@@ -22,7 +22,7 @@ BLOCK = 16
 
 
 def chat(*texts: str, **more: Any) -> dict[str, Any]:
-    """A conversation: users and assistants in turn."""
+    """Return a conversation with user and assistant in turn."""
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
     return {"messages": messages, "max_tokens": 4, **more}
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """For all tests of the module."""
+    """One for all tests of the module."""
     with ExitStack() as stack:
         settings = FleetSettings(workers=4, profile="toy", models=("toy",), kv_events=False)
         fleet = stack.enter_context(FleetThread(settings))
@@ -57,10 +57,10 @@ def opened(boto: Boto, url: str) -> str:
 
 
 class TestCreation:
-    """What a new session is told as."""
+    """How a new session is reported."""
 
     def test_the_answer_fits_the_service_model(self, boto: Boto, place: Place) -> None:
-        """The pattern is read from the installed botocore (S1)."""
+        """The pattern comes from the installed botocore."""
         reply = boto.invoke(place.url, OPEN, SessionId="NEW_SESSION").good
         shape = boto.shape("NewSessionResponseHeader")
         assert re.fullmatch(shape["pattern"], reply.output["NewSessionId"])
@@ -69,18 +69,18 @@ class TestCreation:
         assert len(reply.sent) == 1
 
     def test_the_body_alone_opens_one(self, boto: Boto, place: Place) -> None:
-        """Without the header."""
+        """The header is not needed."""
         assert "NewSessionId" in boto.invoke(place.url, OPEN).good.output
 
     def test_a_prompt_that_opens_one_is_answered(self, boto: Boto, place: Place) -> None:
-        """The session is told with the answer, and holds it."""
+        """The new session comes with the answer, and stays on its worker."""
         reply = boto.invoke(place.url, chat("Hello"), SessionId="NEW_SESSION").good
         assert reply.json["choices"]
         key = reply.output["NewSessionId"].partition(";")[0]
         assert boto.invoke(place.url, chat("Hello"), SessionId=key).good.worker == reply.worker
 
     def test_the_expiry_is_the_lifetime_from_now(self, boto: Boto, place: Place) -> None:
-        """In whole seconds, UTC (S5)."""
+        """In whole seconds, UTC."""
         reply = boto.invoke(place.url, OPEN, SessionId="NEW_SESSION").good
         told = reply.output["NewSessionId"].partition("Expires=")[2]
         ends = datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -88,7 +88,7 @@ class TestCreation:
         assert 59 <= (ends - date).total_seconds() <= 61
 
     def test_an_id_that_is_taken_is_refused(self, boto: Boto, place: Place) -> None:
-        """The client's own, which must be new."""
+        """An id that the client chooses must be new."""
         body = {**OPEN, "extSessionID": uuid.uuid4().hex}
         assert boto.invoke(place.url, body, SessionId="NEW_SESSION").good
         again = boto.invoke(place.url, body, SessionId="NEW_SESSION")
@@ -96,7 +96,7 @@ class TestCreation:
 
 
 class TestExample:
-    """The calls of aws-samples' sticky session example (S2)."""
+    """The calls of aws-samples' sticky session example."""
 
     def test_its_client_works(self, boto: Boto, place: Place) -> None:
         """Open, three turns, close: all on one worker."""
@@ -128,7 +128,7 @@ class TestUse:
     """A session stays with its worker."""
 
     def test_fifty_sessions_stay_where_they_are(self, boto: Boto, place: Place) -> None:
-        """Six turns each, all interleaved; every worker has some (S3)."""
+        """Six interleaved turns each; every worker has some of the sessions."""
         keys = [opened(boto, place.url) for _ in range(50)]
         where: dict[str, set[str]] = {key: set() for key in keys}
         for turn in range(6):
@@ -142,7 +142,7 @@ class TestUse:
         assert len(set.union(*where.values())) == 4
 
     def test_eight_at_once_in_one_session(self, boto: Boto, place: Place) -> None:
-        """They wait for each other's worker rather than go elsewhere."""
+        """They wait for the session's worker rather than go elsewhere."""
         key = opened(boto, place.url)
         calls = [
             boto.start(place.url, "invoke_endpoint", chat(f"{n}"), SessionId=key) for n in range(8)
@@ -150,7 +150,7 @@ class TestUse:
         assert len({boto.reply(number).good.worker for number in calls}) == 1
 
     def test_later_turns_find_the_earlier_ones_cached(self, boto: Boto, place: Place) -> None:
-        """As the worker counts (S4)."""
+        """According to the worker's own count."""
         key = opened(boto, place.url)
         said = [f"{uuid.uuid4()} " + "All the king's horses. " * 20]
         before = 0
@@ -164,7 +164,7 @@ class TestUse:
             said += [answer["choices"][0]["message"]["content"], "Go on, please."]
 
     def test_round_robin_finds_less(self, boto: Boto, place: Place, route: MakeRouter) -> None:
-        """The same conversation, everyone in turn."""
+        """The same conversation without sessions, over workers in turn."""
         spread = route(*place.fleet.urls, strategy="roundrobin")
 
         def cached(url: str, **session: str) -> int:
@@ -183,7 +183,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("word", ["CLOSE", "CLOSE_SESSION"])
     def test_a_closed_session_is_closed(self, boto: Boto, place: Place, word: str) -> None:
-        """In both spellings; what follows is refused, and not tried again (S8)."""
+        """With either spelling; later requests are refused, and boto3 does not retry them."""
         before = place.router.metric("warmroute_open_sessions", pool="default")
         key = opened(boto, place.url)
         body = {"requestType": word}
@@ -195,16 +195,16 @@ class TestEnd:
         assert place.router.metric("warmroute_open_sessions", pool="default") == before
 
     def test_closing_what_never_was(self, boto: Boto, place: Place) -> None:
-        """Is refused (S9)."""
+        """It is refused."""
         reply = boto.invoke(place.url, CLOSE, SessionId=uuid.uuid4().hex)
         assert (reply.code, reply.refusal) == ("ValidationError", 400)
 
     def test_closing_nothing(self, boto: Boto, place: Place) -> None:
-        """An id must be named."""
+        """An id is required."""
         assert boto.invoke(place.url, CLOSE).kind == "ValidationError"
 
     def test_expiry_is_strict(self, boto: Boto, place: Place, route: MakeRouter) -> None:
-        """0.9 s of 1 s is in time; 1.1 s is not, the first time already (S6)."""
+        """With a lifetime of 1 s, 0.9 s is in time; 1.1 s is refused from the first request on."""
         now = [1000.0]
         router = route(*place.fleet.urls, strategy="session", session={"ttl": "1s"})
         sessions = router.door.fleet.pools[0].sessions
@@ -223,7 +223,7 @@ class TestEnd:
     def test_sliding_sessions_live_on_with_use(
         self, boto: Boto, place: Place, route: MakeRouter
     ) -> None:
-        """Until their longest life is over (S7)."""
+        """But no longer than `longest`."""
         now = [1000.0]
         rules = {"ttl": "1s", "sliding": True, "longest": "3s"}
         router = route(*place.fleet.urls, strategy="session", session=rules)
@@ -248,7 +248,7 @@ class TestEnd:
         monkeypatch: pytest.MonkeyPatch,
         told: tuple[str, str, int],
     ) -> None:
-        """Under the names that AWS's containers know."""
+        """Under the names of AWS's containers."""
         name, text, seconds = told
         monkeypatch.setenv(name, text)
         router = route(stub().url, strategy="session")
@@ -264,13 +264,13 @@ BAD = ["bad id!", "a_b", "-a", "a-", "a" * 257, ""]
 
 
 class TestIds:
-    """botocore checks no ids itself: the router does (S10)."""
+    """botocore does not validate ids, so the router does."""
 
     @pytest.mark.parametrize("key", BAD)
     def test_what_is_no_id_reaches_no_worker(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, key: str
     ) -> None:
-        """Neither in the header nor, where it is not empty, in the body."""
+        """Neither in the header nor, if it is not empty, in the body."""
         worker = stub()
         router = route(worker.url, strategy="session")
         assert not re.fullmatch(boto.shape("SessionIdHeader")["pattern"], key) or len(key) > 256
@@ -284,13 +284,13 @@ class TestIds:
     def test_a_line_end_is_no_part_of_an_id(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Python's `$` would let it pass."""
+        """Python's `$` would accept it."""
         router = route(stub().url, strategy="session")
         body = {**OPEN, "extSessionID": "a\n"}
         assert boto.invoke(router.url, body, SessionId="NEW_SESSION").kind == "ValidationError"
 
     def test_the_longest_ids(self, boto: Boto, place: Place) -> None:
-        """226 characters when it is new, for its expiry must fit in the header too."""
+        """A new id may have 226 characters, because its expiry has to fit into the header too."""
         unique = uuid.uuid4().hex
         for length, good in ((226, True), (227, False)):
             body = {**OPEN, "extSessionID": unique + "x" * (length - len(unique))}
@@ -301,7 +301,7 @@ class TestIds:
 
 
 def test_sessions_are_listed_and_closed_by_operators(boto: Boto, place: Place) -> None:
-    """At `/sessions`."""
+    """Operators use `/sessions`."""
     key = opened(boto, place.url)
     listed = {one["id"]: one for one in place.router.http.get("/sessions").json()}
     assert listed[key]["pool"] == "default"
@@ -314,7 +314,7 @@ def test_sessions_are_listed_and_closed_by_operators(boto: Boto, place: Place) -
 def test_without_sessions_a_session_is_refused(
     boto: Boto, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """By a pool of another strategy; a prompt without one is answered."""
+    """A pool with another strategy refuses it, but answers prompts without one."""
     router = route(stub().url)
     assert "strategy" in boto.invoke(router.url, OPEN, SessionId="NEW_SESSION").message
     assert boto.invoke(router.url, chat("Hello")).good
@@ -322,7 +322,7 @@ def test_without_sessions_a_session_is_refused(
 
 
 def test_json_is_what_the_worker_said(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """A chat's body and its answer pass byte for byte."""
+    """A chat's body passes byte for byte; its answer is compact JSON, as the worker sent it."""
     worker = stub()
     router = route(worker.url, strategy="session")
     body = b'{ "messages":[{"role":"user","content":"\\u0041"}] ,"max_tokens": 1 }'

@@ -1,4 +1,4 @@
-"""Event streams, as boto3 decodes them."""
+"""Event streams as boto3 decodes them."""
 
 import json
 from typing import Any
@@ -16,17 +16,17 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of an answer."""
+    """Return one chunk of a body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def event(number: int) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     return b'data: {"number":%d}\n\n' % number
 
 
 def test_a_frame_is_what_botocore_reads() -> None:
-    """The bytes that stock botocore was seen to decode as `hi`."""
+    """These bytes are known to be decoded as `hi` by botocore."""
     wanted = (
         "0000006b00000059997770650d3a6d6573736167652d747970650700056576656e740b3a6576656e742d74797065"
         "07000b5061796c6f6164506172740d3a636f6e74656e742d747970650700186170706c69636174696f6e2f6f6374"
@@ -36,7 +36,7 @@ def test_a_frame_is_what_botocore_reads() -> None:
 
 
 def test_the_parts_are_the_worker_s_bytes(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """One event a part, whatever pieces they came in (S11)."""
+    """One part per event, whatever pieces the events arrived in."""
     said = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
     pieces: list[Action] = [chunk(said[at : at + 17]) for at in range(0, len(said), 17)]
     router = route(stub([HEAD, *pieces, b"0\r\n\r\n"]).url, strategy="session")
@@ -47,7 +47,7 @@ def test_the_parts_are_the_worker_s_bytes(boto: Boto, stub: MakeStub, route: Mak
 
 
 def test_parts_come_as_the_worker_makes_them(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """The first is there before the worker has made the last."""
+    """The first part arrives before the worker has sent the last."""
     seen: list[int] = []
     last = [chunk(event(1)), b"0\r\n\r\n"]
     worker = stub([HEAD, chunk(event(0)), lambda: bool(seen), *last])
@@ -58,7 +58,7 @@ def test_parts_come_as_the_worker_makes_them(boto: Boto, stub: MakeStub, route: 
 
 
 def test_a_session_goes_on_in_a_stream(boto: Boto, route: MakeRouter) -> None:
-    """On the worker where it began."""
+    """It stays on the worker where it was opened."""
     settings = FleetSettings(workers=3, profile="toy", models=("toy",), kv_events=False)
     with FleetThread(settings) as fleet:
         router = route(*fleet.urls, strategy="session")
@@ -71,7 +71,7 @@ def test_a_session_goes_on_in_a_stream(boto: Boto, route: MakeRouter) -> None:
 
 
 def test_a_session_cannot_begin_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """The service model forbids it (S12)."""
+    """The service model forbids it."""
     worker = stub()
     router = route(worker.url, strategy="session")
     for body, named in ((CHAT, {"SessionId": "NEW_SESSION"}), ({"requestType": "NEW_SESSION"}, {})):
@@ -81,7 +81,7 @@ def test_a_session_cannot_begin_in_a_stream(boto: Boto, stub: MakeStub, route: M
 
 
 def test_a_session_is_closed_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """What its worker says to that is a part like any other."""
+    """The worker's answer is a part like any other."""
     said = b"Session w-1 has been closed.\n"
     fields = b"content-length: %d\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n" % len(said)
     worker = stub([b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n" + fields + said])
@@ -97,7 +97,7 @@ def test_a_session_is_closed_in_a_stream(boto: Boto, stub: MakeStub, route: Make
 def test_a_worker_that_dies_in_mid_stream(
     boto: Boto, stub: MakeStub, route: MakeRouter, end: str
 ) -> None:
-    """Is an exception of the stream, not a broken connection (S13)."""
+    """It becomes an exception of the stream, not a broken connection."""
     worker = stub([HEAD, chunk(event(0)), chunk(event(1)), 0.05, end])
     router = route(worker.url, strategy="session")
     reply = boto.stream(router.url, CHAT)
@@ -109,7 +109,7 @@ def test_a_worker_that_dies_in_mid_stream(
 
 
 def test_json_that_ends_too_soon_in_a_stream(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """The same for an answer that is no stream of events."""
+    """The same for an answer that is not an event stream."""
     script: list[Action] = [
         b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"a"',
         0.05,
@@ -122,7 +122,7 @@ def test_json_that_ends_too_soon_in_a_stream(boto: Boto, stub: MakeStub, route: 
 def test_an_error_before_the_stream_is_an_error(
     boto: Boto, stub: MakeStub, route: MakeRouter
 ) -> None:
-    """With its status, not in a frame."""
+    """It has its status, and is not sent as a frame."""
     body = b'{"error":{"message":"no such thing"}}'
     head = (
         b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Sessions and their workers: lost, drained, and keeping sessions themselves."""
+"""Sessions and their workers: lost, drained, and with sessions of the workers' own."""
 
 import uuid
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ def opened(boto: Boto, url: str) -> str:
 
 
 class TestLost:
-    """A worker goes, and its sessions with it or not (S16)."""
+    """A worker is lost; its sessions move or end."""
 
     def test_another_worker_takes_over(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-        """The id stays; header, metric and decision tell."""
+        """The id stays the same; header, metric and decision show the move."""
         workers = {worker.url: worker for worker in (stub(), stub(), stub())}
         router = route(*workers, strategy="session")
         key = opened(boto, router.url)
@@ -48,7 +48,8 @@ class TestLost:
         assert router.metric(SESSIONS, pool="default", event="rebound") == 1
 
     def test_or_the_session_ends(self, boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-        """Told once as lost, then as unknown; never sent again."""
+        """The first request is told that it is lost, the next that it is unknown; none is sent
+        again."""
         workers = {worker.url: worker for worker in (stub(), stub())}
         router = route(*workers, strategy="session", session={"on_worker_lost": "error"})
         key = opened(boto, router.url)
@@ -64,7 +65,7 @@ class TestLost:
         assert router.metric("warmroute_open_sessions", pool="default") == 0
 
     def test_whoever_holds_most_takes_over(self, route: MakeRouter) -> None:
-        """The one that was sent the same beginning, though it has no session."""
+        """The worker that was sent the same prefix takes over, though it never had the session."""
         settings = FleetSettings(workers=3, profile="toy", models=("toy",), kv_events=False)
         with FleetThread(settings) as fleet:
             router = route(*fleet.urls, strategy="session")
@@ -93,12 +94,12 @@ class TestLost:
 
 
 class TestDrain:
-    """A worker is to be taken away (S17)."""
+    """A worker is being removed."""
 
     def test_its_sessions_stay_until_it_is_gone(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Nothing new goes there; when it is removed only its sessions move."""
+        """While it drains nothing new goes there; when it is removed, only its sessions move."""
         workers = [stub() for _ in range(4)]
         listed = [{"url": worker.url, "name": f"w{n}"} for n, worker in enumerate(workers)]
         router = route(*listed, strategy="session")
@@ -122,7 +123,7 @@ class TestDrain:
 
 
 def _change(router: Router, workers: list[dict[str, Any]]) -> None:
-    """Put other workers into effect, as a reload does."""
+    """Apply other workers, as a reload does."""
     import asyncio  # noqa: PLC0415
 
     from router.settings import Settings  # noqa: PLC0415
@@ -134,7 +135,7 @@ def _change(router: Router, workers: list[dict[str, Any]]) -> None:
 
 
 class TestDialects:
-    """Workers of any spelling, and clients of any spelling (S18)."""
+    """All spellings that workers and clients use."""
 
     @pytest.mark.parametrize(
         "line",
@@ -147,7 +148,7 @@ class TestDialects:
     def test_the_id_is_learned(
         self, boto: Boto, stub: MakeStub, route: MakeRouter, line: bytes
     ) -> None:
-        """From either header, with an expiry or without; clients see one form."""
+        """From either header, with or without expiry; clients always see the same form."""
         worker = stub([_said(line)])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         reply = boto.invoke(router.url, OPEN, SessionId="NEW_SESSION").good
@@ -170,7 +171,7 @@ class TestDialects:
     def test_a_worker_that_is_lost_takes_its_sessions_along(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
     ) -> None:
-        """Nobody else has their state."""
+        """No other worker has their state."""
         workers: dict[str, Stub] = {}
         for number in range(2):
             line = b"X-Amzn-SageMaker-Session-Id: w-%d" % number
@@ -191,7 +192,7 @@ def _said(line: bytes) -> Action:
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Container]]:
-    """Two real containers of AWS's library, each with sessions of its own."""
+    """Two real containers of AWS's library, each of which keeps sessions itself."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(Container(Path(tmp_path_factory.mktemp("sessions"))))
@@ -200,13 +201,13 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Contai
 
 
 class TestContainers:
-    """The library behind vLLM's own `/invocations`."""
+    """The library that is behind vLLM's own `/invocations`."""
 
     @pytest.mark.parametrize("spelling", ["documented", "example"])
     def test_a_session_lives_in_one_of_them(
         self, boto: Boto, containers: list[Container], route: MakeRouter, spelling: str
     ) -> None:
-        """Opened, used, closed and gone, however the client spells it."""
+        """Opened, used, closed and gone, with either spelling of the client's."""
         listed = [{"url": one.url, "stateful": True} for one in containers]
         router = route(*listed, strategy="session")
         named = {"extSessionID": f"conversation-{uuid.uuid4().hex[:8]}"}
@@ -227,7 +228,7 @@ class TestContainers:
     def test_sessions_are_spread(
         self, boto: Boto, containers: list[Container], route: MakeRouter
     ) -> None:
-        """And each stays; a prompt that opens one is answered within it."""
+        """Each session stays where it was opened; a prompt that opens one is answered in it."""
         router = route(
             *({"url": one.url, "stateful": True} for one in containers), strategy="session"
         )
@@ -244,7 +245,7 @@ class TestContainers:
     def test_one_that_keeps_no_sessions_sees_none(
         self, boto: Boto, tmp_path: Path, route: MakeRouter
     ) -> None:
-        """It would answer 400 to the mere presence of an id (S19)."""
+        """Such a container answers 400 if there is any session id."""
         with Container(tmp_path, sessions=False) as plain:
             bad = httpx.post(
                 f"{plain.url}/invocations", json=CHAT, headers={"X-Amzn-SageMaker-Session-Id": "a"}

@@ -1,4 +1,4 @@
-"""Nothing on the way between client and worker changes a byte of a body."""
+"""Nothing between client and worker changes a byte of a body."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ ODD = "ß \u2028 \x00 \ud83d\ude00 日本 \\u0041 \"'</script> \t \u200b e\u0301
 ).decode("utf-16")
 MESSAGES = {"messages": [{"role": "user", "content": ODD}]}
 ASKED: dict[str, Any] = {"model": MODEL, **MESSAGES}
-#: A document as no encoder of ours would write it: spacing, escapes, numbers, keys twice.
+#: JSON unlike what any encoder here would write: spacing, escapes, numbers, a duplicate key.
 STRANGE = (
     b'\r\n {"id":"a\\u0062c\\/", "object" :"chat.completion","x":1e2,"y":-0.0,'
     b'"y":12345678901234567890,"created":1.0,"model":"toy","choices":[ ],"usage":null}\n\n  '
@@ -48,7 +48,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 def test_both_bodies(scripted: MakeScripted) -> None:
-    """The worker reads what the client sent, the client what the worker said, byte for byte."""
+    """The worker receives what the client sent, and the client what the worker sent."""
     scene = scripted(answer(STRANGE))
     sent: list[bytes] = []
     scene.caller.before(lambda request: sent.append(request.content))
@@ -62,7 +62,7 @@ def test_both_bodies(scripted: MakeScripted) -> None:
 
 
 def test_an_answer_in_chunks(scripted: MakeScripted) -> None:
-    """An answer whose length the worker did not tell is the same bytes, wherever they were cut."""
+    """An answer in chunks has the same bytes, wherever it was cut."""
     pieces = [STRANGE[at : at + 5] for at in range(0, len(STRANGE), 5)]
     head = STREAM_HEAD.replace(b"text/event-stream; charset=utf-8", b"application/json")
     scene = scripted([head, *map(chunk, pieces), STREAM_END])
@@ -70,7 +70,7 @@ def test_an_answer_in_chunks(scripted: MakeScripted) -> None:
 
 
 def test_an_error_body(scripted: MakeScripted) -> None:
-    """An error's bytes are the worker's as well."""
+    """The bytes of an error are the worker's as well."""
     body = b'{ "error":{"message":"\\u006eo","type":"E","param":null,"code":400} }\n'
     scene = scripted(answer(body, 400))
     kept: list[Any] = []
@@ -94,7 +94,7 @@ STREAMS: dict[str, list[bytes]] = {
 
 
 def test_streams(scripted: MakeScripted) -> None:
-    """Event streams of any make pass unread."""
+    """Event streams of any form pass unchanged."""
     scene = scripted()
     for name, pieces in STREAMS.items():
         scene.plays(stream(*pieces))
@@ -104,7 +104,7 @@ def test_streams(scripted: MakeScripted) -> None:
 
 
 def test_a_stream_of_responses(scripted: MakeScripted) -> None:
-    """Named events too."""
+    """So do named events."""
     pieces = response_events("ein ", "Wort ☕")
     scene = scripted(stream(*pieces))
     whole = scene.caller.whole("responses.create", model=MODEL, input=ODD, stream=True)
@@ -112,7 +112,7 @@ def test_a_stream_of_responses(scripted: MakeScripted) -> None:
 
 
 def test_a_compressed_answer(scripted: MakeScripted) -> None:
-    """What the worker packed, the client unpacks; the router does neither."""
+    """The worker compresses and the client decompresses; the router does neither."""
     packed = gzip.compress(json.dumps(message("zipped")).encode())
     scene = scripted(answer(packed, 200, b"content-encoding: gzip", b"vary: accept-encoding"))
     reply = scene.caller.call("chat.completions.with_raw_response.create", **ASKED)
@@ -123,7 +123,7 @@ def test_a_compressed_answer(scripted: MakeScripted) -> None:
 
 
 def test_what_else_the_client_says(scripted: MakeScripted) -> None:
-    """Its key, its organization, its headers and its query reach the worker; its host does not."""
+    """Key, organization, headers and query reach the worker; `host` is replaced."""
     scene = scripted(document(message("x")), organization="org-1", project="proj-1")
     scene.caller.call(
         CHAT, extra_headers={"X-Tenant": "Ada"}, extra_query={"api-version": "1 & 2"}, **ASKED
@@ -139,7 +139,7 @@ def test_what_else_the_client_says(scripted: MakeScripted) -> None:
 
 
 def fields(request: bytes, name: bytes) -> list[bytes]:
-    """The values of a header field."""
+    """Return the values of a header field."""
     lines = request.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     pairs = [line.split(b": ", 1) for line in lines]
     return [value for key, value in pairs if key.lower() == name]

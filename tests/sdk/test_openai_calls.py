@@ -1,4 +1,4 @@
-"""Every call of the official client, in every way it can be made, at a simulated fleet."""
+"""Every call of the official client, in every form, with a simulated fleet."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.sdk.conftest import MODEL, Stage
 
 
 class Case(NamedTuple):
-    """A call that can be streamed, and where its answers keep their words."""
+    """A call that can be streamed, and how to get the text out of its results."""
 
     name: str
     arguments: dict[str, Any]
@@ -46,7 +46,7 @@ streamable = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @streamable
 def test_streamed_or_not_the_words_are_the_same(caller: Caller, case: Case) -> None:
-    """A simulated model says the same to the same prompt, so nothing is lost or doubled."""
+    """A simulated model always answers a prompt the same, so nothing may be lost or doubled."""
     whole = case.text(caller.call(case.name, **case.arguments))
     events = caller.events(case.name, stream=True, **case.arguments)
     assert whole
@@ -56,7 +56,7 @@ def test_streamed_or_not_the_words_are_the_same(caller: Caller, case: Case) -> N
 
 @streamable
 def test_with_raw_response(caller: Caller, case: Case) -> None:
-    """The raw answer has the headers, and parses to what its body says."""
+    """The raw response has the headers, and parses to the content of its body."""
     raw = caller.call(wrapped(case.name, "with_raw_response"), **case.arguments)
     assert raw.status_code == 200
     assert raw.headers["content-type"] == "application/json"
@@ -69,7 +69,7 @@ def test_with_raw_response(caller: Caller, case: Case) -> None:
 
 @streamable
 def test_with_raw_response_streamed(caller: Caller, case: Case) -> None:
-    """A stream has its headers too, before its first event."""
+    """The headers of a stream are there before its first event."""
     raw, events = caller.raw_events(case.name, stream=True, **case.arguments)
     assert raw.headers["content-type"].startswith("text/event-stream")
     assert raw.headers["x-warmroute-decision"]
@@ -78,7 +78,7 @@ def test_with_raw_response_streamed(caller: Caller, case: Case) -> None:
 
 @streamable
 def test_with_streaming_response(caller: Caller, case: Case) -> None:
-    """Read piece by piece and undecoded, the answer is one JSON document of its full length."""
+    """Read in pieces and undecoded, the response is one JSON document of the declared length."""
     whole = caller.whole(case.name, **case.arguments)
     assert whole.status == 200
     assert int(whole.headers["content-length"]) == len(whole.body)
@@ -87,7 +87,7 @@ def test_with_streaming_response(caller: Caller, case: Case) -> None:
 
 @streamable
 def test_with_streaming_response_streamed(caller: Caller, case: Case) -> None:
-    """The same of a stream: whole events, the last of them the end."""
+    """The same for a stream: complete events, the last of which is the end."""
     whole = caller.whole(case.name, stream=True, **case.arguments)
     assert "content-length" not in whole.headers
     events = whole.body.decode().split("\n\n")
@@ -98,7 +98,7 @@ def test_with_streaming_response_streamed(caller: Caller, case: Case) -> None:
 
 @streamable
 def test_usage_of_a_stream(caller: Caller, case: Case) -> None:
-    """The last event tells the tokens; completions and chats only when asked."""
+    """The last event has the usage; for completions and chats only on request."""
     asked = {"stream_options": {"include_usage": True}}
     more = {} if case.name.startswith("responses") else asked
     last = caller.events(case.name, stream=True, **case.arguments, **more)[-1]
@@ -107,7 +107,7 @@ def test_usage_of_a_stream(caller: Caller, case: Case) -> None:
 
 
 def test_many_choices(caller: Caller) -> None:
-    """`n` answers are told apart by their index, whole and streamed."""
+    """`n` answers are distinguished by their index, whole and streamed."""
     chat: dict[str, Any] = {**CASES[0].arguments, "n": 3}
     answer = caller.call(CASES[0].name, **chat)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -120,7 +120,7 @@ def test_many_choices(caller: Caller) -> None:
 
 
 def test_embeddings(caller: Caller) -> None:
-    """Packed as the client asks by itself, plain, and raw."""
+    """As base64, which is the client's default, as floats, and raw."""
     name, asked = "embeddings.create", {"model": MODEL, "input": ["a", "b"]}
     packed = caller.call(name, **asked)
     plain = caller.call(name, **asked, encoding_format="float")
@@ -133,7 +133,7 @@ def test_embeddings(caller: Caller) -> None:
 
 
 def test_models(stage: Stage, caller: Caller) -> None:
-    """Listed as pages, raw and in bytes."""
+    """As pages, raw, and as bytes; an unknown model is a NotFoundError."""
     assert [model.id for model in caller.events("models.list")] == [MODEL]
     raw = caller.call("models.with_raw_response.list")
     assert [model.id for model in raw.parse().data] == [MODEL]
@@ -168,7 +168,7 @@ UNSERVED: list[tuple[str, dict[str, Any], type[openai.APIStatusError]]] = [
 def test_calls_that_no_worker_serves(
     caller: Caller, name: str, arguments: dict[str, Any], error: type[openai.APIStatusError]
 ) -> None:
-    """They fail with the client's own error and a sentence, not with a page of HTML."""
+    """They raise the client's own error with a message, not an HTML page."""
     with pytest.raises(error) as caught:
         caller.events(name, **arguments)
     assert caught.value.status_code in (404, 405)

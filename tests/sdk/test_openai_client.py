@@ -1,4 +1,4 @@
-"""The official client through the router, to simulated workers."""
+"""The official client through the router, with simulated workers."""
 
 import asyncio
 import base64
@@ -15,13 +15,13 @@ from tests.sdk.conftest import MODEL, Stage
 from tests.support import MakeRouter, until
 
 HELLO: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
-#: Answers that would take a toy worker many seconds.
+#: For answers that would take a toy worker many seconds.
 ENDLESS: dict[str, Any] = {"max_tokens": 15_000, "extra_body": {"ignore_eos": True}}
 _fresh = itertools.count()
 
 
 def long_prompt() -> str:
-    """A prompt of some thousand bytes that no test has sent before."""
+    """Return a prompt of several thousand bytes that no test has sent before."""
     return f"Number {next(_fresh)}. " + "All the king's horses and all the king's men. " * 100
 
 
@@ -47,7 +47,7 @@ def test_chat(stage: Stage) -> None:
 
 
 def test_chat_stream(stage: Stage) -> None:
-    """A streamed chat comes in many chunks, the last with a reason to finish."""
+    """A streamed chat comes in many chunks, the last with a finish reason."""
     stream = stage.client.chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=8, stream=True, extra_body={"ignore_eos": True}
     )
@@ -60,7 +60,7 @@ def test_chat_stream(stage: Stage) -> None:
 
 
 def test_chat_stream_with_usage(stage: Stage) -> None:
-    """With include_usage the last chunk has no choices but the usage."""
+    """With include_usage, the last chunk has the usage and no choices."""
     stream = stage.client.chat.completions.create(
         model=MODEL,
         messages=HELLO,
@@ -80,7 +80,7 @@ PROMPTS: list[Any] = ["Once upon a time", ["First text", "Second text"], [101, 1
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "texts", "ids"])
 def test_completions(stage: Stage, prompt: Any) -> None:
-    """Text, a list of texts and token ids are completed, each text with a choice of its own."""
+    """A text, a list of texts, or token ids; each text gets its own choice."""
     answer = stage.client.completions.create(model=MODEL, prompt=prompt, max_tokens=4)
     wanted = 2 if prompt == PROMPTS[1] else 1
     assert [choice.index for choice in answer.choices] == list(range(wanted))
@@ -92,7 +92,7 @@ def test_completions(stage: Stage, prompt: Any) -> None:
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "texts", "ids"])
 def test_completions_stream(stage: Stage, prompt: Any) -> None:
-    """The same, streamed: every choice gets words and an end."""
+    """The same, streamed: every choice gets text and an end."""
     stream = stage.client.completions.create(
         model=MODEL, prompt=prompt, max_tokens=4, stream=True, extra_body={"ignore_eos": True}
     )
@@ -115,7 +115,7 @@ def test_embeddings(stage: Stage) -> None:
 
 
 def test_embeddings_base64_bytes(stage: Stage) -> None:
-    """Asked for by name, base64 comes through as base64 of 32-bit floats."""
+    """If requested explicitly, base64 arrives as base64 of 32-bit floats."""
     raw: Any = stage.client.embeddings.create(
         model=MODEL, input="a", encoding_format="base64"
     ).data[0]
@@ -146,7 +146,7 @@ def test_responses(stage: Stage) -> None:
 
 
 def test_transcription(stage: Stage) -> None:
-    """An upload with a model field of its own is routed and transcribed."""
+    """An upload whose form has a model field is routed and transcribed."""
     answer = stage.client.audio.transcriptions.create(
         model=MODEL, file=("speech.wav", bytes(range(256)) * 400)
     )
@@ -154,7 +154,7 @@ def test_transcription(stage: Stage) -> None:
 
 
 def test_unknown_model(stage: Stage) -> None:
-    """A model nobody serves is a NotFoundError that names the field and the code."""
+    """A model that no worker serves is a NotFoundError with field and code."""
     with pytest.raises(openai.NotFoundError) as caught:
         stage.client.chat.completions.create(model="gpt-none", messages=HELLO)
     assert caught.value.code == "model_not_found"
@@ -164,7 +164,7 @@ def test_unknown_model(stage: Stage) -> None:
 
 
 def test_bad_body_is_refused_by_the_router(stage: Stage) -> None:
-    """What the router cannot read is a BadRequestError, and no worker was asked."""
+    """A body the router cannot read is a BadRequestError, counted as refused."""
     before = stage.router.metric("warmroute_refused_requests_total", status="400")
     with pytest.raises(openai.BadRequestError) as caught:
         stage.client.chat.completions.create(model=5, messages=HELLO)  # type: ignore[call-overload]
@@ -174,14 +174,14 @@ def test_bad_body_is_refused_by_the_router(stage: Stage) -> None:
 
 
 def test_bad_body_is_refused_by_the_worker(stage: Stage) -> None:
-    """What only the worker can judge comes back as its own BadRequestError."""
+    """What only the worker can check comes back as its own BadRequestError."""
     with pytest.raises(openai.BadRequestError) as caught:
         stage.client.chat.completions.create(model=MODEL, messages=[])
     assert "x-warmroute-worker" in caught.value.response.headers
 
 
 def test_no_worker(route: MakeRouter, dead_url: str) -> None:
-    """With nobody there the client raises InternalServerError, 503, and is told when to retry."""
+    """Without any worker the client raises InternalServerError, 503, with a retry-after."""
     router = route(dead_url)
     with (
         openai.OpenAI(base_url=f"{router.url}/v1", api_key="x", max_retries=0) as client,
@@ -194,7 +194,7 @@ def test_no_worker(route: MakeRouter, dead_url: str) -> None:
 
 
 def test_the_second_turn_finds_the_first_in_the_cache(stage: Stage) -> None:
-    """Every later turn of a conversation goes to the worker of the first, and hits its cache."""
+    """Each later turn goes to the first turn's worker and hits its cache."""
     for _ in range(4):
         talk = [{"role": "system", "content": long_prompt()}, *HELLO]
         workers = set()
@@ -217,7 +217,7 @@ def test_the_second_turn_finds_the_first_in_the_cache(stage: Stage) -> None:
 
 
 def test_raw_headers(stage: Stage) -> None:
-    """The raw answer carries our headers, and the client's own request id if it sends one."""
+    """The raw response has the router's headers, and the client's request id if it sent one."""
     raw = stage.client.chat.completions.with_raw_response.create(
         model=MODEL, messages=HELLO, max_tokens=2, extra_headers={"x-request-id": "mine-1"}
     )
@@ -245,7 +245,7 @@ def test_a_clients_timeout_stops_the_engine(stage: Stage, stream: bool) -> None:
 
 
 def test_closing_a_stream_stops_the_engine(stage: Stage) -> None:
-    """A stream that is closed after its first words is not computed to its end."""
+    """A stream closed after its first event is not computed to its end."""
     before = sum(w.engine.totals.generation_tokens for w in stage.fleet.workers)
     with stage.client.chat.completions.create(
         model=MODEL, messages=HELLO, stream=True, **ENDLESS
@@ -258,7 +258,7 @@ def test_closing_a_stream_stops_the_engine(stage: Stage) -> None:
 
 
 def test_async_client(stage: Stage) -> None:
-    """Twenty chats at once, streamed and not, embeddings and models by the asynchronous client."""
+    """Twenty chats at once, streamed or not; embeddings, models and completions."""
 
     async def one(client: openai.AsyncOpenAI, number: int) -> str:
         messages: list[Any] = [{"role": "user", "content": f"{number}"}]
@@ -289,7 +289,7 @@ def test_async_client(stage: Stage) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cancelled_task_stops_the_engine(stage: Stage, stream: bool) -> None:
-    """Cancelling the asynchronous client's task frees every engine it kept busy."""
+    """Cancelling the client's tasks frees every engine that they kept busy."""
 
     async def ask(client: openai.AsyncOpenAI) -> None:
         answer: Any = await client.chat.completions.create(

@@ -1,4 +1,4 @@
-"""What goes wrong reaches the client as the error class that its users catch."""
+"""Failures reach the client as the error class that its users catch."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ CLASSES: dict[int, type[openai.APIStatusError]] = {
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_a_workers_error_is_told_as_it_is(scripted: MakeScripted, streamed: bool) -> None:
-    """Class, status, message, type, param, code, header fields and body are the worker's own."""
+    """Class, status, message, type, param, code, headers and body are the worker's own."""
     scene = scripted()
     for status, expected in CLASSES.items():
         error = {"message": f"{status}", "type": "SomeError", "param": "messages", "code": status}
@@ -59,7 +59,7 @@ def test_a_workers_error_is_told_as_it_is(scripted: MakeScripted, streamed: bool
 
 
 def test_an_error_that_is_no_json(scripted: MakeScripted) -> None:
-    """A page from some proxy near the worker is handed on as the page it is."""
+    """An HTML page from a proxy near the worker is passed on unchanged."""
     page = b"<html>Bad Gateway</html>"
     head = b"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n"
     scene = scripted([head % len(page) + page])
@@ -70,7 +70,7 @@ def test_an_error_that_is_no_json(scripted: MakeScripted) -> None:
 
 
 def test_the_routers_own_errors(scripted: MakeScripted) -> None:
-    """An unknown model, a body that cannot be read, and one that is too large."""
+    """An unknown model, and a body that cannot be read; no worker is asked."""
     scene = scripted()
     with pytest.raises(openai.NotFoundError) as missing:
         scene.caller.call(CHAT, **{**ASKED, "model": "gpt-none"})
@@ -82,7 +82,7 @@ def test_the_routers_own_errors(scripted: MakeScripted) -> None:
 
 
 def test_a_body_over_the_limit(stub: MakeStub, route: MakeRouter, kind: str) -> None:
-    """It is an APIStatusError, 413, though the client was still sending when it was refused."""
+    """It is an APIStatusError, 413, although the client was still sending when it was refused."""
     router = route(stub(model=MODEL).url, limits={"body": "64KiB"})
     large = [{"role": "user", "content": "word " * 200_000}]
     with CALLERS[kind](router.url) as caller:
@@ -90,12 +90,12 @@ def test_a_body_over_the_limit(stub: MakeStub, route: MakeRouter, kind: str) -> 
             caller.call(CHAT, model=MODEL, messages=large)
         assert caught.value.status_code == 413
         assert caught.value.type == "invalid_request_error"
-        # Nothing is left over that the next request would stumble upon.
+        # Nothing is left on the connection that would disturb the next request.
         assert caller.call(CHAT, **ASKED).id == "x"
 
 
 def test_no_worker(route: MakeRouter, dead_url: str, kind: str) -> None:
-    """503 is an InternalServerError; the body says why."""
+    """Status 503 is an InternalServerError; its code says why."""
     with (
         CALLERS[kind](route(dead_url).url) as caller,
         pytest.raises(openai.InternalServerError) as caught,
@@ -106,7 +106,7 @@ def test_no_worker(route: MakeRouter, dead_url: str, kind: str) -> None:
 
 
 def test_no_router(dead_url: str, kind: str) -> None:
-    """Nobody listens: APIConnectionError, so that the tests below prove something."""
+    """With no router there it is an APIConnectionError, unlike in the tests below."""
     with CALLERS[kind](dead_url) as caller, pytest.raises(openai.APIConnectionError):
         caller.call(CHAT, **ASKED)
 
@@ -126,7 +126,8 @@ FAILS_EARLY: dict[str, list[Action]] = {
 def test_a_worker_that_fails_before_its_answer(
     scripted: MakeScripted, script: list[Action]
 ) -> None:
-    """502 with an error of ours: an InternalServerError, never a broken connection."""
+    """It is an InternalServerError, 502, with an error of the router's, never a broken
+    connection."""
     scene = scripted(script)
     with pytest.raises(openai.InternalServerError) as caught:
         scene.caller.call(CHAT, **ASKED)
@@ -135,7 +136,7 @@ def test_a_worker_that_fails_before_its_answer(
 
 
 def test_an_answer_that_is_cut_off(scripted: MakeScripted) -> None:
-    """Half a JSON answer is a connection error, not half an answer."""
+    """A JSON answer that ends early is a connection error, not a partial answer."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     scene = scripted([head % len(JSON) + JSON[:20], "close"])
     with pytest.raises(openai.APIConnectionError):
@@ -143,12 +144,13 @@ def test_an_answer_that_is_cut_off(scripted: MakeScripted) -> None:
 
 
 def words(found: Any) -> str:
-    """What a chunk says."""
+    """Return the text of a chunk."""
     return str(found.choices[0].delta.content)
 
 
 def test_a_stream_that_breaks(scripted: MakeScripted) -> None:
-    """The words that came are given; then APIError with a code, in place of a silent end."""
+    """The text that came is delivered; then comes an APIError with a code rather than a silent
+    end."""
     scene = scripted([STREAM_HEAD, *WORDS, "close"])
     seen: list[str] = []
     with pytest.raises(openai.APIError) as caught:
@@ -160,7 +162,7 @@ def test_a_stream_that_breaks(scripted: MakeScripted) -> None:
 
 
 def test_a_stream_that_is_reset(scripted: MakeScripted) -> None:
-    """A reset may overtake words that were on their way; what is left is told all the same."""
+    """A reset may discard text in transit; the error comes after whatever arrived."""
     scene = scripted([STREAM_HEAD, *WORDS, "reset"])
     seen: list[str] = []
     with pytest.raises(openai.APIError) as caught:
@@ -170,7 +172,7 @@ def test_a_stream_that_is_reset(scripted: MakeScripted) -> None:
 
 
 def test_a_stream_that_breaks_within_an_event(scripted: MakeScripted) -> None:
-    """Nobody reads the half: the error follows the last event that was whole."""
+    """The partial event is dropped: the error follows the last complete one."""
     scene = scripted([STREAM_HEAD, *WORDS, chunk(b'data: {"id": "half'), "close"])
     seen: list[str] = []
     with pytest.raises(openai.APIError) as caught:
@@ -180,7 +182,7 @@ def test_a_stream_that_breaks_within_an_event(scripted: MakeScripted) -> None:
 
 
 def test_a_responses_stream_that_breaks(scripted: MakeScripted) -> None:
-    """There the events have names, and the error's is `error`."""
+    """There events have names, and the error's is `error`."""
     events = response_events("some ", "words")[:5]
     scene = scripted([STREAM_HEAD, *map(chunk, events), "close"])
     seen: list[str] = []
@@ -197,7 +199,7 @@ def test_a_responses_stream_that_breaks(scripted: MakeScripted) -> None:
 
 
 def test_a_workers_own_error_in_a_stream(scripted: MakeScripted) -> None:
-    """vLLM reports a failure in the stream itself; it arrives as it is, and as APIError."""
+    """vLLM reports a failure within the stream; it arrives unchanged, as an APIError."""
     error = {"message": "out of blocks", "type": "InternalServerError", "param": None, "code": 500}
     scene = scripted(stream(event(delta("one ")), event({"error": error}), DONE))
     seen: list[Any] = []
@@ -209,7 +211,7 @@ def test_a_workers_own_error_in_a_stream(scripted: MakeScripted) -> None:
 
 
 def test_an_answer_that_does_not_parse(scripted: MakeScripted) -> None:
-    """What a worker sends as JSON is handed on, whatever it is; the client judges it."""
+    """Whatever a worker sends as JSON is passed on; the client judges it."""
     scene = scripted(answer(b'{"id": '))
     with pytest.raises((openai.APIResponseValidationError, ValueError)):
         scene.caller.call(CHAT, **ASKED)

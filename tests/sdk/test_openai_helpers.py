@@ -1,4 +1,4 @@
-"""The client's own helpers over streams and schemas: what they build up must arrive in order."""
+"""The client's own helpers for streams and schemas: their pieces must arrive in order."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content"
 
 
 class Meeting(BaseModel):
-    """What the model is asked to fill in."""
+    """The object that the model should fill in."""
 
     title: str
     people: list[str]
@@ -49,7 +49,8 @@ TOOL: dict[str, Any] = {
 
 
 def chat_stream(*deltas: dict[str, Any], finish: str = "stop") -> list[Action]:
-    """These deltas, a reason to finish, the usage and the end; cut where no event ends."""
+    """Return a stream of these deltas, a finish reason, the usage and the end, cut within
+    events."""
     usage = {**delta(), "choices": [], "usage": message("")["usage"]}
     events = [*(delta(**d) for d in deltas), delta(finish=finish), usage]
     whole = b"".join(map(event, events)) + DONE
@@ -57,7 +58,7 @@ def chat_stream(*deltas: dict[str, Any], finish: str = "stop") -> list[Action]:
 
 
 def sent(asked: bytes, *path: str) -> Any:
-    """A field of the body that the worker saw."""
+    """Return a field of the body that the worker received."""
     found = json.loads(asked)
     for name in path:
         found = found[name]
@@ -74,7 +75,7 @@ def test_parse(scripted: MakeScripted) -> None:
 
 
 def test_parse_of_half_an_answer(scripted: MakeScripted) -> None:
-    """An answer cut by its token limit is the client's own error, not the router's."""
+    """An answer cut by its token limit raises the client's own error."""
     short = message('{"title": ')
     short["choices"][0]["finish_reason"] = "length"
     scene = scripted(document(short))
@@ -86,7 +87,7 @@ def test_parse_of_half_an_answer(scripted: MakeScripted) -> None:
 
 
 def test_parse_of_tool_calls(scripted: MakeScripted) -> None:
-    """Arguments of a tool are parsed too."""
+    """The arguments of tool calls are parsed too."""
     function = {"name": "invite", "arguments": '{"title": "Tee"}'}
     called = message(None, tool_calls=[{"id": "c1", "type": "function", "function": function}])
     scene = scripted(document(called))
@@ -97,7 +98,7 @@ def test_parse_of_tool_calls(scripted: MakeScripted) -> None:
 
 
 def test_stream_helper(scripted: MakeScripted) -> None:
-    """Its events build up the words, and end with the object."""
+    """Its events build up the text, and end with the object."""
     scene = scripted(
         chat_stream({"role": "assistant", "content": ""}, *({"content": p} for p in PIECES))
     )
@@ -112,7 +113,7 @@ def test_stream_helper(scripted: MakeScripted) -> None:
 
 
 def test_stream_helper_with_tools(scripted: MakeScripted) -> None:
-    """Arguments of a tool arrive in pieces and are complete at the end."""
+    """The arguments of a tool call arrive in pieces, and are complete at the end."""
     first: dict[str, Any] = {"index": 0, "id": "c1", "type": "function"}
     pieces = ['{"ti', 'tle": "T', 'ee"}']
     calls: list[dict[str, Any]] = [
@@ -128,7 +129,7 @@ def test_stream_helper_with_tools(scripted: MakeScripted) -> None:
 
 
 def test_responses_parse(scripted: MakeScripted) -> None:
-    """The same of the Responses API."""
+    """The same for the Responses API."""
     scene = scripted(document(response(WHOLE)))
     answer = scene.caller.call("responses.parse", model=MODEL, input="When?", text_format=Meeting)
     assert answer.output_parsed == EXPECTED
@@ -136,7 +137,7 @@ def test_responses_parse(scripted: MakeScripted) -> None:
 
 
 def test_responses_stream_helper(scripted: MakeScripted) -> None:
-    """Its events build up the words and end with the parsed response."""
+    """Its events build up the text, and end with the parsed response."""
     scene = scripted(stream(*response_events(*PIECES)))
     events = scene.caller.events(
         "responses.stream", model=MODEL, input="When?", text_format=Meeting

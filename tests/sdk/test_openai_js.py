@@ -1,4 +1,4 @@
-"""The official JavaScript client, at a simulated fleet: every call, whole, streamed and raw."""
+"""The official JavaScript client with a simulated fleet: every call, whole, streamed and raw."""
 
 import base64
 import json
@@ -13,12 +13,12 @@ from tests.support import until
 
 pytestmark = pytest.mark.timeout(300)  # the first run installs the client
 
-#: Answers that would take a toy worker many seconds.
+#: For answers that would take a toy worker many seconds.
 ENDLESS = {"max_tokens": 15_000, "ignore_eos": True}
 
 
 class Case(NamedTuple):
-    """A call that can be streamed, and where its answers keep their words."""
+    """A call that can be streamed, and how to get the text out of its results."""
 
     name: str
     body: dict[str, Any]
@@ -52,7 +52,7 @@ streamable = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @streamable
 def test_streamed_or_not_the_words_are_the_same(node: Node, stage: Stage, case: Case) -> None:
-    """A simulated model says the same to the same prompt, so nothing is lost or doubled."""
+    """A simulated model always answers a prompt the same, so nothing may be lost or doubled."""
     whole = node.ask(stage.router.url, case.name, case.body)
     streamed = node.ask(stage.router.url, case.name, {**case.body, "stream": True}, how="events")
     assert streamed.error is None
@@ -63,7 +63,7 @@ def test_streamed_or_not_the_words_are_the_same(node: Node, stage: Stage, case: 
 
 @streamable
 def test_with_response(node: Node, stage: Stage, case: Case) -> None:
-    """`withResponse` gives the headers beside the data, streamed or not."""
+    """`withResponse` returns the headers with the data, streamed or not."""
     for stream in (False, True):
         body = {**case.body, "stream": stream}
         raw = node.ask(stage.router.url, case.name, body, how="raw").result
@@ -77,7 +77,7 @@ def test_with_response(node: Node, stage: Stage, case: Case) -> None:
 
 @streamable
 def test_as_response(node: Node, stage: Stage, case: Case) -> None:
-    """`asResponse` gives the bytes: one document, or whole events."""
+    """`asResponse` returns the bytes: one document, or complete events."""
     raw = node.ask(stage.router.url, case.name, case.body, how="bytes").result
     body = base64.b64decode(raw["body"])
     assert int(raw["headers"]["content-length"]) == len(body)
@@ -89,7 +89,7 @@ def test_as_response(node: Node, stage: Stage, case: Case) -> None:
 
 
 def test_the_stream_helpers(node: Node, stage: Stage) -> None:
-    """They build up the same answer as the plain call gives."""
+    """They build up the same answer as the plain call returns."""
     chat, responses = CASES[0], CASES[2]
     whole = chat.text(node.ask(stage.router.url, chat.name, chat.body).result)
     helped = node.ask(stage.router.url, "chat.completions.stream", chat.body, how="helper")
@@ -101,7 +101,7 @@ def test_the_stream_helpers(node: Node, stage: Stage) -> None:
 
 
 def test_embeddings(node: Node, stage: Stage) -> None:
-    """Packed as the client asks by itself, and plain."""
+    """As base64, which is the client's default, and as floats."""
     body = {"model": MODEL, "input": ["a", "b"]}
     packed = node.ask(stage.router.url, "embeddings.create", body)
     plain = node.ask(stage.router.url, "embeddings.create", {**body, "encoding_format": "float"})
@@ -111,7 +111,7 @@ def test_embeddings(node: Node, stage: Stage) -> None:
 
 
 def test_models(node: Node, stage: Stage) -> None:
-    """Listed as pages; one that is not there is a NotFoundError."""
+    """As pages; an unknown model is a NotFoundError."""
     listed = node.ask(stage.router.url, "models.list", how="pages")
     assert [model["id"] for model in listed.seen] == [MODEL]
     assert node.ask(stage.router.url, "models.retrieve", MODEL).result == listed.seen[0]
@@ -135,7 +135,7 @@ def test_leaving_a_stream(node: Node, stage: Stage) -> None:
 
 
 def test_aborting_what_has_no_answer_yet(node: Node, stage: Stage) -> None:
-    """The caller's signal, before the first byte: APIUserAbortError, and the engine stops."""
+    """The caller's signal before the first byte raises APIUserAbortError and stops the engine."""
     number = node.start(stage.router.url, CASES[0].name, {**CASES[0].body, **ENDLESS})
     until(lambda: stage.busy == 1)
     node.abort(number)
@@ -144,7 +144,7 @@ def test_aborting_what_has_no_answer_yet(node: Node, stage: Stage) -> None:
 
 
 def test_many_at_once(node: Node, stage: Stage) -> None:
-    """Thirty calls on as many clients, streamed and not, each with the answer to its own prompt."""
+    """Thirty calls on as many clients, streamed or not, each get the answer to their own prompt."""
     bodies = [
         {**CASES[1].body, "prompt": f"Number {number}", "stream": number % 2 == 1}
         for number in range(30)

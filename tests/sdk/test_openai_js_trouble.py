@@ -1,4 +1,4 @@
-"""The official JavaScript client when things go wrong: errors by class, retries, timeouts."""
+"""The official JavaScript client when things fail: error classes, retries, timeouts."""
 
 import base64
 from typing import Any
@@ -44,7 +44,7 @@ CLASSES = {
 
 
 def test_a_workers_error_is_told_as_it_is(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Class, status, message, type, param, code, header fields and body are the worker's own."""
+    """Class, status, message, type, param, code, headers and body are the worker's own."""
     worker = stub(model=MODEL)
     router = route(worker.url)
     for status, expected in CLASSES.items():
@@ -63,7 +63,7 @@ def test_a_workers_error_is_told_as_it_is(node: Node, stub: MakeStub, route: Mak
 def test_the_routers_own_errors(
     node: Node, stub: MakeStub, route: MakeRouter, dead_url: str
 ) -> None:
-    """An unknown model, a body that cannot be read or is too large, and nobody there."""
+    """An unknown model, a body that cannot be read or is too large, no worker, and no router."""
     router = route(stub(model=MODEL).url, limits={"body": "64KiB"})
     told = node.ask(router.url, CHAT, {**ASKED, "model": "gpt-none"}).raised
     assert (told["classes"][0], told["code"]) == ("NotFoundError", "model_not_found")
@@ -77,7 +77,7 @@ def test_the_routers_own_errors(
 
 
 def test_what_else_is_not_served(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Calls that no worker knows fail with the client's own error."""
+    """Calls that no worker supports fail with the client's own error."""
     router = route(stub(model=MODEL).url)
     for name, positional in (
         ("files.list", []),
@@ -89,7 +89,7 @@ def test_what_else_is_not_served(node: Node, stub: MakeStub, route: MakeRouter) 
 
 
 def test_a_worker_that_fails(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Before its answer a 502; in mid-stream an APIError after the words that came."""
+    """Before its answer it is a 502; in mid-stream an APIError after the text that came."""
     worker = stub(["close"], MODEL)
     router = route(worker.url)
     told = node.ask(router.url, CHAT, ASKED).raised
@@ -106,7 +106,7 @@ def test_a_worker_that_fails(node: Node, stub: MakeStub, route: MakeRouter) -> N
 
 
 def test_a_workers_own_error_in_a_stream(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """It arrives as it is."""
+    """It arrives unchanged."""
     error = {"message": "out of blocks", "type": "E", "param": None, "code": 500}
     worker = stub(stream(event(delta("one ")), event({"error": error}), DONE), MODEL)
     reply = node.ask(route(worker.url).url, CHAT, STREAMED, how="events")
@@ -115,7 +115,7 @@ def test_a_workers_own_error_in_a_stream(node: Node, stub: MakeStub, route: Make
 
 
 def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """The client sends the same twice, then gives up."""
+    """The client sends the same request twice, then gives up."""
     worker = stub(model=MODEL)
     router = route(worker.url)
     for status in (500, 408, 502, 409, 503, 429, 504):
@@ -128,12 +128,12 @@ def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> N
 
 
 def count(request: bytes) -> bytes:
-    """Which retry a request says it is."""
+    """Return the retry count in a request's header."""
     return request.lower().partition(b"x-stainless-retry-count: ")[2][:1]
 
 
 def test_no_worker_is_ready_yet(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """The router's 503 says when to come back; by then a worker is there."""
+    """The client retries after the router's 503; by then a worker is ready."""
     worker = stub(document(message("Because.")), MODEL)
     worker.well = False
     router = route(worker.url, health={"interval": "20ms"})
@@ -147,12 +147,13 @@ def test_no_worker_is_ready_yet(node: Node, stub: MakeStub, route: MakeRouter) -
 
 
 def closes(worker: Stub, clients: int) -> None:
-    """Wait until the worker has seen so many clients go."""
+    """Wait until so many connections to the worker have been closed."""
     until(lambda: worker.closed_by_peer == clients)
 
 
 def test_timeouts(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """APIConnectionTimeoutError for the one, a closed connection for the other, each time."""
+    """The client raises APIConnectionTimeoutError, and the worker's connection is closed each
+    time."""
     worker = stub(["stall"], MODEL)
     router = route(worker.url)
     brief = {"timeout": 500}
@@ -166,7 +167,8 @@ def test_timeouts(node: Node, stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_leaving(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """However the client goes, before the first byte or in mid-stream, the worker is told."""
+    """However the client leaves, before the first byte or in mid-stream, the worker's connection is
+    closed."""
     worker = stub([STREAM_HEAD, chunk(event(delta("word"))), "stall"], MODEL)
     router = route(worker.url)
     for closed, how in enumerate(("first", "controller"), start=1):
@@ -187,7 +189,7 @@ def test_leaving(node: Node, stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_bytes(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Both bodies pass as they are, streams too."""
+    """Request and response bodies pass unchanged, streams too."""
     strange = '\r\n {"id":"\\u0062\\/" ,"x":1e2,"x":-0.0, "y":"☕"}\n\n '.encode()
     events = [b": hm\n\n", "data: ☕\r\n\r\n".encode()[:8], b"\x95\r\n\r\n", DONE, b"\n"]
     worker = stub(answer(strange), MODEL)

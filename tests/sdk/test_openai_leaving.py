@@ -1,4 +1,4 @@
-"""A client that goes away, in each of the ways the official one can: its worker is told at once."""
+"""Clients that leave, in every way the official one can: the worker's connection is closed."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,14 +16,14 @@ CHAT = "chat.completions.create"
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Why?"}]}
 STREAMED: dict[str, Any] = {**ASKED, "stream": True}
 WORD = chunk(event(delta("word")))
-#: Of nothing but silence; the worker must have been asked by then.
+#: Read timeout; by then the worker must have received the request.
 BRIEF = openai.Timeout(20, read=0.5)
 BEGUN: list[Action] = [STREAM_HEAD, WORD, "stall"]
 SILENT: list[Action] = ["stall"]
 
 
 def told(scene: Scripted, clients: int = 1) -> None:
-    """The worker saw so many connections close, and nothing is booked on it any more."""
+    """Check that the worker saw so many connections close, and nothing is booked on it any more."""
     until(lambda: scene.worker.closed_by_peer == clients)
     until(scene.router.idle)
     worker = scene.router.worker().name
@@ -33,7 +33,7 @@ def told(scene: Scripted, clients: int = 1) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_a_timeout_before_the_first_byte(scripted: MakeScripted, streamed: bool) -> None:
-    """APITimeoutError for the one, a closed connection for the other."""
+    """The client raises APITimeoutError, and the worker's connection is closed."""
     scene = scripted(SILENT, timeout=BRIEF)
     with pytest.raises(openai.APITimeoutError):
         scene.caller.call(CHAT, stream=streamed, **ASKED)
@@ -41,7 +41,7 @@ def test_a_timeout_before_the_first_byte(scripted: MakeScripted, streamed: bool)
 
 
 def test_a_timeout_in_mid_stream(scripted: MakeScripted) -> None:
-    """The words that came are given before it."""
+    """The text that came is delivered before the error."""
     scene = scripted(BEGUN, timeout=BRIEF)
     seen: list[Any] = []
     with pytest.raises(openai.APITimeoutError):
@@ -51,7 +51,7 @@ def test_a_timeout_in_mid_stream(scripted: MakeScripted) -> None:
 
 
 def test_a_timeout_is_tried_again(scripted: MakeScripted) -> None:
-    """The client asks once more by itself; both requests are stopped."""
+    """The client retries once by itself; both requests are stopped."""
     scene = scripted(SILENT, timeout=BRIEF, max_retries=1)
     with pytest.raises(openai.APITimeoutError):
         scene.caller.call(CHAT, **ASKED)
@@ -59,7 +59,7 @@ def test_a_timeout_is_tried_again(scripted: MakeScripted) -> None:
 
 
 def test_closing_a_stream(scripted: MakeScripted) -> None:
-    """After the first words, by the end of `with`."""
+    """The stream is closed after its first event, by leaving `with`."""
     scene = scripted(BEGUN)
     first = scene.caller.first(CHAT, lambda: None, **STREAMED)
     assert first.choices[0].delta.content == "word"
@@ -67,14 +67,14 @@ def test_closing_a_stream(scripted: MakeScripted) -> None:
 
 
 def test_leaving_an_answer_unread(scripted: MakeScripted) -> None:
-    """`with_streaming_response` that is left before its body was read."""
+    """`with_streaming_response` is left before the body was read."""
     scene = scripted(BEGUN)
     scene.caller.unread(CHAT, **STREAMED)
     told(scene)
 
 
 def test_breaking_out_of_the_helper(scripted: MakeScripted) -> None:
-    """The same of the helper's stream."""
+    """The same for the stream of the helper."""
     scene = scripted(BEGUN)
     seen: list[Any] = []
 
@@ -89,7 +89,7 @@ def test_breaking_out_of_the_helper(scripted: MakeScripted) -> None:
 
 
 def test_closing_the_client(scripted: MakeScripted) -> None:
-    """A client that is closed takes its open streams with it."""
+    """Closing a client closes its open streams."""
     scene = scripted(BEGUN)
     stream = scene.caller.call(CHAT, **STREAMED)
     assert stream.response.status_code == 200
@@ -98,7 +98,7 @@ def test_closing_the_client(scripted: MakeScripted) -> None:
 
 
 def test_the_end_that_clients_do_not_wait_for(scripted: MakeScripted) -> None:
-    """Clients close at `[DONE]`, before HTTP says that the body is over; that is no abort."""
+    """Clients close at `[DONE]`, before the HTTP body ends; that does not count as an abort."""
     usage = event({**delta(finish="stop"), "usage": message("")["usage"]})
     scene = scripted([STREAM_HEAD, WORD, chunk(usage), chunk(DONE), "stall"])
     events = scene.caller.events(CHAT, **STREAMED)
@@ -115,14 +115,14 @@ Leave = Callable[[asyncio.Task[None], asyncio.Event], Coroutine[Any, Any, None]]
 
 
 async def by_cancelling(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
-    """Somebody cancels the task."""
+    """The task is cancelled."""
     await wanted.wait()
     task.cancel()
     await task
 
 
 async def by_a_deadline(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
-    """The deadline of some block around it passes."""
+    """The deadline of a surrounding block passes."""
     async with asyncio.timeout(None) as deadline:
         await wanted.wait()
         deadline.reschedule(0)
@@ -130,7 +130,7 @@ async def by_a_deadline(task: asyncio.Task[None], wanted: asyncio.Event) -> None
 
 
 async def by_a_sibling(task: asyncio.Task[None], wanted: asyncio.Event) -> None:
-    """Another task of its group fails."""
+    """Another task in its group fails."""
 
     async def fail() -> None:
         await wanted.wait()
@@ -160,7 +160,8 @@ def test_tasks_that_end(
     raised: type[BaseException],
     script: list[Action],
 ) -> None:
-    """However a task of the asynchronous client is ended, and whenever, the worker is told."""
+    """However and whenever a task of the asynchronous client ends, the worker's connection is
+    closed."""
     worker = stub(script, MODEL)
     router = route(worker.url)
     seen: list[Any] = []
@@ -184,7 +185,7 @@ def test_tasks_that_end(
 
 
 def test_some_of_many(stub: MakeStub, route: MakeRouter) -> None:
-    """The others on the same client go on when some are cancelled."""
+    """If some requests of a client are cancelled, its others go on."""
     slow = stub(BEGUN, "slow")
     good = stub([STREAM_HEAD, WORD, chunk(DONE), STREAM_END], MODEL)
     router = route(slow.url, good.url)

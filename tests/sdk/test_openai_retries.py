@@ -1,4 +1,4 @@
-"""The client's own retries, which the router's answers and the workers' must steer."""
+"""The client's own retries, as steered by responses of workers and of the router."""
 
 import json
 from typing import Any
@@ -19,14 +19,14 @@ SOON = b"retry-after-ms: 1"
 
 
 def counts(requests: list[bytes]) -> list[bytes]:
-    """Which retry each request said it was."""
+    """Return the retry count of each request."""
     lines = [line for request in requests for line in request.lower().split(b"\r\n")]
     return [line[-1:] for line in lines if line.startswith(b"x-stainless-retry-count: ")]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_what_is_tried_again(scripted: MakeScripted, status: int) -> None:
-    """The client sends it three times, each a request of its own to the worker, then gives up."""
+    """Three attempts, each a request of its own to the worker, then an error."""
     scene = scripted(document(REFUSAL, status, SOON), max_retries=2)
     with pytest.raises(openai.APIStatusError) as caught:
         scene.caller.call(CHAT, **ASKED)
@@ -35,7 +35,7 @@ def test_what_is_tried_again(scripted: MakeScripted, status: int) -> None:
 
 
 def test_what_else_is_tried_again(scripted: MakeScripted) -> None:
-    """The other statuses that clients take for passing."""
+    """The other statuses that clients consider temporary."""
     scene = scripted(max_retries=1)
     statuses = [408, 502, 409, 504]
     for status in statuses:
@@ -47,7 +47,7 @@ def test_what_else_is_tried_again(scripted: MakeScripted) -> None:
 
 
 def test_what_is_not(scripted: MakeScripted) -> None:
-    """A fault of the request is told at once."""
+    """An error of the request is raised at once."""
     scene = scripted(max_retries=2)
     statuses = [400, 401, 403, 404, 413, 422]
     for status in statuses:
@@ -59,7 +59,7 @@ def test_what_is_not(scripted: MakeScripted) -> None:
 
 
 def test_a_worker_may_forbid_it(scripted: MakeScripted) -> None:
-    """`x-should-retry` reaches the client, and it heeds it."""
+    """`x-should-retry` reaches the client, which obeys it."""
     scene = scripted(document(REFUSAL, 500, b"x-should-retry: false"), max_retries=2)
     with pytest.raises(openai.InternalServerError):
         scene.caller.call(CHAT, **ASKED)
@@ -67,7 +67,7 @@ def test_a_worker_may_forbid_it(scripted: MakeScripted) -> None:
 
 
 def test_the_second_try_succeeds(scripted: MakeScripted) -> None:
-    """A worker that was out of sorts once answers the retry, and the client's user sees no more."""
+    """If a worker refuses once and answers the retry, the client's user does not notice."""
     scene = scripted(document(REFUSAL, 429, SOON), max_retries=2)
     seen = scene.worker.requests
 
@@ -85,7 +85,7 @@ def test_the_second_try_succeeds(scripted: MakeScripted) -> None:
 
 
 def test_no_worker_is_ready_yet(stub: MakeStub, route: MakeRouter, kind: str) -> None:
-    """The router's 503 says when to come back; by then a worker is there."""
+    """The router's 503 has a retry-after; at the retry a worker is ready."""
     worker = stub(document(message("Because.")), model=MODEL)
     worker.well = False
     router = route(worker.url, health={"interval": "20ms"})
@@ -108,7 +108,7 @@ def test_no_worker_is_ready_yet(stub: MakeStub, route: MakeRouter, kind: str) ->
 
 
 def test_a_worker_that_died_is_replaced(stub: MakeStub, route: MakeRouter, kind: str) -> None:
-    """502 is tried again by the client, which may: the router does not, as work had begun."""
+    """The client retries a 502; the router does not, as the work may have begun."""
     ill, well = stub(["close"], model=MODEL), stub(document(message("Because.")), model=MODEL)
     router = route(ill.url, well.url, strategy="roundrobin")
     with CALLERS[kind](router.url, max_retries=2) as caller:
@@ -119,7 +119,7 @@ def test_a_worker_that_died_is_replaced(stub: MakeStub, route: MakeRouter, kind:
 
 
 def test_a_cut_answer_is_tried_again(scripted: MakeScripted) -> None:
-    """A JSON answer that broke off is a connection error, and those are tried again too."""
+    """A JSON answer that breaks off is a connection error, which clients retry too."""
     whole = document(message("Because."))[0]
     assert isinstance(whole, bytes)
     scene = scripted([whole[:-10], "close"], max_retries=1)

@@ -1,4 +1,4 @@
-"""What `/openapi.json` promises, held against the answers to requests that are made from it."""
+"""What `/openapi.json` promises, compared with the responses to requests generated from it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ READ = [
     NAMED,
 ]
 RELAYED = sorted(ENDPOINTS)
-#: Every answer is one that the schema names, with the content and the header fields it names.
+#: Every response must be in the schema, with the content and headers described there.
 CHECKS = [
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -41,19 +41,19 @@ CHECKS = [
 
 
 class Api(NamedTuple):
-    """A running router and the schema that it publishes."""
+    """A running router, and the schema that it publishes."""
 
     router: Router
     schema: Any
 
     def validated(self, case: Case[Any]) -> Any:
-        """Send it; the answer must be as the schema says."""
+        """Send a request; the response must match the schema."""
         return case.call_and_validate(base_url=self.router.url, checks=CHECKS)
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Api]:
-    """In front of a worker that says yes to everything, so that every refusal is the router's."""
+    """A router in front of a worker that accepts everything, so every refusal is the router's."""
     with ExitStack() as stack:
         worker = Stub(model=MODEL)
         stack.callback(worker.stop)
@@ -70,7 +70,7 @@ quickly = settings(
 
 
 def test_every_path_is_described(api: Api) -> None:
-    """And the schema is an OpenAPI document, by OpenAPI's own rules."""
+    """The schema is a valid OpenAPI document with exactly these operations."""
     described = {result.ok().label for result in api.schema.get_all_operations()}
     others = {f"POST {path}" for path in RELAYED} | {"DELETE /sessions/{session}", "POST /explain"}
     assert described == {f"GET {path}" for path in READ} | others
@@ -79,7 +79,7 @@ def test_every_path_is_described(api: Api) -> None:
 
 @pytest.mark.parametrize("path", READ)
 def test_what_is_read(api: Api, path: str) -> None:
-    """Whatever query, headers and cookies come along."""
+    """With arbitrary query, headers and cookies."""
     operation = api.schema[path]["GET"]
 
     @quickly
@@ -94,7 +94,7 @@ def test_what_is_read(api: Api, path: str) -> None:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 @pytest.mark.parametrize("path", RELAYED)
 def test_what_is_relayed(api: Api, path: str, mode: GenerationMode) -> None:
-    """Bodies of the described shape and of any other, with a model that is served and without."""
+    """With bodies that match the schema and others, with and without a model that is served."""
     operation = api.schema[path]["POST"]
 
     @quickly
@@ -109,7 +109,7 @@ def test_what_is_relayed(api: Api, path: str, mode: GenerationMode) -> None:
     asked()
 
 
-#: As vLLM words it; its codes are numbers.
+#: vLLM's own error; its codes are numbers.
 FULL = {"message": "too many", "type": "Service Unavailable", "param": None, "code": 503}
 FAILURES: list[tuple[list[Action], int]] = [
     (["close"], 502),
@@ -122,7 +122,7 @@ FAILURES: list[tuple[list[Action], int]] = [
 def test_failures(
     api: Api, stub: MakeStub, route: MakeRouter, script: list[Action], status: int
 ) -> None:
-    """A worker that dies, is full or says nothing: described too, headers and body."""
+    """A worker that dies, is full, or does not answer: these responses are described too."""
     patience = "300ms" if status == 504 else "30s"
     router = route(stub(script, MODEL).url, timeouts={"first_byte": patience})
     case = api.schema["/v1/completions"]["POST"].Case(
@@ -133,7 +133,7 @@ def test_failures(
 
 
 def test_nobody_there(api: Api, route: MakeRouter, dead_url: str) -> None:
-    """Without a worker that is ready the 503s are described."""
+    """The 503s when no worker is ready are described."""
     router = route(dead_url)
     for path, method in (("/v1/completions", "POST"), ("/health/ready", "GET")):
         case = api.schema[path][method].Case(body={}, media_type="application/json")
@@ -143,7 +143,7 @@ def test_nobody_there(api: Api, route: MakeRouter, dead_url: str) -> None:
 
 @pytest.mark.parametrize(("paths", "offered"), [(READ, "GET"), (RELAYED, "POST")])
 def test_other_methods(api: Api, paths: list[str], offered: str) -> None:
-    """Each is refused with 405, an error of ours, and a list of what is allowed."""
+    """Each is refused with 405, an error of the router's, and the methods that are allowed."""
     for path in paths:
         for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - {offered}:
             answer = api.router.http.request(method, path)

@@ -14,7 +14,7 @@ Start = Callable[..., FleetThread]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts fleets of toy workers that end with the test."""
+    """Start fleets of toy workers that are stopped at the end of the test."""
     with ExitStack() as stack:
 
         def started(**settings: object) -> FleetThread:
@@ -26,7 +26,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[FleetThread]:
-    """One toy worker for a module's tests that leave nothing behind."""
+    """One toy worker for all tests of a module that leave no state behind."""
     settings = FleetSettings(profile="toy", models=("toy", "alias"), adapters=("tuned",))
     with FleetThread(settings) as fleet:
         yield fleet

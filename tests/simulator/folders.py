@@ -1,4 +1,5 @@
-"""Small model folders, made in a moment: a byte-level BPE of some hundred tokens and a template."""
+"""Small model folders, quick to make: a byte-level BPE with a few hundred tokens, and a
+template."""
 
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ _TEXT = "Tell me a story about the sea, the wind and the boats that come home. f
 
 
 def make_folder(path: Path, template: str | None = CHATML, **config: Any) -> Path:
-    """Write a folder as an engine would serve it."""
+    """Write a model folder such as an engine would serve."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Clients that leave, and workers that are full."""
+"""Clients that disconnect, and workers that are full."""
 
 import json
 import socket
@@ -15,7 +15,8 @@ from simulator.worker import Worker
 
 Start = Callable[..., FleetThread]
 
-#: Too much for a cache of 16,384 tokens together with a prompt of 16,000 others.
+#: With its answer of 15,000 tokens, too much for a cache of 16,384 tokens if a prompt of 16,000
+#: other tokens is running as well.
 FIRST = list(range(10**6, 10**6 + 1000))
 
 BUSY = {
@@ -30,7 +31,7 @@ BUSY = {
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most some seconds."""
+    """Wait until a condition holds; fail after 20 seconds."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "never came true"
@@ -38,7 +39,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def ask(worker: Worker, **body: Any) -> socket.socket:
-    """A connection on which a long completion was asked for."""
+    """Return a connection on which a long completion was requested."""
     connection = socket.create_connection((worker.settings.host, worker.port))
     content = json.dumps({"prompt": FIRST, "max_tokens": 15_000, **body}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: %d\r\n\r\n"
@@ -48,7 +49,7 @@ def ask(worker: Worker, **body: Any) -> socket.socket:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_while_decoding_frees_the_engine(start: Start, stream: bool) -> None:
-    """Streamed or not, its request is gone at once."""
+    """Streamed or not, its request is aborted at once."""
     (worker,) = start().workers
     with ask(worker, stream=stream):
         until(lambda: worker.engine.totals.generation_tokens > 3)
@@ -60,7 +61,7 @@ def test_a_client_that_leaves_while_decoding_frees_the_engine(start: Start, stre
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_the_queue_is_forgotten(start: Start, stream: bool) -> None:
-    """A waiting request goes without ever running."""
+    """A queued request is dropped without ever running."""
     (worker,) = start(kv_tokens=16_384).workers
     with ask(worker) as first:
         until(lambda: worker.engine.running == 1)
@@ -74,7 +75,7 @@ def test_a_client_that_leaves_the_queue_is_forgotten(start: Start, stream: bool)
 
 
 def test_a_client_that_leaves_during_prefill_frees_the_engine(start: Start) -> None:
-    """Before the first token, too."""
+    """The same before the first token."""
     (worker,) = start(speed=0.01).workers
     with ask(worker, prompt=list(range(15_000)), max_tokens=5, stream=True):
         until(lambda: worker.engine.running == 1)
@@ -84,7 +85,7 @@ def test_a_client_that_leaves_during_prefill_frees_the_engine(start: Start) -> N
 
 
 def test_a_client_that_leaves_within_its_body_costs_nothing(start: Start) -> None:
-    """Half a request is none."""
+    """An incomplete request does not count as load."""
     (worker,) = start().workers
     with socket.create_connection((worker.settings.host, worker.port)) as connection:
         connection.sendall(
@@ -94,7 +95,8 @@ def test_a_client_that_leaves_within_its_body_costs_nothing(start: Start) -> Non
 
 
 def test_a_full_queue_answers_503(start: Start) -> None:
-    """In vLLM's words, streamed or not, and nothing is left behind."""
+    """The error is worded as in vLLM, streamed or not, and the refused requests leave nothing
+    behind."""
     (worker,) = start(kv_tokens=16_384, max_queued=1).workers
     with ask(worker), ThreadPoolExecutor() as pool:
         until(lambda: worker.engine.running == 1)

@@ -1,4 +1,4 @@
-"""The simulator and the router make the same tokens of a conversation, each by its own code."""
+"""The simulator and the router, with separate code, make the same tokens of a conversation."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ REQUESTS = st.fixed_dictionaries(
 
 
 class Both:
-    """One model's folder as both read it."""
+    """One model folder, read by the simulator and by the router."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,14 +87,15 @@ class Both:
 
 @pytest.fixture(scope="module", params=[CHATML + TOOLS, PARTS + TOOLS], ids=["texts", "parts"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """For a template that takes texts, and for one that goes through parts."""
+    """Folders with a template that takes contents as text, and with one that iterates over
+    parts."""
     return Both(make_folder(tmp_path_factory.mktemp("model"), request.param))
 
 
 @settings(deadline=None)  # a busy machine says nothing about tokens
 @given(REQUESTS)
 def test_both_make_the_same_tokens(both: Both, asked: dict[str, Any]) -> None:
-    """Or the router says that it cannot know; never others."""
+    """The tokens are the same, or the router reports that it cannot know them."""
     body = json.dumps(asked).encode()
     try:
         ours = both.router.ids(CHAT, body)

@@ -1,4 +1,4 @@
-"""The paged KV cache: names, reuse, eviction, conservation."""
+"""The paged KV cache: block names, reuse, eviction, and no blocks lost."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SIZE = 4
 
 
 def tokens(*ids: int) -> array[int]:
-    """Token ids, each one a whole block."""
+    """Return token ids in which each given id fills a whole block."""
     return array("I", [token for token in ids for _ in range(SIZE)])
 
 
 def chain(ids: array[int], lora: str | None = None, salt: str | None = None) -> Chain:
-    """The names of all full blocks."""
+    """Return the names of all full blocks."""
     made = Chain(SIZE, lora, salt)
     made.extend(ids)
     return made
 
 
 def store(cache: BlockCache, ids: array[int]) -> list[int]:
-    """Compute a prompt as an engine would: its table."""
+    """Compute a prompt as an engine would, and return its block table."""
     names = chain(ids)
     matched = cache.match(names.digests, len(names.digests))
     table = cache.admit(matched, len(names.digests) - len(matched))
@@ -44,7 +44,7 @@ def test_a_block_is_named_by_everything_before_it() -> None:
 
 
 def test_names_differ_by_adapter_and_by_salt() -> None:
-    """What is cached for one tenant or adapter is nothing to another."""
+    """Blocks cached for one tenant or adapter are not reused for another."""
     ids = tokens(1, 2)
     names = [chain(ids), chain(ids, lora="a"), chain(ids, salt="a"), chain(ids, lora="a", salt="b")]
     for block in range(2):
@@ -52,7 +52,7 @@ def test_names_differ_by_adapter_and_by_salt() -> None:
 
 
 def test_a_chain_grown_token_by_token_equals_one_made_at_once() -> None:
-    """Names do not depend on when they were made."""
+    """Names do not depend on when they are computed."""
     ids, grown, so_far = tokens(1, 2, 3), Chain(SIZE, None, "s"), array("I")
     for token in ids:
         so_far.append(token)
@@ -61,7 +61,7 @@ def test_a_chain_grown_token_by_token_equals_one_made_at_once() -> None:
 
 
 def test_what_was_computed_is_found_again_from_its_start() -> None:
-    """Only the run of equal blocks from the first on is reused."""
+    """Only equal blocks at the start of the prompt, without a gap, are reused."""
     cache = BlockCache(8, SIZE)
     table = store(cache, tokens(1, 2, 3))
     cache.release(table)
@@ -71,7 +71,7 @@ def test_what_was_computed_is_found_again_from_its_start() -> None:
 
 
 def test_leaves_are_evicted_before_the_blocks_they_hang_on() -> None:
-    """Room is made at the tail of the prompt that waited longest."""
+    """The last block of the least recently used prompt is evicted first."""
     cache = BlockCache(3, SIZE)
     ids = tokens(1, 2, 3)
     cache.release(store(cache, ids))
@@ -85,7 +85,7 @@ def test_leaves_are_evicted_before_the_blocks_they_hang_on() -> None:
 
 
 def test_the_prompt_used_last_is_evicted_last() -> None:
-    """Reuse counts as use."""
+    """Being found in the cache counts as use."""
     cache = BlockCache(2, SIZE)
     old, new = tokens(1), tokens(2)
     cache.release(store(cache, old))
@@ -97,7 +97,7 @@ def test_the_prompt_used_last_is_evicted_last() -> None:
 
 
 def test_blocks_in_use_are_never_evicted() -> None:
-    """A full cache refuses rather than takes from a running sequence."""
+    """A full cache refuses a request rather than take blocks from a running one."""
     cache = BlockCache(2, SIZE)
     table = store(cache, tokens(1, 2))
     assert cache.admit([], 1) is None
@@ -106,7 +106,7 @@ def test_blocks_in_use_are_never_evicted() -> None:
 
 
 def test_matched_blocks_do_not_count_as_free_for_the_same_request() -> None:
-    """What a request reuses cannot also be evicted for it."""
+    """The blocks a request reuses cannot also be evicted to make room for it."""
     cache = BlockCache(2, SIZE)
     ids = tokens(1, 2)
     cache.release(store(cache, ids))
@@ -116,7 +116,7 @@ def test_matched_blocks_do_not_count_as_free_for_the_same_request() -> None:
 
 
 def test_events_tell_hashes_parent_tokens_and_extra_keys() -> None:
-    """A stored run is announced once, with what a router needs to place it."""
+    """Stored blocks are announced once, with what a router needs to place them."""
     cache = BlockCache(8, SIZE)
     ids = tokens(1, 2, 3)
     names = chain(ids, lora="tuned", salt="tenant")
@@ -134,7 +134,7 @@ def test_events_tell_hashes_parent_tokens_and_extra_keys() -> None:
 
 
 def test_a_block_computed_twice_is_announced_and_removed_once() -> None:
-    """Two sequences that compute the same prompt at once leave one name behind."""
+    """Two requests that compute the same prompt at once leave one named block behind."""
     cache = BlockCache(2, SIZE)
     ids = tokens(1)
     names = chain(ids)
@@ -167,7 +167,7 @@ def test_a_reset_forgets_everything_unless_something_runs() -> None:
 
 @pytest.mark.parametrize(("blocks", "size"), [(0, 16), (4, 0)])
 def test_a_cache_without_room_is_refused(blocks: int, size: int) -> None:
-    """A cache of nothing is a mistake in the settings."""
+    """A cache without blocks is a mistake in the settings."""
     with pytest.raises(ValueError, match="at least one block"):
         BlockCache(blocks, size)
 
@@ -180,7 +180,7 @@ def test_a_cache_without_room_is_refused(blocks: int, size: int) -> None:
 def test_blocks_are_neither_lost_nor_shared_by_mistake(
     plan: list[tuple[bool, list[int]]],
 ) -> None:
-    """Whatever is stored and released: counts add up, and events mirror what can be found."""
+    """Whatever is stored and released, counts add up and the events mirror what is cached."""
     cache = BlockCache(8, SIZE)
     running: list[list[int]] = []
     mirror: set[int] = set()

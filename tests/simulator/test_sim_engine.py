@@ -1,4 +1,4 @@
-"""The engine: batching, chunked prefill, reuse, preemption, and how long steps take."""
+"""The engine: batching, chunked prefill, reuse, preemption, and the duration of steps."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TOY = PROFILES["toy"]
 
 
 def engine(kv_tokens: int | None = None, max_queued: int | None = None, **profile: float) -> Engine:
-    """A toy engine with some of its profile changed."""
+    """Create a toy engine with parts of its profile changed."""
     changed: Profile = dataclasses.replace(TOY, **profile)  # type: ignore[arg-type]
     return Engine(changed, kv_tokens=kv_tokens, max_queued=max_queued)
 
 
 def request(name: str, prompt: range | list[int], answer: int = 4) -> Request:
-    """A request that gets `answer` tokens of its own."""
+    """Create a request whose answer of `answer` tokens is like no prompt."""
     return Request(name, array("I", prompt), array("I", range(10**6, 10**6 + answer)))
 
 
 def drain(busy: Engine) -> list[Step]:
-    """All steps until nothing is left to do."""
+    """Run until nothing is left to do, and return all steps."""
     steps = []
     while busy.busy:
         steps.append(busy.step())
@@ -38,7 +38,7 @@ def drain(busy: Engine) -> list[Step]:
 
 
 def prefill_seconds(prompt: int) -> float:
-    """How long a cold engine takes to the first token of a prompt of that length."""
+    """Return the time to first token of a prompt of this length on a cold engine."""
     cold = Engine(PROFILES["llama-3.1-8b-h100"])
     cold.add(request("one", range(prompt), 1), 0.0)
     return sum(step.duration_s for step in drain(cold))
@@ -56,7 +56,7 @@ def test_a_request_gets_its_answer_one_token_a_step() -> None:
 
 
 def test_all_blocks_are_free_when_all_are_done() -> None:
-    """A finished request leaves its content behind, and no users."""
+    """A finished request leaves cached content behind, but uses no blocks."""
     one = engine()
     for name in "abc":
         one.add(request(name, range(100), 20), 0.0)
@@ -67,7 +67,7 @@ def test_all_blocks_are_free_when_all_are_done() -> None:
 
 
 def test_the_same_prompt_again_hits_all_but_its_last_block() -> None:
-    """The last token is always computed: n full blocks give n - 1."""
+    """The last token is always computed, so of n full blocks n - 1 are hits."""
     one = engine()
     first, second = request("a", range(64)), request("b", range(64))
     one.add(first, 0.0)
@@ -92,7 +92,7 @@ def test_a_hit_leaves_at_least_one_token_to_compute(length: int, common: int) ->
 
 
 def test_answers_are_cached_for_the_next_turn() -> None:
-    """A prompt that holds the previous answer finds its blocks too."""
+    """A prompt that contains the previous answer also hits the answer's blocks."""
     one = engine()
     first = request("a", range(16), 33)
     one.add(first, 0.0)
@@ -104,7 +104,7 @@ def test_answers_are_cached_for_the_next_turn() -> None:
 
 
 def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
-    """Decoding goes on during prefill, and the budget of a step holds."""
+    """Other requests decode in every step, and each step stays within its token budget."""
     one = engine(max_num_batched_tokens=64)
     short, long = request("short", range(8), 50), request("long", range(1000, 1300), 2)
     one.add(short, 0.0)
@@ -118,7 +118,7 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
 
 
 def test_waiting_requests_come_in_order_and_are_not_overtaken() -> None:
-    """A large head of the queue keeps a small one behind it waiting."""
+    """If the first waiting request does not fit, a small one behind it waits too."""
     one = engine(kv_tokens=160)
     one.add(request("running", range(96), 30), 0.0)
     one.step()
@@ -140,7 +140,7 @@ def test_no_more_run_at_once_than_may() -> None:
 
 
 def test_the_latest_arrival_is_preempted_and_still_gets_its_answer() -> None:
-    """A full cache costs the last one its blocks, not its tokens."""
+    """A full cache takes the blocks of the latest request, but none of its tokens are lost."""
     one = engine(kv_tokens=96)
     first, second = request("a", range(30), 40), request("b", range(1000, 1030), 40)
     one.add(first, 0.0)
@@ -153,7 +153,7 @@ def test_the_latest_arrival_is_preempted_and_still_gets_its_answer() -> None:
 
 
 def test_an_abort_frees_a_request_wherever_it_stands() -> None:
-    """Running or waiting, it is gone at once; once gone, an abort does nothing."""
+    """Running or waiting, it is gone at once; aborting it again does nothing."""
     one = engine(max_num_seqs=1)
     one.add(request("running", range(50), 100), 0.0)
     one.add(request("waiting", range(50), 100), 0.0)
@@ -166,7 +166,7 @@ def test_an_abort_frees_a_request_wherever_it_stands() -> None:
 
 
 def test_a_full_queue_refuses() -> None:
-    """The bound counts requests that wait for their first step."""
+    """The bound counts requests that have not had their first step."""
     one = engine(max_queued=1)
     one.add(request("a", range(5)), 0.0)
     with pytest.raises(QueueFullError):
@@ -177,7 +177,7 @@ def test_a_full_queue_refuses() -> None:
 
 
 def test_what_can_never_fit_is_refused() -> None:
-    """Prompt and answer together must fit the cache."""
+    """Prompt and answer together must fit into the cache."""
     one = engine(kv_tokens=64)
     with pytest.raises(TooLongError):
         one.add(request("a", range(60), 5), 0.0)
@@ -187,7 +187,7 @@ def test_what_can_never_fit_is_refused() -> None:
 
 @pytest.mark.parametrize(("prompt", "answer"), [([], [1]), ([1], [])])
 def test_a_request_has_a_prompt_and_an_answer(prompt: list[int], answer: list[int]) -> None:
-    """Nothing to compute is a mistake of the caller."""
+    """An empty prompt or answer is a mistake of the caller."""
     with pytest.raises(ValueError, match="at least one token"):
         Request("a", array("I", prompt), array("I", answer))
 
@@ -198,14 +198,14 @@ def test_prefill_time_grows_faster_than_the_prompt() -> None:
 
 
 def test_prefill_time_does_not_depend_on_the_chunks() -> None:
-    """Chunks that follow each other cost what one chunk would."""
+    """Consecutive chunks take as long together as a single one."""
     profile = PROFILES["llama-3.1-8b-h100"]
     parts = sum(profile.prefill_seconds(1000, start) for start in range(0, 16_000, 1000))
     assert parts == pytest.approx(profile.prefill_seconds(16_000, 0))
 
 
 def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
-    """Batch size and context both count."""
+    """Batch size and context length both count."""
 
     def decode_step(sequences: int, context: int) -> float:
         batch = Engine(PROFILES["llama-3.1-8b-h100"])
@@ -213,7 +213,7 @@ def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
             start = name * 10**5
             batch.add(request(str(name), range(start, start + context), 5), 0.0)
         while len(batch.step().emitted) < sequences:
-            pass  # some still prefill
+            pass  # some are still in prefill
         return batch.step().duration_s
 
     assert decode_step(8, 100) > decode_step(1, 100)
@@ -221,7 +221,7 @@ def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
 
 
 def test_a_reset_is_announced_with_the_next_step() -> None:
-    """Nothing is found any more, and subscribers hear of it when the engine runs again."""
+    """Nothing is found any more; subscribers learn of it when the engine runs next."""
     one = engine()
     one.add(request("a", range(64)), 0.0)
     drain(one)
@@ -234,7 +234,7 @@ def test_a_reset_is_announced_with_the_next_step() -> None:
 
 
 def test_reuse_is_announced_only_on_request() -> None:
-    """A router that joined late can ask for what it missed."""
+    """With `report_reuse`, reused blocks are announced again, for a router that joined late."""
     one = engine()
     one.add(request("a", range(64)), 0.0)
     drain(one)
@@ -246,7 +246,7 @@ def test_reuse_is_announced_only_on_request() -> None:
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    """A typo in a profile's name is easy to mend."""
+    """The error lists the known profiles, so that a typo is easily fixed."""
     with pytest.raises(ValueError, match=r"llama-3\.1-8b-h100"):
         profile_named("llama")
 
@@ -260,7 +260,8 @@ def test_an_unknown_profile_names_the_known_ones() -> None:
     st.integers(0, 11),
 )
 def test_nothing_is_lost_whatever_is_asked(plan: list[tuple[int, int, int]], gone: int) -> None:
-    """Under preemption and an abort, the others finish in full and every block comes back."""
+    """With preemptions and an abort, all other requests finish in full, every block is freed, and a
+    second run gives the same result."""
 
     def run() -> tuple[list[str], float, dict[str, object]]:
         tight = engine(kv_tokens=256, max_num_seqs=5, max_num_batched_tokens=48)

@@ -20,7 +20,7 @@ END = b"\xff" * 8
 
 
 class BlockStored(msgspec.Struct, tag=True, kw_only=True):
-    """vLLM's event, as a typed subscriber decodes it."""
+    """vLLM's event as a typed subscriber decodes it."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -42,7 +42,7 @@ class BlockRemoved(msgspec.Struct, tag=True, kw_only=True):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
-    """The prefix cache dropped."""
+    """The prefix cache was reset."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
@@ -51,7 +51,7 @@ decode = msgspec.msgpack.Decoder(tuple[float, list[Event], int]).decode
 
 @contextmanager
 def socket(kind: int, endpoint: str | None) -> Iterator[zmq.Socket[bytes]]:
-    """A connected ZeroMQ socket that gives up after some seconds."""
+    """Connect a ZeroMQ socket with a receive timeout of 20 seconds."""
     assert endpoint is not None
     with zmq.Context() as context, context.socket(kind) as connected:
         connected.setsockopt(zmq.RCVTIMEO, 20_000)
@@ -63,13 +63,13 @@ def socket(kind: int, endpoint: str | None) -> Iterator[zmq.Socket[bytes]]:
 
 
 def complete(worker: Worker, prompt: list[int], **more: Any) -> None:
-    """Have a prompt computed."""
+    """Have the worker compute a prompt."""
     body = {"prompt": prompt, "max_tokens": 1, **more}
     httpx.post(f"{worker.url}/v1/completions", json=body).raise_for_status()
 
 
 def replay(worker: Worker, start: int) -> list[list[bytes]]:
-    """What the replay socket answers, without the empty first frames and the end."""
+    """Return what the replay socket answers, without the empty first frames and the end marker."""
     answers: list[list[bytes]] = []
     with socket(zmq.DEALER, worker.kv_replay) as dealer:
         dealer.send_multipart([b"", start.to_bytes(8, "big")])
@@ -82,12 +82,12 @@ def replay(worker: Worker, start: int) -> list[list[bytes]]:
 
 
 def events(worker: Worker, start: int = 0) -> list[Event]:
-    """All events from a sequence number on, by replay."""
+    """Return all events from a sequence number on, by replay."""
     return [event for frames in replay(worker, start) for event in decode(frames[2])[1]]
 
 
 def joined(worker: Worker, subscriber: zmq.Socket[bytes]) -> list[bytes]:
-    """Compute prompts until the subscription has taken: the first message it got."""
+    """Compute prompts until the subscription is in effect; return the first message received."""
     for prompt in range(1000, 2000):
         complete(worker, [prompt] * 16)
         if subscriber.poll(50):
@@ -96,7 +96,8 @@ def joined(worker: Worker, subscriber: zmq.Socket[bytes]) -> list[bytes]:
 
 
 def test_a_subscriber_gets_three_frames_in_sequence(start: Start) -> None:
-    """Topic, number, payload; one more a step that changed the cache."""
+    """Topic, sequence number and payload; the number rises by one with each step that changed the
+    cache."""
     (worker,) = start().workers
     with socket(zmq.SUB, worker.kv_events) as subscriber:
         first = joined(worker, subscriber)
@@ -114,7 +115,7 @@ def test_a_subscriber_gets_three_frames_in_sequence(start: Start) -> None:
 
 
 def test_blocks_form_a_chain_by_parent(start: Start) -> None:
-    """Tokens can be put together again from the first block on."""
+    """Following parents, the prompt's tokens can be reassembled from the first block on."""
     (worker,) = start().workers
     prompt = list(range(100))
     complete(worker, prompt[:32])
@@ -130,7 +131,7 @@ def test_blocks_form_a_chain_by_parent(start: Start) -> None:
 
 
 def test_salt_and_adapter_are_told(start: Start) -> None:
-    """The adapter with every block, the salt with the first."""
+    """The adapter comes with every block, the salt with the first only."""
     (worker,) = start(adapters=("tuned",)).workers
     complete(worker, list(range(32)), model="tuned", cache_salt="tenant")
     (stored,) = events(worker)
@@ -140,7 +141,7 @@ def test_salt_and_adapter_are_told(start: Start) -> None:
 
 
 def test_evicted_blocks_are_announced(start: Start) -> None:
-    """What subscribers add up is what the cache holds."""
+    """Adding up the events gives what the cache holds."""
     (worker,) = start(kv_tokens=320).workers
     for family in range(5):
         complete(worker, list(range(family * 1000, family * 1000 + 160)))
@@ -154,7 +155,7 @@ def test_evicted_blocks_are_announced(start: Start) -> None:
 
 
 def test_a_reset_is_announced_before_what_follows(start: Start) -> None:
-    """With the next step's batch."""
+    """The reset comes with the next step's batch, before what that step stored."""
     (worker,) = start().workers
     complete(worker, list(range(32)))
     assert httpx.post(f"{worker.url}/reset_prefix_cache").json() == {"success": True}
@@ -164,7 +165,7 @@ def test_a_reset_is_announced_before_what_follows(start: Start) -> None:
 
 
 def test_reuse_is_announced_again_on_request(start: Start) -> None:
-    """`kv_cache_report_mode` "full" lists reused blocks."""
+    """With `kv_cache_report_mode` "full", reused blocks are announced again."""
     (worker,) = start().workers
     complete(worker, list(range(40)))
     complete(worker, list(range(40)))
@@ -175,7 +176,7 @@ def test_reuse_is_announced_again_on_request(start: Start) -> None:
 
 
 def test_replay_returns_everything_from_a_number_on(start: Start) -> None:
-    """With topic and number, and nothing when nothing is newer."""
+    """Each message comes with topic and number; there are none if nothing is newer."""
     (worker,) = start().workers
     for prompt in range(5):
         complete(worker, [prompt] * 16)
@@ -186,7 +187,7 @@ def test_replay_returns_everything_from_a_number_on(start: Start) -> None:
 
 
 def test_the_array_encoding_has_every_field_in_its_place(start: Start) -> None:
-    """As vLLM sent events up to 0.23."""
+    """The encoding that vLLM used up to 0.23."""
     (worker,) = start(kv_encoding="array", kv_tokens=64).workers
     complete(worker, list(range(32)))
     complete(worker, list(range(100, 160)))
@@ -204,7 +205,7 @@ def test_the_array_encoding_has_every_field_in_its_place(start: Start) -> None:
 
 
 def test_both_encodings_say_the_same(start: Start) -> None:
-    """Hashes depend neither on how they are sent nor on the worker."""
+    """Hashes depend neither on the encoding nor on the worker."""
     (worker,) = start(kv_encoding="array").workers
     complete(worker, list(range(32)))
     names = Chain(16, None, None)
@@ -221,7 +222,7 @@ def test_both_encodings_say_the_same(start: Start) -> None:
 
 
 def test_a_restart_begins_a_new_stream_at_the_same_address(start: Start) -> None:
-    """Numbers start at 0 again, the buffer is gone, the cache is cold."""
+    """Numbers start again at 0, the replay buffer is gone, and the cache is cold."""
     (worker,) = start().workers
     before = (worker.url, worker.kv_events, worker.kv_replay)
     for prompt in range(3):
@@ -246,7 +247,7 @@ def test_a_restart_begins_a_new_stream_at_the_same_address(start: Start) -> None
 
 
 def test_without_events_there_are_no_sources(start: Start) -> None:
-    """A fleet may go without ZeroMQ."""
+    """A fleet can run without ZeroMQ."""
     (worker,) = start(kv_events=False).workers
     complete(worker, list(range(32)))
     assert (worker.kv_events, worker.kv_replay) == (None, None)

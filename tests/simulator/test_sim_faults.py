@@ -1,4 +1,4 @@
-"""Failures on demand, as clients meet them."""
+"""Faults on demand, as clients experience them."""
 
 import socket
 import time
@@ -18,7 +18,7 @@ BODY = {"prompt": "hello", "max_tokens": 20}
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most some seconds."""
+    """Wait until a condition holds; fail after 20 seconds."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "never came true"
@@ -26,25 +26,25 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def order(worker: Worker, **fault: Any) -> None:
-    """Put a fault in force."""
+    """Activate a fault."""
     answer = httpx.post(f"{worker.url}/simulator/fault", json=fault)
     assert answer.status_code == 200, answer.text
     assert answer.json()["fault"]["kind"] == fault["kind"]
 
 
 def complete(worker: Worker, **more: Any) -> httpx.Response:
-    """The answer to a completion."""
+    """Return the response to a completion."""
     return httpx.post(f"{worker.url}/v1/completions", json={**BODY, **more})
 
 
 def collect(answer: httpx.Response, got: bytearray) -> None:
-    """Add the bytes of an answer's body as they come."""
+    """Append the bytes of a response's body to `got` as they arrive."""
     for part in answer.iter_raw():
         got += part
 
 
 def refused(worker: Worker) -> bool:
-    """Whether a connection is refused."""
+    """Return whether a connection is refused."""
     try:
         socket.create_connection((worker.settings.host, worker.port)).close()
     except ConnectionRefusedError:
@@ -53,7 +53,7 @@ def refused(worker: Worker) -> bool:
 
 
 def test_an_error_befalls_as_many_requests_as_ordered(start: Start) -> None:
-    """Then all is well again; other paths never notice."""
+    """After `count` requests all is well again; other paths are not affected."""
     (worker,) = start().workers
     order(worker, kind="error", status=502, count=2)
     assert httpx.get(f"{worker.url}/health").status_code == 200
@@ -62,7 +62,7 @@ def test_an_error_befalls_as_many_requests_as_ordered(start: Start) -> None:
 
 
 def test_a_fault_can_befall_other_paths(start: Start) -> None:
-    """A sick health check, with healthy answers."""
+    """The health check fails while requests are answered."""
     (worker,) = start().workers
     order(worker, kind="error", status=503, path="/health")
     assert httpx.get(f"{worker.url}/health").status_code == 503
@@ -81,7 +81,7 @@ def test_a_fault_can_be_seen_and_cleared(start: Start) -> None:
 
 
 def test_a_fault_ends_by_itself(start: Start) -> None:
-    """After its seconds."""
+    """It ends after its `seconds`."""
     (worker,) = start().workers
     order(worker, kind="error", seconds=0.05)
     until(lambda: worker.fault is None)
@@ -89,7 +89,7 @@ def test_a_fault_ends_by_itself(start: Start) -> None:
 
 
 def test_a_slow_worker_takes_its_time(start: Start) -> None:
-    """Its clock runs slower by the factor, and recovers."""
+    """The worker's clock is set slower by the factor, and back when the fault is cleared."""
     (worker,) = start().workers
     order(worker, kind="slow", factor=7)
     assert worker.pump.slowdown == 7
@@ -99,7 +99,7 @@ def test_a_slow_worker_takes_its_time(start: Start) -> None:
 
 
 def test_garbage_is_not_http(start: Start) -> None:
-    """A client's parser gives up on it."""
+    """A client cannot parse the response."""
     (worker,) = start().workers
     order(worker, kind="garbage", count=1)
     with pytest.raises(httpx.RemoteProtocolError):
@@ -108,7 +108,7 @@ def test_garbage_is_not_http(start: Start) -> None:
 
 
 def test_a_reset_may_come_before_the_status_line(start: Start) -> None:
-    """Nothing was answered: safe to send elsewhere."""
+    """Nothing was answered, so the request is safe to send elsewhere."""
     (worker,) = start().workers
     order(worker, kind="reset", count=2)
     for stream in (True, False):
@@ -120,7 +120,7 @@ def test_a_reset_may_come_before_the_status_line(start: Start) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 100, 2000])
 def test_a_stream_is_reset_after_so_many_bytes(start: Start, after: int) -> None:
-    """What came before is what an undisturbed stream begins with, but for id and time."""
+    """Exactly `after_bytes` bytes of the body arrive, beginning like an undisturbed stream."""
     (worker,) = start().workers
     order(worker, kind="reset", after_bytes=after, count=1)
     url, got = f"{worker.url}/v1/completions", bytearray()
@@ -134,7 +134,7 @@ def test_a_stream_is_reset_after_so_many_bytes(start: Start, after: int) -> None
 
 
 def test_a_whole_answer_is_reset_after_so_many_bytes(start: Start) -> None:
-    """The length it promised never comes."""
+    """The connection is reset before the body is complete."""
     (worker,) = start().workers
     order(worker, kind="reset", after_bytes=10, count=1)
     with httpx.stream("POST", f"{worker.url}/v1/completions", json=BODY) as sent:
@@ -145,7 +145,7 @@ def test_a_whole_answer_is_reset_after_so_many_bytes(start: Start) -> None:
 
 
 def test_a_reset_beyond_the_end_of_an_answer_does_not_happen(start: Start) -> None:
-    """Short answers pass."""
+    """Answers shorter than `after_bytes` are not affected."""
     (worker,) = start().workers
     order(worker, kind="reset", after_bytes=10**6)
     assert complete(worker).status_code == 200
@@ -155,7 +155,7 @@ def test_a_reset_beyond_the_end_of_an_answer_does_not_happen(start: Start) -> No
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("after", [None, 0, 30])
 def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, stream: bool) -> None:
-    """The connection stays until the client gives up, and then nothing is left of it."""
+    """The connection stays open until the client gives up; then nothing of it is left."""
     (worker,) = start().workers
     order(worker, kind="stall", after_bytes=after)
     url, body = f"{worker.url}/v1/completions", {**BODY, "stream": stream}
@@ -166,7 +166,7 @@ def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, str
 
 
 def test_stalled_connections_are_reset_when_the_fault_is_cleared(start: Start) -> None:
-    """They do not hang for ever."""
+    """They do not hang forever: here the fault ends after a second."""
     (worker,) = start().workers
     order(worker, kind="stall", seconds=1)
     with pytest.raises(httpx.ReadError):
@@ -174,7 +174,8 @@ def test_stalled_connections_are_reset_when_the_fault_is_cleared(start: Start) -
 
 
 def test_a_worker_that_refuses_comes_back(start: Start) -> None:
-    """The order is still answered; then connections are refused, for a while, at one port."""
+    """The order itself is answered; then connections are refused for a while, and accepted again on
+    the same port."""
     (worker,) = start().workers
     url = worker.url
     order(worker, kind="refuse", seconds=1)
@@ -185,7 +186,7 @@ def test_a_worker_that_refuses_comes_back(start: Start) -> None:
 
 
 def test_a_worker_that_refuses_finishes_what_runs(start: Start) -> None:
-    """Only new connections are turned away; idle ones are closed."""
+    """Only new connections are refused; idle ones are closed and running requests finish."""
     fleet = start()
     (worker,) = fleet.workers
     with (
@@ -205,7 +206,7 @@ def test_a_worker_that_refuses_finishes_what_runs(start: Start) -> None:
 
 
 def test_a_restart_cuts_off_everything_and_forgets(start: Start) -> None:
-    """Streams are reset, the cache is cold, counts are at zero."""
+    """Streams are reset, the cache is cold, and counters are zero."""
     (worker,) = start().workers
     prompt = list(range(64))
     complete(worker, prompt=prompt)
@@ -224,7 +225,7 @@ def test_a_restart_cuts_off_everything_and_forgets(start: Start) -> None:
 
 @pytest.mark.parametrize("kind", ["stall", "refuse", "restart", "slow"])
 def test_a_fleet_stops_under_any_fault(kind: str) -> None:
-    """Whatever is in force, and whoever hangs on it."""
+    """It stops whatever fault is active, with a client still connected."""
     with FleetThread(FleetSettings(profile="toy", models=("toy",))) as fleet:
         (worker,) = fleet.workers
         connection = socket.create_connection((worker.settings.host, worker.port))

@@ -1,4 +1,4 @@
-"""Fleets: many workers in a process, from code and from the command line."""
+"""Fleets: many workers in one process."""
 
 import socket
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Start = Callable[..., FleetThread]
 
 
 def test_every_worker_has_its_own_ports_name_and_cache(start: Start) -> None:
-    """Nothing is shared but the process."""
+    """Workers share nothing but the process."""
     fleet = start(workers=3)
     assert [worker.name for worker in fleet.workers] == ["sim-1", "sim-2", "sim-3"]
     assert len(set(fleet.urls)) == 3
@@ -26,7 +26,7 @@ def test_every_worker_has_its_own_ports_name_and_cache(start: Start) -> None:
 
 
 def test_ports_can_be_chosen(start: Start) -> None:
-    """The first worker's, and the others follow."""
+    """The first worker listens on the chosen port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -35,7 +35,7 @@ def test_ports_can_be_chosen(start: Start) -> None:
 
 
 def test_a_taken_port_is_named() -> None:
-    """The error says which, and nothing is left running."""
+    """The error names the port, and no worker is left running."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -47,7 +47,10 @@ def test_a_taken_port_is_named() -> None:
 
 
 def serves_again() -> bool:
-    """Start a fleet on the ports of one that has stopped; False if a neighbour's port is taken."""
+    """Start a fleet on the ports of one that has stopped.
+
+    Returns False if another program took the port next to one of them.
+    """
     settings = FleetSettings(profile="toy")
     with FleetThread(settings) as first:
         url = first.urls[0]
@@ -64,12 +67,12 @@ def serves_again() -> bool:
     except OSError as error:
         if kv in str(error) or url.removeprefix("http://") in str(error):
             raise
-        return False  # the port after it, which is another program's
+        return False  # the next port, which another program has
     return True
 
 
 def test_the_same_port_serves_again_after_a_stop() -> None:
-    """A stopped fleet leaves nothing on its ports, events included."""
+    """A stopped fleet releases all its ports, those for KV events included."""
     assert any(serves_again() for _ in range(10))
 
 
@@ -78,13 +81,13 @@ def test_the_same_port_serves_again_after_a_stop() -> None:
     [({"workers": 0}, "worker"), ({"speed": 0}, "speed"), ({"models": ()}, "model")],
 )
 def test_an_impossible_fleet_is_refused(settings: dict[str, object], word: str) -> None:
-    """Before anything starts."""
+    """The settings are rejected before anything starts."""
     with pytest.raises(ValueError, match=word):
         FleetSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_an_unknown_profile_stops_the_start() -> None:
-    """And leaves nothing behind."""
+    """The fleet does not start."""
     fleet = FleetThread(FleetSettings(profile="none"))
     with pytest.raises(ValueError, match="no speed profile"):
         fleet.start()

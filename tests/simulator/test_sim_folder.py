@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(model: Path) -> Tokenizer:
-    """Its tokenizer, as everybody loads it."""
+    """Its tokenizer, loaded with the tokenizers library."""
     return Tokenizer.from_file(str(model / "tokenizer.json"))
 
 
@@ -48,21 +48,21 @@ def folder(model: Path) -> Folder:
 
 @pytest.fixture(scope="module")
 def real(model: Path) -> Iterator[httpx.Client]:
-    """A client of a worker that has it."""
+    """A client of a worker that uses this folder."""
     settings = FleetSettings(profile="toy", models=("toy",), tokenizer=model)
     with FleetThread(settings) as fleet, httpx.Client(base_url=fleet.urls[0]) as client:
         yield client
 
 
 def post(client: httpx.Client, path: str, **body: Any) -> Any:
-    """The JSON answer to a JSON body, which must be a success."""
+    """Return the JSON response to a JSON body; the request must succeed."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_a_prompt_is_tokenized_as_by_the_library(real: httpx.Client, reference: Tokenizer) -> None:
-    """In vLLM's shape, with BOS unless it is not wanted."""
+    """The response is in vLLM's form, with BOS unless the request declines it."""
     text = "The wind, wörld <|im_end|>"
     ids = reference.encode(text, add_special_tokens=False).ids
     told = post(real, "/tokenize", prompt=text)
@@ -81,7 +81,7 @@ def test_a_prompt_is_tokenized_as_by_the_library(real: httpx.Client, reference: 
 def test_a_chat_is_tokenized_by_the_models_template(
     real: httpx.Client, reference: Tokenizer
 ) -> None:
-    """BOS is the template's affair."""
+    """No BOS is added unless the request asks for it: that is left to the template."""
     ids = reference.encode(ASKED, add_special_tokens=False).ids
     assert post(real, "/tokenize", messages=HELLO)["tokens"] == ids
     more = post(real, "/tokenize", messages=HELLO, add_special_tokens=True)
@@ -89,7 +89,8 @@ def test_a_chat_is_tokenized_by_the_models_template(
 
 
 def test_usage_counts_those_tokens_and_blocks_are_made_of_them(real: httpx.Client) -> None:
-    """Chat, its plain text and its ids are one prompt, found in the cache by each other."""
+    """A chat, its text and its token ids are the same prompt, and hit each other's cached
+    blocks."""
     said = [{"role": "user", "content": "Tell me about the boats. " * 20}]
     tokens = post(real, "/tokenize", messages=said)["tokens"]
     first = post(real, "/v1/chat/completions", messages=said, max_tokens=1)["usage"]
@@ -100,12 +101,12 @@ def test_usage_counts_those_tokens_and_blocks_are_made_of_them(real: httpx.Clien
         usage = post(real, "/v1/completions", max_tokens=1, **body)["usage"]
         assert usage["prompt_tokens"] == len(tokens)
         assert usage["prompt_tokens_details"]["cached_tokens"] == (len(tokens) - 1) // 16 * 16
-    cold = post(real, "/v1/completions", max_tokens=1, prompt=text)["usage"]  # BOS moves all
+    cold = post(real, "/v1/completions", max_tokens=1, prompt=text)["usage"]  # BOS shifts them
     assert cold["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_the_next_turn_finds_the_answer_in_the_cache(real: httpx.Client) -> None:
-    """What was said, sent back, has the ids it was generated with."""
+    """An answer that is sent back has the ids it was generated with."""
     said = [{"role": "user", "content": "And the wind? " * 9}]
     first = post(real, "/v1/chat/completions", messages=said, max_tokens=200)
     turns = [*said, first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
@@ -116,7 +117,8 @@ def test_the_next_turn_finds_the_answer_in_the_cache(real: httpx.Client) -> None
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400))
 def test_an_answers_text_is_its_tokens(folder: Folder, number: int, length: int) -> None:
-    """Whole or piece by piece; it begins and ends with a letter, so that nothing strips it."""
+    """The text is the same in one piece or in several, and tokenizes to the answer's ids; it begins
+    with a letter, so that templates strip nothing."""
     answer = Answer(folder.tokenize(str(number)), length, voice=folder.voice)
     text = answer.text()
     assert len(answer.ids) == len(answer.words(0, length)) == length
@@ -127,7 +129,8 @@ def test_an_answers_text_is_its_tokens(folder: Folder, number: int, length: int)
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
 def test_the_other_dialects_are_the_same_chat(real: httpx.Client, path: str) -> None:
-    """With a system prompt, and parts of a text."""
+    """Responses and messages, with a system prompt and a text in parts, have the tokens of the
+    chat."""
     parts = [{"type": "text", "text": "Tell me"}, {"type": "text", "text": "about it."}]
     if path == "/v1/responses":
         body = {"input": [{"role": "user", "content": parts}], "instructions": "Be kind."}
@@ -142,7 +145,7 @@ def test_the_other_dialects_are_the_same_chat(real: httpx.Client, path: str) -> 
 
 
 def rendered(tmp_path: Path, template: str, messages: list[dict[str, Any]], **more: Any) -> str:
-    """What a template makes of a conversation."""
+    """Return what a template makes of a conversation."""
     folder = Folder(make_folder(tmp_path / "m", template))
     asked = Conversation(messages=messages, **{"add_generation_prompt": False, **more})
     return folder.detokenize(folder.chat(asked))
@@ -159,20 +162,21 @@ def rendered(tmp_path: Path, template: str, messages: list[dict[str, Any]], **mo
     ],
 )  # fmt: skip
 def test_contents_come_as_text_or_as_parts(tmp_path: Path, template: str, text: str) -> None:
-    """As the template wants them; empty parts vanish from a text."""
+    """In the form that the template expects; joined texts leave empty parts out."""
     parts = [{"type": "text", "text": part} for part in ("a", "", "b")]
     assert rendered(tmp_path, template, [{"role": "user", "content": parts}]) == text
 
 
 def test_what_is_not_text_counts_as_its_json(tmp_path: Path) -> None:
-    """So that images are tokens too, if not the right ones."""
+    """So images do have tokens, if not the right ones."""
     parts = ["a", {"type": "image_url", "image_url": {"url": "x"}}]
     text = rendered(tmp_path, CHATML, [{"role": "user", "content": parts}])
     assert '{"type":"image_url","image_url":{"url":"x"}}' in text
 
 
 def test_tools_and_calls_come_as_engines_write_them(tmp_path: Path) -> None:
-    """Known fields in the engine's order, arguments as objects, unreadable ones as none."""
+    """Known fields come in the engine's order, arguments as objects; unreadable arguments are
+    empty."""
     template = "{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls | tojson }}{% endfor %}"
     calls = [
         {"type": "function", "function": {"name": "f", "arguments": text}}
@@ -186,7 +190,7 @@ def test_tools_and_calls_come_as_engines_write_them(tmp_path: Path) -> None:
 
 
 def test_reasoning_names_and_ids_are_kept(tmp_path: Path) -> None:
-    """Each where templates look for it."""
+    """Each is where templates look for it."""
     names = "{{ m.reasoning_content }}{{ m.name }}{{ m.tool_call_id }}"
     template = "{% for m in messages %}" + names + "{% endfor %}"
     said = [
@@ -197,7 +201,7 @@ def test_reasoning_names_and_ids_are_kept(tmp_path: Path) -> None:
 
 
 def test_developers_speak_as_the_system(tmp_path: Path) -> None:
-    """Unless the template knows them."""
+    """A developer's messages become the system message, unless the template knows the role."""
     said = [{"role": role, "content": role} for role in ("user", "developer", "system")]
     text = rendered(tmp_path, CHATML, said)
     assert text.startswith("<|im_start|>system\ndeveloper\n\nsystem<|im_end|>\n<|im_start|>user")
@@ -218,13 +222,13 @@ def test_developers_speak_as_the_system(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_final_message_can_be_continued(tmp_path: Path, template: str, text: str) -> None:
-    """The prompt ends where its content does."""
+    """The prompt ends where the final message's content ends."""
     said = [{"role": "user", "content": "One. "}, {"role": "assistant", "content": "Once upon "}]
     assert rendered(tmp_path, template, said, continue_final_message=True) == text
 
 
 def test_templates_know_what_transformers_gives_them(tmp_path: Path) -> None:
-    """Special tokens, the year, loop controls, the marks of answers, keywords of the request."""
+    """Special tokens, dates, loop controls, `generation` blocks, and the request's keywords."""
     template = (
         "{{ bos_token }}{{ eos_token }}{{ strftime_now('%Y')[:2] }}"
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
@@ -251,7 +255,7 @@ def test_templates_know_what_transformers_gives_them(tmp_path: Path) -> None:
 def test_what_cannot_be_rendered_is_refused_with_the_reason(
     tmp_path: Path, template: str | None, messages: list[dict[str, Any]], word: str
 ) -> None:
-    """400, as a request's fault."""
+    """Status 400, as the request is at fault."""
     folder = Folder(make_folder(tmp_path / "m", template))
     with pytest.raises(ApiError, match=word) as refused:
         folder.chat(Conversation(messages=messages))
@@ -259,13 +263,13 @@ def test_what_cannot_be_rendered_is_refused_with_the_reason(
 
 
 def test_models_tell_the_folder(real: httpx.Client, model: Path) -> None:
-    """As vLLM tells where it loaded them from."""
+    """As vLLM does in `root`, the path it loaded the model from."""
     (told,) = real.get("/v1/models").json()["data"]
     assert (told["id"], told["root"]) == ("toy", str(model))
 
 
 def test_ids_beyond_the_vocabulary_are_refused(real: httpx.Client) -> None:
-    """Prompts and the router's own ids alike."""
+    """Ids in a prompt are checked; ids that a router sends along are used as the prompt."""
     answer = real.post("/v1/completions", json={"prompt": [1, 400], "max_tokens": 1})
     assert answer.status_code == 400
     assert "Token id 400 is out of vocabulary" in answer.json()["error"]["message"]
@@ -275,7 +279,7 @@ def test_ids_beyond_the_vocabulary_are_refused(real: httpx.Client) -> None:
 
 
 def test_the_template_for_tools_and_the_one_in_a_file(tmp_path: Path) -> None:
-    """Named ones in the configuration; a file of its own goes before them."""
+    """Named templates in the configuration are used; a template file takes precedence over them."""
     named = [{"name": name, "template": name} for name in ("default", "tool_use")]
     path = make_folder(tmp_path / "m", None, chat_template=named)
     asked = Conversation(messages=HELLO)
@@ -289,7 +293,7 @@ def test_the_template_for_tools_and_the_one_in_a_file(tmp_path: Path) -> None:
 
 
 def test_a_bad_folder_is_refused_at_the_start(tmp_path: Path) -> None:
-    """No tokenizer, a broken template, a configuration that is none: on the command line too."""
+    """No tokenizer, a broken template, or an invalid configuration; the command fails likewise."""
     with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read"):
         Folder(tmp_path)
     with pytest.raises(ValueError, match="not a valid chat template"):
@@ -308,7 +312,7 @@ def test_a_bad_folder_is_refused_at_the_start(tmp_path: Path) -> None:
 def test_a_format_without_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, extra: str
 ) -> None:
-    """What is missing is named."""
+    """The error names the extra to install."""
     (tmp_path / file).write_bytes(b"x")
     monkeypatch.setattr("simulator.vocabulary.find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "mistral_common.tokens.tokenizers.mistral", None)
@@ -318,14 +322,14 @@ def test_a_format_without_its_extra(
 
 @pytest.mark.parametrize("file", ["tokenizer.model", "tekken.json", "tokenizer.json"])
 def test_a_file_that_is_no_tokenizer(tmp_path: Path, file: str) -> None:
-    """Whatever the format, it is a sentence that names the place."""
+    """For every format the error names the path."""
     (tmp_path / file).write_bytes(b"no")
     with pytest.raises(ValueError, match=str(tmp_path)):
         language_of(tmp_path)
 
 
 def test_mistrals_format_without_what_it_needs(tmp_path: Path) -> None:
-    """Requests that an engine refuses there, workers refuse too."""
+    """Workers refuse what an engine with this format refuses."""
     made = language_of(make_mistral(tmp_path, "tekken-v3"))
     hello = {"role": "user", "content": "Hello"}
     said = {"role": "assistant", "content": "Hi"}

@@ -1,4 +1,4 @@
-"""Every endpoint over real HTTP: the shapes a client of vLLM relies on."""
+"""Every endpoint over real HTTP: the response formats that clients of vLLM rely on."""
 
 import base64
 import struct
@@ -13,7 +13,7 @@ HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 
 
 def post(client: httpx.Client, path: str, **body: Any) -> Any:
-    """The JSON answer to a JSON body, which must be a success."""
+    """Return the JSON response to a JSON body; the request must succeed."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -36,7 +36,7 @@ def test_a_chat_is_answered(client: httpx.Client) -> None:
 
 
 def test_an_answer_ends_by_itself_when_no_length_is_given(client: httpx.Client) -> None:
-    """The same prompt then gets the same answer of a modest length."""
+    """Then a prompt always gets the same answer, of moderate length."""
     one, two = (post(client, "/v1/chat/completions", messages=HELLO) for _ in range(2))
     assert one["choices"] == two["choices"]
     assert one["choices"][0]["finish_reason"] == "stop"
@@ -44,7 +44,7 @@ def test_an_answer_ends_by_itself_when_no_length_is_given(client: httpx.Client) 
 
 
 def test_the_next_turn_finds_the_previous_answer_in_the_cache(client: httpx.Client) -> None:
-    """Cached tokens of turn two cover prompt and answer of turn one, to a block."""
+    """The second turn's cached tokens are the first turn's prompt and answer, in full blocks."""
     question = [{"role": "user", "content": "multi-turn " * 50}]
     first = post(client, "/v1/chat/completions", messages=question, max_tokens=100)
     turns = [*question, first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
@@ -55,7 +55,7 @@ def test_the_next_turn_finds_the_previous_answer_in_the_cache(client: httpx.Clie
 
 
 def test_salts_and_adapters_do_not_share_prefixes(client: httpx.Client) -> None:
-    """Equal prompts hit only within one salt and one adapter."""
+    """Equal prompts hit only with the same salt and the same adapter."""
     messages = [{"role": "user", "content": "whose is it? " * 30}]
 
     def cached(**more: str) -> bool:
@@ -70,7 +70,7 @@ def test_salts_and_adapters_do_not_share_prefixes(client: httpx.Client) -> None:
 
 
 def test_router_tokens_replace_the_rendered_prompt(client: httpx.Client) -> None:
-    """`kv_transfer_params.prompt_token_ids` is what is computed."""
+    """If `kv_transfer_params.prompt_token_ids` is given, these tokens are the prompt."""
     ids = {"prompt_token_ids": list(range(40))}
     body = {"messages": HELLO, "max_tokens": 1, "kv_transfer_params": ids}
     assert post(client, "/v1/chat/completions", **body)["usage"]["prompt_tokens"] == 40
@@ -88,7 +88,7 @@ def test_router_tokens_replace_the_rendered_prompt(client: httpx.Client) -> None
 def test_a_completion_takes_prompts_of_every_kind(
     client: httpx.Client, prompt: object, choices: int, tokens: int
 ) -> None:
-    """A text, texts, token ids, lists of token ids."""
+    """A text, several texts, token ids, or several lists of token ids."""
     answer = post(client, "/v1/completions", prompt=prompt, max_tokens=3)
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
@@ -99,14 +99,14 @@ def test_a_completion_takes_prompts_of_every_kind(
 
 
 def test_several_answers_can_be_asked_for(client: httpx.Client) -> None:
-    """`n` answers share a prompt that is counted once."""
+    """`n` answers share a prompt, which is counted once."""
     answer = post(client, "/v1/completions", prompt="abcdefgh", max_tokens=3, n=3)
     assert len({choice["text"] for choice in answer["choices"]}) == 3
     assert answer["usage"]["prompt_tokens"] == 2
 
 
 def test_a_request_id_is_echoed(client: httpx.Client) -> None:
-    """In the header and in the body's id, on errors too."""
+    """In the header, on errors too, and in the body's id."""
     for body, status in (({"messages": HELLO, "max_tokens": 1}, 200), ({"messages": 1}, 400)):
         headers = {"X-Request-Id": "rid-42"}
         answer = client.post("/v1/chat/completions", json=body, headers=headers)
@@ -117,7 +117,7 @@ def test_a_request_id_is_echoed(client: httpx.Client) -> None:
 
 
 def test_an_unknown_model_is_not_found(client: httpx.Client) -> None:
-    """In vLLM's words."""
+    """The error is worded as in vLLM."""
     answer = client.post("/v1/chat/completions", json={"model": "no", "messages": HELLO})
     assert answer.status_code == 404
     assert answer.json() == {
@@ -164,7 +164,7 @@ def test_an_unknown_model_is_not_found(client: httpx.Client) -> None:
 def test_what_is_malformed_is_refused_with_a_reason(
     client: httpx.Client, path: str, body: bytes, word: str
 ) -> None:
-    """400 in vLLM's error shape, naming what is wrong."""
+    """Status 400 in vLLM's error format, naming what is wrong."""
     answer = client.post(path, content=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -174,14 +174,14 @@ def test_what_is_malformed_is_refused_with_a_reason(
 
 
 def test_a_prompt_longer_than_the_model_is_refused(client: httpx.Client) -> None:
-    """With the two numbers that do not fit."""
+    """The error gives the prompt's length."""
     answer = client.post("/v1/completions", json={"prompt": [1] * 16_384})
     assert answer.status_code == 400
     assert "16384 tokens" in answer.json()["error"]["message"]
 
 
 def test_a_response_is_answered(client: httpx.Client) -> None:
-    """OpenAI's newer dialect."""
+    """OpenAI's Responses API."""
     body = {"input": "Hello", "instructions": "Be kind.", "max_output_tokens": 4}
     answer = post(client, "/v1/responses", **body)
     assert (answer["object"], answer["status"]) == ("response", "completed")
@@ -192,7 +192,7 @@ def test_a_response_is_answered(client: httpx.Client) -> None:
 
 
 def test_a_message_is_answered(client: httpx.Client) -> None:
-    """Anthropic's dialect, and its token count."""
+    """Anthropic's Messages API, and its token count."""
     body = {"model": "toy", "messages": HELLO, "system": "Be kind.", "max_tokens": 4}
     answer = post(client, "/v1/messages", **body)
     assert (answer["type"], answer["role"]) == ("message", "assistant")
@@ -203,7 +203,7 @@ def test_a_message_is_answered(client: httpx.Client) -> None:
 
 
 def test_invocations_are_chats_or_completions(client: httpx.Client) -> None:
-    """SageMaker's one path takes both bodies."""
+    """SageMaker's single path takes both kinds of body."""
     chat = post(client, "/invocations", messages=HELLO, max_tokens=1)
     assert chat["object"] == "chat.completion"
     assert post(client, "/invocations", prompt="a", max_tokens=1)["object"] == "text_completion"
@@ -223,7 +223,7 @@ def test_embeddings_come_as_numbers_or_base64(client: httpx.Client) -> None:
 
 
 def test_the_other_numbers_have_their_shapes(client: httpx.Client) -> None:
-    """Pooling, classes, scores and rankings."""
+    """Pooling, classification, scores and rankings."""
     assert post(client, "/pooling", input="a")["data"][0]["object"] == "pooling"
     assert post(client, "/pooling", messages=HELLO)["data"][0]["index"] == 0
     classes = post(client, "/classify", input=["a", "b"])["data"]
@@ -240,14 +240,14 @@ def test_the_other_numbers_have_their_shapes(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 4, 6, 4097])
 def test_sound_of_any_length_is_heard(client: httpx.Client, length: int) -> None:
-    """Nothing says that a file is a whole number of words long."""
+    """A file need not be a whole number of 4-byte words long."""
     file = {"file": ("a.wav", b"R" * length, "audio/wav")}
     assert client.post("/v1/audio/transcriptions", files=file, data={"model": "toy"}).json()["text"]
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
 def test_sound_is_heard(client: httpx.Client, path: str) -> None:
-    """A form with a file gets a text, as JSON or plain."""
+    """A form with a file is answered with a text, as JSON or plain."""
     file = {"file": ("a.wav", b"RIFF" * 9000, "audio/wav")}
     answer = client.post(path, files=file, data={"model": "toy"}).json()
     assert answer["text"]
@@ -259,7 +259,7 @@ def test_sound_is_heard(client: httpx.Client, path: str) -> None:
 
 
 def test_tokens_are_told_and_taken_back(client: httpx.Client) -> None:
-    """What is tokenized can be detokenized, and counts agree with usage."""
+    """Tokens can be detokenized again, and their count agrees with `usage`."""
     told = post(client, "/tokenize", prompt="Hello, wörld")
     assert told["count"] == len(told["tokens"])
     assert told["max_model_len"] == 16_384
@@ -273,7 +273,7 @@ def test_tokens_are_told_and_taken_back(client: httpx.Client) -> None:
 
 
 def test_the_worker_tells_about_itself(client: httpx.Client, shared: FleetThread) -> None:
-    """Health, version, load, models, event sources."""
+    """Health, version, load, models, and event sources."""
     for path in ("/health", "/ping"):
         answer = client.get(path)
         assert (answer.status_code, answer.content) == (200, b"")
@@ -290,14 +290,14 @@ def test_the_worker_tells_about_itself(client: httpx.Client, shared: FleetThread
 
 
 def test_unknown_paths_and_methods_are_refused(client: httpx.Client) -> None:
-    """As FastAPI words it."""
+    """With the status codes FastAPI uses."""
     assert client.get("/nothing").status_code == 404
     assert client.get("/v1/chat/completions").status_code == 405
     assert client.delete("/health").status_code == 405
 
 
 def test_a_large_body_arrives_whole(client: httpx.Client) -> None:
-    """A prompt of many reads counts every byte."""
+    """A prompt that takes many reads counts in full."""
     text = "x" * 60_000
     answer = post(client, "/v1/completions", prompt=text, max_tokens=1)
     assert answer["usage"]["prompt_tokens"] == 15_000

@@ -1,4 +1,4 @@
-"""What `/metrics` says."""
+"""The contents of `/metrics`."""
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,7 +17,7 @@ GAUGES = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cac
 
 
 def scrape(client: httpx.Client) -> dict[str, dict[str, float]]:
-    """Sample name to labels to value, as a Prometheus server reads them."""
+    """Return sample name to labels to value, as a Prometheus server reads them."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     samples: dict[str, dict[str, float]] = {}
@@ -28,7 +28,7 @@ def scrape(client: httpx.Client) -> dict[str, dict[str, float]]:
 
 
 def test_metrics_have_vllms_names_and_labels(client: httpx.Client) -> None:
-    """Every one is labelled with model and engine, counters end in _total."""
+    """Every metric is labelled with model and engine."""
     samples = scrape(client)
     assert samples.keys() >= COUNTERS | GAUGES
     for name in COUNTERS | GAUGES:
@@ -38,7 +38,7 @@ def test_metrics_have_vllms_names_and_labels(client: httpx.Client) -> None:
 
 
 def test_the_cache_is_described(client: httpx.Client, shared: FleetThread) -> None:
-    """Block size and number of blocks are there for a router to read."""
+    """A router can read the block size and the number of blocks."""
     ((labels, value),) = scrape(client)["vllm:cache_config_info"].items()
     assert value == 1
     blocks = shared.workers[0].engine.cache.num_blocks
@@ -47,7 +47,7 @@ def test_the_cache_is_described(client: httpx.Client, shared: FleetThread) -> No
 
 
 def test_a_request_is_counted(client: httpx.Client) -> None:
-    """Tokens, hits, the reason it ended and its time to first token."""
+    """By tokens, hits, finish reason, and time to first token."""
     before = scrape(client)
     body = {"prompt": [*range(5000, 5064)], "max_tokens": 7}
     for _ in range(2):

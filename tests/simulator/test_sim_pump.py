@@ -22,7 +22,7 @@ def request(name: str, answer: int = 50) -> Request:
 
 
 def pump(speed: float = 100.0) -> Pump:
-    """A toy engine's clock."""
+    """Create the clock of a toy engine."""
 
     def publish(changes: object) -> None:
         published.append(changes)
@@ -32,7 +32,7 @@ def pump(speed: float = 100.0) -> Pump:
 
 
 def test_every_token_is_handed_out_once_and_the_last_is_marked() -> None:
-    """However many steps end at once."""
+    """However many steps end at once, the counts add up and only the final call is marked last."""
 
     async def run() -> None:
         clock, done = pump(speed=10_000), asyncio.Event()
@@ -55,7 +55,7 @@ def test_every_token_is_handed_out_once_and_the_last_is_marked() -> None:
 
 
 def test_an_aborted_request_hears_nothing_more() -> None:
-    """Not even of the step that is under way."""
+    """Not even tokens of the step that is running."""
 
     async def run() -> None:
         clock, first = pump(speed=1.0), asyncio.Event()
@@ -80,7 +80,8 @@ def test_an_aborted_request_hears_nothing_more() -> None:
 
 
 def test_steps_are_due_by_the_clock_not_by_when_they_were_seen() -> None:
-    """A loop held up for a while catches up: what was lost does not add to the answer."""
+    """After an event loop was blocked, the clock catches up: the delay is not added to the answer's
+    end."""
 
     async def run() -> None:
         clock, done = pump(speed=1.0), asyncio.Event()
@@ -94,7 +95,7 @@ def test_steps_are_due_by_the_clock_not_by_when_they_were_seen() -> None:
         clock.submit(request("a", 100), sink)
         await asyncio.sleep(0)
         assert clock.engine.running == 1
-        first = clock._due  # when the step under way ends
+        first = clock._due  # when the current step ends
         time.sleep(0.05)  # noqa: ASYNC251 - what a busy machine does to an event loop
         await done.wait()
         engine = Engine(PROFILES["toy"])
@@ -109,7 +110,7 @@ def test_steps_are_due_by_the_clock_not_by_when_they_were_seen() -> None:
 
 
 def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    """A machine too slow for its fleet is not a silent error."""
+    """A machine too slow for its fleet is reported in the log, once."""
 
     async def run() -> None:
         clock, done = pump(speed=1.0), asyncio.Event()
@@ -126,7 +127,7 @@ def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture
 
 
 def test_a_stopped_clock_forgets_its_requests() -> None:
-    """Nothing is called after a stop."""
+    """After a stop, the engine has nothing left to do."""
 
     async def run() -> None:
         clock = pump()
@@ -139,7 +140,7 @@ def test_a_stopped_clock_forgets_its_requests() -> None:
 
 
 def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
-    """Blocks are announced when they are computed, not when they are planned."""
+    """Blocks are announced when they are computed, not when their step is planned."""
 
     async def run() -> None:
         published: list[Change] = []
@@ -156,7 +157,7 @@ def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
 
 
 def test_a_clock_that_stands_still_is_refused() -> None:
-    """Speed is above zero."""
+    """The speed must be above zero."""
 
     async def run() -> None:
         with pytest.raises(ValueError, match="speed"):

@@ -10,7 +10,7 @@ HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 
 
 def events(client: httpx.Client, path: str, **body: Any) -> list[Any]:
-    """The data of every event of a stream, decoded; `[DONE]` as it is."""
+    """Return the data of every event of a stream, decoded; `[DONE]` as it is."""
     answer = client.post(path, json={**body, "stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -21,7 +21,7 @@ def events(client: httpx.Client, path: str, **body: Any) -> list[Any]:
 
 
 def test_a_chat_streams_a_chunk_a_token(client: httpx.Client) -> None:
-    """Role first, then words, the finish reason with the last, then the end."""
+    """The role first, then the tokens, with the finish reason on the last, then the end marker."""
     *chunks, done = events(client, "/v1/chat/completions", messages=HELLO, max_tokens=5)
     assert done == "[DONE]"
     assert len({chunk["id"] for chunk in chunks}) == 1
@@ -34,7 +34,7 @@ def test_a_chat_streams_a_chunk_a_token(client: httpx.Client) -> None:
 
 
 def test_streamed_and_whole_answers_say_the_same(client: httpx.Client) -> None:
-    """The words do not depend on how they are sent."""
+    """The text does not depend on how it is sent."""
     body = {"messages": HELLO, "max_tokens": 40}
     whole = client.post("/v1/chat/completions", json=body).json()
     *chunks, _ = events(client, "/v1/chat/completions", **body)
@@ -43,7 +43,7 @@ def test_streamed_and_whole_answers_say_the_same(client: httpx.Client) -> None:
 
 
 def test_usage_comes_last_and_only_if_asked_for(client: httpx.Client) -> None:
-    """In a chunk without choices."""
+    """It comes in a chunk without choices."""
     options = {"include_usage": True}
     body = {"messages": HELLO, "max_tokens": 5}
     *_, last, done = events(client, "/v1/chat/completions", **body, stream_options=options)
@@ -62,7 +62,7 @@ def test_usage_comes_last_and_only_if_asked_for(client: httpx.Client) -> None:
 def test_an_interval_gathers_tokens(
     client: httpx.Client, tokens: int, interval: int, sizes: list[int]
 ) -> None:
-    """The first token at once, then `stream_interval` at a time, then the rest."""
+    """The first token comes at once, then `stream_interval` at a time, then the rest."""
     body = {"prompt": "abc", "max_tokens": tokens, "stream_interval": interval}
     *chunks, _ = events(client, "/v1/completions", **body)
     texts = [chunk["choices"][0]["text"] for chunk in chunks]
@@ -71,7 +71,7 @@ def test_an_interval_gathers_tokens(
 
 
 def test_several_prompts_stream_side_by_side(client: httpx.Client) -> None:
-    """Each chunk says whose it is, and every choice ends once."""
+    """Each chunk names its choice, and every choice ends once."""
     *chunks, _ = events(client, "/v1/completions", prompt=["a", "b"], n=2, max_tokens=6)
     choices = [chunk["choices"][0] for chunk in chunks]
     for index in range(4):
@@ -80,7 +80,7 @@ def test_several_prompts_stream_side_by_side(client: httpx.Client) -> None:
 
 
 def test_a_response_streams_numbered_events(client: httpx.Client) -> None:
-    """From created to completed, without a gap in the numbers."""
+    """From created to completed, with no gap in the numbers."""
     got = events(client, "/v1/responses", input="Hello", max_output_tokens=3)
     assert [event["sequence_number"] for event in got] == list(range(len(got)))
     assert got[0]["type"] == "response.created"
@@ -100,14 +100,14 @@ def test_a_message_streams_blocks(client: httpx.Client) -> None:
 
 
 def test_a_refused_stream_is_a_plain_error(client: httpx.Client) -> None:
-    """What is wrong is said before any event."""
+    """The error is a JSON response, before any event is sent."""
     answer = client.post("/v1/completions", json={"prompt": "", "stream": True})
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
 
 
 def test_a_connection_serves_streams_and_answers_in_turn(client: httpx.Client) -> None:
-    """The end of a stream leaves the connection usable."""
+    """The connection can be used again after a stream ends."""
     for _ in range(3):
         assert events(client, "/v1/completions", prompt="abc", max_tokens=3)[-1] == "[DONE]"
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200

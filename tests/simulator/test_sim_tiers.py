@@ -1,4 +1,4 @@
-"""L1 and L2 of a simulated worker: in which order, what is written where, what is promoted."""
+"""L1 and L2 of a simulated worker: lookup order, what is written where, what is promoted."""
 
 from array import array
 
@@ -16,7 +16,7 @@ SIZE = 4
 
 
 class Bench:
-    """An engine of 8 blocks of 4 tokens, its host of `l1` blocks, a store."""
+    """An engine of 8 blocks of 4 tokens, with a host tier of `l1` blocks and a store."""
 
     def __init__(self, l1: int, store: SharedStore[bytes] | None) -> None:
         self.tiers = Tiers(SIZE, l1, store)
@@ -30,7 +30,8 @@ class Bench:
         self._count = 0
 
     def ask(self, first: int, tokens: int = 22) -> tuple[int, int, int]:
-        """Run a prompt of tokens from `first` on; return what came cached, from L1, from L2."""
+        """Run a prompt of tokens from `first` on; return how many were cached, from L1, and from
+        L2."""
         self._count += 1
         prompt = array("I", range(first, first + tokens))
         request = Request(str(self._count), prompt, array("I", [1]))
@@ -42,18 +43,19 @@ class Bench:
         return request.cached_tokens or 0, after[0] - before[0], after[1] - before[1]
 
     def media(self, kind: type[Stored] | type[Removed]) -> list[str]:
-        """Where blocks came or went, since asked last."""
+        """Return the media of all blocks stored or removed so far."""
         return [one.medium for one in self.changes if isinstance(one, kind)]
 
 
 def test_gpu_then_l1_then_l2_then_compute() -> None:
-    """Row K1: computed, then from L1, then from L2 and promoted, then from L1 again."""
+    """Computed, then from L1, then from L2 and promoted, then from L1 again: row K1 of
+    docs/hyperpod.md."""
     bench = Bench(l1=5, store=SharedStore(100))
     assert bench.ask(0) == (0, 0, 0)
     assert bench.ask(0) == (20, 0, 0)
     bench.engine.reset_prefix_cache()
     assert bench.ask(0) == (20, 20, 0)
-    bench.ask(1000)  # both the GPU and L1 have room for one prompt and a bit
+    bench.ask(1000)  # the GPU and L1 each have room for little more than one prompt
     bench.ask(2000)
     assert bench.ask(0) == (20, 0, 20)
     bench.engine.reset_prefix_cache()
@@ -61,7 +63,8 @@ def test_gpu_then_l1_then_l2_then_compute() -> None:
 
 
 def test_written_to_both_and_told_of() -> None:
-    """Row K2: each full block goes to the host and to the store; the store's is told once."""
+    """Each full block goes to the host and to the store, and the store announces it once: row K2 of
+    docs/hyperpod.md."""
     store = SharedStore[bytes](100)
     one, other = Bench(10, store), Bench(10, store)
     one.ask(0)
@@ -74,7 +77,7 @@ def test_written_to_both_and_told_of() -> None:
 
 
 def test_the_host_tells_what_went() -> None:
-    """The store does not."""
+    """The host tier announces evictions; the store does not."""
     bench = Bench(l1=5, store=SharedStore(5))
     bench.ask(0)
     bench.ask(1000)
@@ -83,7 +86,7 @@ def test_the_host_tells_what_went() -> None:
 
 
 def test_a_process_that_ends_loses_l1_alone() -> None:
-    """The store is elsewhere."""
+    """The store is outside the process and survives."""
     bench = Bench(l1=10, store=SharedStore(100))
     bench.ask(0)
     bench.engine.clear()
@@ -91,7 +94,8 @@ def test_a_process_that_ends_loses_l1_alone() -> None:
 
 
 def test_a_whole_prompt_may_come_from_behind() -> None:
-    """It is reported whole, as vLLM does; its last token is computed all the same."""
+    """A prompt found in full is reported in full, as in vLLM; its last token is computed all the
+    same."""
     bench = Bench(l1=10, store=None)
     assert bench.ask(0, 20) == (0, 0, 0)
     assert bench.ask(0, 20)[0] == 20  # four from the GPU, the last from the host
@@ -100,7 +104,7 @@ def test_a_whole_prompt_may_come_from_behind() -> None:
 
 
 def test_loading_takes_its_time() -> None:
-    """By tier; a gap on L1 is filled from L2."""
+    """At each tier's own rate; a gap on L1 is filled from L2."""
     store = SharedStore[int](100)
     tiers = Tiers[int](10, 100, store, Rates(l1=1000.0, l2=100.0))
     tiers.write(range(6))
@@ -112,7 +116,7 @@ def test_loading_takes_its_time() -> None:
 
 
 def test_without_a_host_nothing_is_promoted() -> None:
-    """L2 alone serves again and again."""
+    """L2 alone serves every time."""
     tiers = Tiers[int](10, 0, SharedStore[int](100))
     moves: list[Move] = []
     tiers.write([1, 2], moves)
@@ -121,7 +125,7 @@ def test_without_a_host_nothing_is_promoted() -> None:
 
 
 def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
-    """What came and went at once is told in that order."""
+    """A block stored and evicted at once is announced in that order."""
     tiers = Tiers[int](10, 2)
     moves: list[Move] = []
     tiers.write([1, 2, 3], moves)
@@ -131,7 +135,7 @@ def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
 
 
 def test_leaves_leave_the_host_first() -> None:
-    """A prompt that was looked up loses its end, whatever else was found on the GPU."""
+    """A prompt that was looked up loses its end first, even where that was found on the GPU."""
     tiers = Tiers[int](10, 4)
     tiers.write([1, 2, 3, 4])
     tiers.find([1, 2, 3, 4], 3)

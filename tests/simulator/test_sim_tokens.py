@@ -15,13 +15,13 @@ PIECES = st.sampled_from(
 
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
 def test_any_text_comes_back(text: str) -> None:
-    """Tokenizing loses nothing."""
+    """Tokenizing and detokenizing gives the same text."""
     text = text.encode("utf-8", "ignore").decode()
     assert detokenize(tokenize(text)) == text
 
 
 def test_special_tokens_are_one_id_each() -> None:
-    """They are cut out of the text around them."""
+    """They are separated from the text around them."""
     tokens = tokenize("<|im_start|>user\nabcd<|im_end|>\n")
     assert tokens[0] == IM_START_ID
     assert tokens.count(IM_END_ID) == 1
@@ -30,7 +30,7 @@ def test_special_tokens_are_one_id_each() -> None:
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_content_is_cut_alike_wherever_it_stands(before: str, content: str) -> None:
-    """A message's ids do not depend on the messages around it."""
+    """A message's ids do not depend on the messages before it."""
     before, content = (text.encode("utf-8", "ignore").decode() for text in (before, content))
     alone = tokenize(f"<|im_start|>user\n{content}<|im_end|>")
     after = tokenize(
@@ -51,14 +51,15 @@ def test_an_answer_sent_back_has_the_ids_it_was_generated_with(text: str, length
 
 
 def test_an_answers_words_are_its_text() -> None:
-    """Streamed or whole, it says the same, and stripping its start takes nothing away."""
+    """Streamed or whole, the text is the same; no piece begins with a space, so that stripping
+    takes nothing away."""
     answer = Answer(tokenize("hello"), 5000, variant=3)
     assert b"".join(answer.words(0, 5000)).decode() == answer.text()
     assert all(len(word) == 4 and not word.startswith(b" ") for word in SIMULATED.pieces)
 
 
 def test_answers_follow_from_the_prompt() -> None:
-    """The same prompt gets the same answer, another another, and the nth choice its own."""
+    """The same prompt gets the same answer; other prompts and other choices get different ones."""
     one, two = tokenize("one"), tokenize("two")
     assert Answer(one, 20).ids == Answer(one, 20).ids
     assert Answer(one, 20).ids != Answer(two, 20).ids
@@ -78,7 +79,7 @@ def test_answers_follow_from_the_prompt() -> None:
     ],
 )
 def test_content_may_be_text_or_parts(content: object, text: str) -> None:
-    """Text parts are joined; what is not text counts as its JSON."""
+    """Text parts are joined; anything else counts as its JSON."""
     rendered = render([{"role": "user", "content": content}], add_generation_prompt=False)
     assert rendered == f"<|im_start|>user\n{text}<|im_end|>\n"
 
@@ -93,6 +94,6 @@ def test_tools_come_first_and_calls_after_content() -> None:
 
 
 def test_a_final_message_can_be_continued() -> None:
-    """Then the prompt ends with its content."""
+    """The prompt then ends with its content."""
     message = {"role": "assistant", "content": "Once upon"}
     assert render([message], continue_final_message=True).endswith("Once upon")

@@ -1,4 +1,4 @@
-"""Stores that workers share: one contract, held by all of them."""
+"""Stores that workers share: all kinds fulfil the same contract."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,14 +16,14 @@ KEYS = [sha256(bytes([number])).digest() for number in range(8)]
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
-    """One for all tests here."""
+    """One Redis server for all tests of this module."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture(params=["in process", "redis"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Make stores of so many blocks, each empty."""
+    """Create empty stores of a given number of blocks."""
     with ExitStack() as stack:
 
         def made(blocks: int) -> Store[bytes]:
@@ -38,7 +38,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 
 def test_what_was_written_is_found(make: Make) -> None:
-    """From the first on without a gap."""
+    """A lookup counts blocks from the first on, up to the first gap."""
     store = make(10)
     assert store.held(KEYS) == 0
     assert store.write(KEYS[:3]) == [True, True, True]
@@ -49,14 +49,14 @@ def test_what_was_written_is_found(make: Make) -> None:
 
 
 def test_a_block_is_new_once(make: Make) -> None:
-    """Whoever writes it first tells of it."""
+    """Only the first to write a block is told that it is new."""
     store = make(10)
     store.write(KEYS[:2])
     assert store.write(KEYS[:3]) == [False, False, True]
 
 
 def test_what_was_used_last_stays(make: Make) -> None:
-    """Looked up is used, and so is written again."""
+    """Looking a block up counts as use, and so does writing it again."""
     store = make(3)
     store.write(KEYS[:3])
     assert store.held(KEYS[:1]) == 1
@@ -66,7 +66,7 @@ def test_what_was_used_last_stays(make: Make) -> None:
 
 
 def test_leaves_go_before_what_they_hang_on(make: Make) -> None:
-    """A prompt that was looked up loses its end first."""
+    """A prompt that was looked up loses its last blocks first."""
     store = make(4)
     store.write(KEYS[:4])
     assert store.held(KEYS[:4]) == 4
@@ -75,13 +75,13 @@ def test_leaves_go_before_what_they_hang_on(make: Make) -> None:
 
 
 def test_no_room_is_no_store(make: Make) -> None:
-    """Said at once."""
+    """A store of zero blocks raises ValueError."""
     with pytest.raises(ValueError, match="at least one block"):
         make(0)
 
 
 def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
-    """By the keys' stem."""
+    """Stores with the same key stem share their blocks; others do not see them."""
     one, other, else_ = (RedisStore(redis.url, 10, stem=stem) for stem in ("s:", "s:", "t:"))
     one.write(KEYS)
     assert (other.held(KEYS), else_.held(KEYS)) == (8, 0)
@@ -90,7 +90,7 @@ def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
 
 
 def test_without_redis_nothing_is_found_and_nothing_fails() -> None:
-    """Until it is back; who asks first is told."""
+    """Until Redis is back, lookups find nothing; `check` raises ConnectionError."""
     with RedisServer() as server:
         store = RedisStore(server.url, 10)
         store.write(KEYS)

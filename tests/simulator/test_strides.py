@@ -1,4 +1,4 @@
-"""The engine in strides keeps the schedule of the engine that goes step by step."""
+"""The stride engine keeps the same schedule as the engine that goes step by step."""
 
 from array import array
 from collections import deque
@@ -23,7 +23,7 @@ Times = dict[int, tuple[float, float]]
 
 
 def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
-    """Prompts that share beginnings, at random times, with answers of random lengths."""
+    """Return prompts with shared beginnings, at random times, with answers of random lengths."""
     chance = Random(seed)
     heads = [array("I", (chance.randrange(1000) for _ in range(400))) for _ in range(4)]
     at_s, made = 0.0, []
@@ -36,7 +36,7 @@ def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
 
 
 def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
-    """Run the engine of the simulated workers; return times of first and last tokens, and hits."""
+    """Run the step engine; return times of first and last tokens, and cached tokens."""
     engine = Engine(TOY, block_size=BLOCK, kv_tokens=profile_tokens)
     queue, now = deque(enumerate(work)), 0.0
     first: dict[int, float] = {}
@@ -57,7 +57,7 @@ def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
 
 
 def by_strides(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
-    """The same by strides."""
+    """Return the same from the stride engine."""
     engine = StrideEngine(TOY, room_tokens=profile_tokens, block_tokens=BLOCK)
     queue, first, last, hits = deque(enumerate(work)), {}, {}, 0
     while queue or engine.due < inf:
@@ -80,7 +80,7 @@ def by_strides(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.001, 0.004, 0.1])
 def test_strides_end_where_steps_do(apart_s: float) -> None:
-    """Every first and last token comes at the same time, and as many tokens are found cached."""
+    """Every first and last token comes at the same time, and as many tokens are cached."""
     work = asked(3, apart_s=apart_s or 1e-9)
     steps, step_hits = by_steps(work, 1 << 20)
     strides, stride_hits = by_strides(work, 1 << 20)
@@ -91,7 +91,7 @@ def test_strides_end_where_steps_do(apart_s: float) -> None:
 
 
 def test_the_head_of_the_queue_waits_for_room() -> None:
-    """A prompt that does not fit waits for those that run, and nobody overtakes it."""
+    """A prompt that does not fit waits for running ones to end, and none overtakes it."""
     engine = StrideEngine(TOY, room_tokens=40 * BLOCK, block_tokens=BLOCK)
     first, large, small = (Job(n, (), tokens, 16) for n, tokens in enumerate((320, 320, 16)))
     for job in (first, large, small):
@@ -108,14 +108,14 @@ def test_the_head_of_the_queue_waits_for_room() -> None:
 
 
 def test_a_job_larger_than_the_room_is_refused() -> None:
-    """It would wait for ever, and everybody behind it."""
+    """It would wait forever, and so would every job behind it."""
     engine = StrideEngine(TOY, room_tokens=4 * BLOCK, block_tokens=BLOCK)
     with pytest.raises(ValueError, match="5 blocks, where 4 fit"):
         engine.add(Job(1, (), 4 * BLOCK, 1), 0.0)
 
 
 def test_the_last_token_is_always_computed() -> None:
-    """A prompt of full blocks that are all cached computes the last of them again."""
+    """If all blocks of a prompt are cached, the last one is computed again."""
     engine = StrideEngine(TOY, block_tokens=BLOCK)
     jobs = [Job(number, tuple(range(10)), 10 * BLOCK, 1) for number in range(2)]
     for job in jobs:
@@ -125,7 +125,7 @@ def test_the_last_token_is_always_computed() -> None:
 
 
 def test_a_cleared_engine_knows_nothing() -> None:
-    """A restart loses what runs and what was cached."""
+    """A restart loses running jobs and cached blocks."""
     engine = StrideEngine(TOY, block_tokens=BLOCK)
     jobs = [Job(number, tuple(range(10)), 160, 5) for number in range(3)]
     for job in jobs:
@@ -139,7 +139,7 @@ def test_a_cleared_engine_knows_nothing() -> None:
 
 
 def test_the_oldest_leaf_goes_first() -> None:
-    """What is cached stays whole from the root, whatever is evicted."""
+    """Whatever is evicted, cached prefixes have no gaps."""
     cache = StrideCache(room=8, capacity=8)
     for path in ((1, 2, 3, 4), (1, 2, 5, 6)):
         held = cache.held(path)
@@ -155,7 +155,7 @@ def test_the_oldest_leaf_goes_first() -> None:
 
 
 def test_more_can_be_remembered_than_runs() -> None:
-    """A host tier keeps what the room for running requests could not."""
+    """A host tier keeps more blocks than running requests have room for."""
     cache = StrideCache(room=4, capacity=12)
     for start in (0, 10, 20):
         path = tuple(range(start, start + 4))
@@ -167,7 +167,7 @@ def test_more_can_be_remembered_than_runs() -> None:
 
 
 def test_tiers_load_in_their_time_here_too() -> None:
-    """What the GPU lost comes from L1, what another wrote from L2, as in `engine.py`."""
+    """Blocks evicted from the GPU come from L1, another worker's from L2, as in `engine.py`."""
     store = SharedStore[int](1000)
     rates = Rates(l1=10_000.0, l2=1_000.0)
 

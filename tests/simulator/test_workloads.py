@@ -1,4 +1,4 @@
-"""Traces as they are read, text that stands for blocks, and workloads made to order."""
+"""Reading traces, text that stands for blocks, and generated workloads."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ def request(at_s: float = 0.0, tokens: int = 512, ids: tuple[int, ...] = (1,)) -
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
 def test_a_trace_reads_the_same_plain_and_compressed(tmp_path: Path, name: str) -> None:
-    """Time stamps come as seconds, blank lines count for nothing."""
+    """Time stamps are converted to seconds, and blank lines are ignored."""
     data = (GOOD + "\n" + GOOD).encode()
     path = tmp_path / name
     path.write_bytes(zstandard.compress(data) if name.endswith("zst") else data)
@@ -48,7 +48,7 @@ def test_a_trace_reads_the_same_plain_and_compressed(tmp_path: Path, name: str) 
     ],
 )
 def test_a_bad_line_is_named_with_what_was_expected(tmp_path: Path, line: str, reason: str) -> None:
-    """The error tells file, line, fault and form."""
+    """The error gives the file, the line, the fault and the expected form."""
     path = tmp_path / "trace.jsonl"
     path.write_text(GOOD + line, encoding="latin-1")
     with pytest.raises(TraceError) as caught:
@@ -60,7 +60,7 @@ def test_a_bad_line_is_named_with_what_was_expected(tmp_path: Path, line: str, r
 
 
 def test_what_is_no_file_or_no_zstd_is_a_trace_error(tmp_path: Path) -> None:
-    """A missing file and wrong compression are told like any other fault."""
+    """A missing file and wrong compression also raise TraceError."""
     with pytest.raises(TraceError, match="No such file"):
         list(read_trace(tmp_path / "none.jsonl"))
     path = tmp_path / "trace.jsonl.zst"
@@ -71,7 +71,8 @@ def test_what_is_no_file_or_no_zstd_is_a_trace_error(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(0, 20)), st.integers())
 def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed: int) -> None:
-    """Nobody passes the next time stamp, nobody is lost, and a seed always gives the same."""
+    """No request passes the next time stamp, none is lost, and a seed always gives the same
+    result."""
     before = [request(float(stamp), ids=(number,)) for number, stamp in enumerate(stamps)]
     after = spread(before, seed)
     assert after == spread(before, seed)
@@ -85,7 +86,7 @@ def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed:
 
 
 def test_spreading_is_even_and_leaves_lone_requests_alone() -> None:
-    """Three at one time stamp take a third of the gap each; one stays."""
+    """Three requests at one time stamp each get a third of the gap; a single one stays."""
     after = spread([request(0.0), request(0.0), request(0.0), request(3.0)], seed=1)
     assert [int(r.at_s) for r in after] == [0, 1, 2, 3]
     assert after[-1].at_s == 3.0
@@ -93,20 +94,20 @@ def test_spreading_is_even_and_leaves_lone_requests_alone() -> None:
 
 @given(st.integers(), st.integers(1, 64), st.integers(1, 8))
 def test_a_block_has_exactly_its_length(hash_id: int, tokens: int, chars: int) -> None:
-    """Blocks are ASCII of tokens times characters, whatever the id."""
+    """A block is ASCII text of tokens times characters, whatever its id."""
     text = block_text(hash_id, tokens, chars)
     assert len(text) == tokens * chars
     assert text.isascii()
 
 
 def test_blocks_are_the_same_on_every_machine_and_differ_by_id() -> None:
-    """The text of an id is fixed for good: results from two machines compare."""
+    """The text of an id never changes, so results of two machines can be compared."""
     assert block_text(7)[:24] == "are up bee many on war t"
     assert len({block_text(hash_id)[:64] for hash_id in range(500)}) == 500
 
 
 def test_prompts_agree_as_far_as_their_blocks_do() -> None:
-    """Equal leading ids give an equal prefix, and the last block is cut to the length."""
+    """Equal leading ids give an equal prefix; the last block is cut to the prompt's length."""
     one = prompt_text(request(tokens=1300, ids=(1, 2, 3)))
     two = prompt_text(request(tokens=1100, ids=(1, 2, 4)))
     assert (len(one), len(two)) == (5200, 4400)
@@ -115,12 +116,12 @@ def test_prompts_agree_as_far_as_their_blocks_do() -> None:
 
 
 def test_filler_of_no_length_is_empty() -> None:
-    """No characters are no text."""
+    """A length of zero gives an empty text."""
     assert filler("key", 0) == ""
 
 
 def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
-    """A block seen before counts only when all blocks before it were seen, too."""
+    """A block counts only if all blocks before it were seen as well."""
     requests = [
         request(tokens=1024, ids=(1, 2)),
         request(tokens=700, ids=(1, 2)),
@@ -131,14 +132,14 @@ def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
 
 
 def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
-    """A seed names a workload."""
+    """The same seed gives the same workload, another seed another."""
     for made in (chats, document_questions):
         assert made(3) == made(3)
         assert made(3) != made(4)
 
 
 def test_chats_vary_in_turns_thinking_and_order() -> None:
-    """Nothing is in step: that would flatter round robin."""
+    """Nothing runs in lockstep, which would flatter round robin."""
     made = chats(1, conversations=40, turns=6)
     assert len({len(talk.turns) for talk in made}) > 1
     assert len({turn.think_s for talk in made for turn in talk.turns[1:]}) > 40
@@ -148,7 +149,7 @@ def test_chats_vary_in_turns_thinking_and_order() -> None:
 
 
 def test_some_chats_share_their_system_prompt() -> None:
-    """The share given has one in common, and the others each their own."""
+    """About the given share has one in common, and the others each have their own."""
     systems = [talk.system for talk in chats(1, conversations=200, shared_systems=0.25)]
     shared = max(systems.count(system) for system in set(systems))
     assert 25 <= shared <= 75
@@ -156,7 +157,7 @@ def test_some_chats_share_their_system_prompt() -> None:
 
 
 def test_questions_on_documents_interleave() -> None:
-    """Each document is asked about by all its users, with others in between."""
+    """Each document is asked about by several users, with other documents in between."""
     made = document_questions(1, documents=4, questions=5, document_tokens=100)
     documents = [talk.system for talk in made]
     assert all(documents.count(document) == 5 for document in documents)
@@ -167,7 +168,8 @@ def test_questions_on_documents_interleave() -> None:
 
 
 def test_workloads_are_sized_by_their_parameters() -> None:
-    """As many conversations as asked for, by arrival, without thinking if there is none."""
+    """As many conversations as asked for, ordered by start time, without think time if that is
+    zero."""
     talks = chats(1, conversations=7, think_s=0)
     asked = document_questions(1, documents=3, questions=2, document_tokens=50)
     assert (len(talks), len(asked)) == (7, 6)

@@ -42,7 +42,7 @@ def prompt(text: str, answer_tokens: int = 100) -> Prompt:
 
 
 class Run:
-    """Places prompts as the router does; time stands still unless told."""
+    """Places prompts as the router does; the clock stands still unless `now` is given."""
 
     def __init__(self, strategy: str, workers: list[Stand]) -> None:
         self.strategy: Strategy = make(strategy, {})
@@ -64,7 +64,7 @@ LONG = "the same long document " * 2000
 
 
 def test_the_built_in_strategies_are_found_by_name() -> None:
-    """Entry points name them, and an unknown name lists them."""
+    """Strategies are found by their entry points; the error for an unknown name lists them."""
     assert {"roundrobin", "leastload", "prefixaware"} <= set(names())
     with pytest.raises(KeyError, match=r"leastload, .*prefixaware, roundrobin"):
         find("nearest")
@@ -72,7 +72,7 @@ def test_the_built_in_strategies_are_found_by_name() -> None:
 
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), max_size=60))
 def test_round_robin_is_even_under_joins_and_leaves(present: list[set[int]]) -> None:
-    """Among workers that are there throughout, the counts never differ by more than one."""
+    """For workers that are always there, the counts never differ by more than one."""
     everyone = fleet(6)
     run = Run("roundrobin", everyone)
     steady = {0, 1}
@@ -84,7 +84,7 @@ def test_round_robin_is_even_under_joins_and_leaves(present: list[set[int]]) -> 
 
 
 def test_round_robin_gives_a_newcomer_one_turn_at_a_time() -> None:
-    """A worker that joins late is not flooded to catch up."""
+    """A worker that joins late is not flooded with requests to make it catch up."""
     run = Run("roundrobin", fleet(2))
     for _ in range(10):
         run.place(prompt("x"), book=False)
@@ -106,7 +106,7 @@ def test_a_prefix_returns_to_its_worker() -> None:
 
 
 def test_a_burst_of_siblings_finds_its_first() -> None:
-    """Placements count at once: identical cold prompts wait for the first, they do not scatter."""
+    """A placement counts at once: a similar cold prompt joins the first on its worker."""
     run = Run("prefixaware", fleet(8))
     placed = {run.place(prompt(LONG + str(number))).name for number in range(2)}
     assert len(placed) == 1
@@ -124,7 +124,7 @@ def test_a_hot_prefix_spills_when_waiting_costs_more() -> None:
 
 
 def test_without_reuse_prefixaware_is_leastload() -> None:
-    """Prompts that share nothing are placed just as by load."""
+    """Prompts that share nothing are placed exactly as `leastload` places them."""
     texts = [f"{number} " * (number * 37 % 900) for number in range(100)]
     aware, plain = Run("prefixaware", fleet(4)), Run("leastload", fleet(4))
     assert [aware.place(prompt(t)).name for t in texts] == [
@@ -133,7 +133,7 @@ def test_without_reuse_prefixaware_is_leastload() -> None:
 
 
 def test_ties_go_round() -> None:
-    """An idle fleet is used evenly, not from the front of a list."""
+    """An idle fleet is used evenly, not in the order of the list."""
     run = Run("leastload", fleet(4))
     counts = Counter(run.place(prompt(""), book=False).name for _ in range(40))
     assert set(counts.values()) == {10}
@@ -148,7 +148,7 @@ def test_a_slow_worker_gets_less() -> None:
 
 
 def test_a_full_cache_repels() -> None:
-    """With all else equal the worker with free KV blocks is taken."""
+    """With all else equal, the worker with free KV blocks is chosen."""
     run = Run("leastload", fleet(2))
     booking = run.workers[0].load.book(0.0, 0.0, 390_000)
     run.workers[0].load.first_byte(booking, 0.0)
@@ -157,7 +157,7 @@ def test_a_full_cache_repels() -> None:
 
 
 def test_a_restarted_worker_is_credited_with_nothing() -> None:
-    """After `forget` the prefix is cold everywhere."""
+    """After `forget`, the prefix is cold everywhere."""
     run = Run("prefixaware", fleet(2))
     first = run.place(prompt(LONG), book=False)
     run.strategy.forget(first.name)
@@ -166,7 +166,7 @@ def test_a_restarted_worker_is_credited_with_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["roundrobin", "leastload", "prefixaware"])
 def test_every_worker_is_a_candidate(name: str) -> None:
-    """Failing over is taking the next one, so nobody is left out and nobody is twice there."""
+    """Failover takes the next candidate, so every worker must be listed exactly once."""
     run = Run(name, fleet(5))
     run.place(prompt(LONG))
     decision = run.strategy.rank(prompt(LONG), run.workers, 0.0)
@@ -176,7 +176,7 @@ def test_every_worker_is_a_candidate(name: str) -> None:
 
 
 def test_the_last_token_is_never_taken_as_held() -> None:
-    """A prompt that was sent before still computes its last token."""
+    """A prompt that was sent before still has its last token computed."""
     run = Run("prefixaware", fleet(1))
     whole = prompt("y" * 1024)
     run.place(whole)
@@ -185,7 +185,7 @@ def test_the_last_token_is_never_taken_as_held() -> None:
 
 
 def test_answers_are_slower_among_many() -> None:
-    """With all else equal, the worker where less is being decoded is taken."""
+    """With all else equal, the worker that decodes fewer requests is chosen."""
     run = Run("leastload", fleet(2))
     for _ in range(10):
         load = run.workers[0].load
@@ -195,7 +195,7 @@ def test_answers_are_slower_among_many() -> None:
 
 
 def test_a_worker_that_refused_is_not_credited() -> None:
-    """What was placed there and not taken on is taken back, but for what it held before."""
+    """A refused placement is taken back, except for what the worker held before."""
     run = Run("prefixaware", fleet(1))
     run.place(prompt(LONG[:5000]), book=False)
     longer = prompt(LONG)
@@ -207,7 +207,7 @@ def test_a_worker_that_refused_is_not_credited() -> None:
 
 
 def test_of_two_drawn_the_one_with_less_to_do_is_taken() -> None:
-    """The busiest of all is never first: it is always drawn together with another."""
+    """The busiest worker is never first: whichever it is drawn with has less to do."""
     workers = fleet(4)
     workers[0].load.book(0.0, 9.0)
     strategy = PowerOfTwo(NoOptions())
@@ -218,7 +218,7 @@ def test_of_two_drawn_the_one_with_less_to_do_is_taken() -> None:
 
 
 def test_a_hashed_prefix_has_one_worker_whoever_asks() -> None:
-    """Two routers agree; a question behind the prefix changes nothing, another prefix does."""
+    """Two routers agree on the worker of a prefix; what follows the prefix does not matter."""
     texts = [f"{n} " * 3000 for n in range(40)]
     homes = []
     for question in ("one", "two"):
@@ -230,7 +230,7 @@ def test_a_hashed_prefix_has_one_worker_whoever_asks() -> None:
 
 
 def test_a_worker_that_joins_moves_only_what_it_takes() -> None:
-    """No prefix moves from one of the others to another."""
+    """Prefixes move to the new worker only, never between the old ones."""
     texts = [f"{n} " * 3000 for n in range(200)]
     strategy = Chbl(ChblOptions())
     seven, eight = (
@@ -243,7 +243,7 @@ def test_a_worker_that_joins_moves_only_what_it_takes() -> None:
 
 
 def test_a_hashed_prefix_spills_beyond_the_bound() -> None:
-    """One prompt for all does not bury one worker."""
+    """If all send the same prompt, no worker gets more than its bounded share."""
     workers = fleet(4)
     strategy = Chbl(ChblOptions())
     for _ in range(100):
@@ -253,13 +253,13 @@ def test_a_hashed_prefix_spills_beyond_the_bound() -> None:
 
 
 def test_a_prefix_of_no_tokens_is_refused() -> None:
-    """It could not choose anybody."""
+    """All prompts would hash to the same worker."""
     with pytest.raises(ValueError, match="at least 1"):
         ChblOptions(prefix=0)
 
 
 def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
-    """Computing what lies cached elsewhere delays those who come: near saturation it waits."""
+    """A prompt spills from a busy holder in an idle fleet; near saturation it waits for it."""
     text = LONG[:16_000]
 
     def spills(busy: int) -> bool:
@@ -282,7 +282,7 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) -> None:
-    """Two workers are idle and hold the same; one has had more to do, and will have again."""
+    """Of two idle workers that hold the same, the one less busy lately wins if turns follow."""
     run = Run("prefixaware", fleet(2))
     text = LONG[:16_000] if reused else ""
     for now in range(300):
@@ -297,12 +297,12 @@ def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) ->
     if reused:
         assert first.worker.name == "w1"
         assert second.cost.home > 0.2 > first.cost.home
-    else:  # nothing follows, so nothing will wait
+    else:  # no later turns are expected, so none will wait
         assert second.cost.home < 0.05
 
 
 def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
-    """Nothing is known of them, and nothing is booked: what a worker had to do would draw all."""
+    """Otherwise the worker that was least busy would attract all of them: nothing is booked."""
     run = Run("prefixaware", fleet(4))
     text = LONG[:16_000]
     for now in range(40):
@@ -316,7 +316,7 @@ def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
 
 
 def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
-    """Where the KV cache has no room, a request waits until another one leaves."""
+    """On a worker without room in its KV cache, waiting for another request to end costs time."""
     run = Run("leastload", fleet(2))
     full = run.workers[0]
     full.load.first_byte(full.load.book(0.0, 0.0, 399_000), 0.0)
@@ -327,19 +327,19 @@ def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
 
 @pytest.mark.parametrize("running", [0, 3])
 def test_what_never_fits_does_not_wait_for_room(running: int) -> None:
-    """The worker refuses a prompt that is larger than its KV cache: sooner or later, so sooner."""
+    """The worker will refuse a prompt larger than its KV cache, so the sooner the better."""
     one = Stand("w0", room_tokens=8_000)
     for _ in range(running):
         one.load.book(0.0, 0.0, 2_000)
     (choice,) = Costs().rank(Prompt("m", 8_100, answer_tokens=256), [one], 0.0)
     assert choice.cost.room == 0.0
-    if not running:  # nobody leaves who could make room for its answer
+    if not running:  # no request is running whose end could make room for the answer
         (choice,) = Costs().rank(Prompt("m", 7_900, answer_tokens=256), [one], 0.0)
         assert choice.cost.room == 0.0
 
 
 def test_what_requests_have_in_common_takes_room_once() -> None:
-    """Ten questions on one long document fit where ten documents would not."""
+    """Ten questions about one long document fit where ten documents would not."""
     run = Run("prefixaware", fleet(1))
     document = "long document " * 20_000
     for number in range(10):
@@ -350,7 +350,7 @@ def test_what_requests_have_in_common_takes_room_once() -> None:
 
 
 def test_a_report_of_fewer_tokens_is_believed() -> None:
-    """The worker has lost what was sent before: nothing older is credited either."""
+    """A worker that lost a prefix has also lost everything used before it."""
     run = Run("prefixaware", fleet(1))
     worker = run.workers[0]
     texts = [f"{number} " * 4000 for number in range(4)]
@@ -374,8 +374,8 @@ def test_a_report_of_fewer_tokens_is_believed() -> None:
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
 def test_what_a_request_has_in_common_with_those_under_way_takes_no_room(strategy: str) -> None:
-    """A prefix of more than half of the KV cache lies there once, whoever comes; a prompt that has
-    nothing in common with it waits for room."""
+    """A prefix of more than half of the KV cache is stored once, however many requests share it; a
+    prompt that shares nothing with it waits for room."""
     (worker,) = workers = fleet(1)
     worker.kv_tokens = worker.room_tokens = 100_000
     run = Run(strategy, workers)
@@ -388,7 +388,7 @@ def test_what_a_request_has_in_common_with_those_under_way_takes_no_room(strateg
 
 
 def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
-    """Where it lies, more is read than the KV cache has room for, and each who comes slows all."""
+    """On one worker, decoding would read more than its KV cache has room for."""
     workers = fleet(2)
     run = Run("prefixaware", workers)
     texts = ["x" * 240_000 + f"question {number}" for number in range(40)]
@@ -397,14 +397,14 @@ def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
         asked = prompt(text)
         worker = next(w for w in workers if w.name == choice.worker.name)
         booking = worker.load.book(0.0, choice.cost.prefill, asked.tokens + asked.answer_tokens)
-        worker.load.first_byte(booking, 0.0)  # computed at once: nobody waits
+        worker.load.first_byte(booking, 0.0)  # computed at once, so the queue stays empty
         run.strategy.placed(asked, worker, 0.0)
     flying = sorted(worker.load.in_flight for worker in workers)
     assert flying[0] > 10
 
 
 def test_demand_is_told_of_a_prompt_once() -> None:
-    """However often it is ranked and sent."""
+    """A prompt counts as demand once, however often it is ranked and sent."""
     workers, costs = fleet(2), Costs()
     workers[0].load.book(0.0, 1000.0)
     demand, late = costs._demand, SMOOTHED_S * log(2.0)

@@ -1,4 +1,4 @@
-"""How busy the fleet is, how much of what comes is bound, and what follows from both."""
+"""Demand: how busy the fleet is, how much of the prompts is held, and what follows from both."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.strategies.test_choice import LONG, Run, Stand, fleet, prompt
 
 
 def seen(busy: float, reuse: float) -> Demand:
-    """Return a fleet that was like this for long."""
+    """Return the demand of a fleet that has been like this for ten minutes."""
     demand = Demand()
     for tenths in range(1, 6_000):
         demand.arrived(busy, reuse, tenths / 10)
@@ -25,13 +25,13 @@ def seen(busy: float, reuse: float) -> Demand:
 
 
 def test_an_idle_fleet_charges_the_least() -> None:
-    """Whatever comes, nobody waits."""
+    """In an idle fleet prefill delays no one, whatever share of the prompts is held."""
     assert seen(0.0, 0.9).price(8) == pytest.approx(LEAST_PRICE)
     assert seen(0.0, 0.0).price(8) == pytest.approx(LEAST_PRICE)
 
 
 def test_prefill_costs_more_the_busier_the_fleet_is() -> None:
-    """Up to a bound."""
+    """The price rises with the busy share, up to a bound."""
     prices = [seen(busy, 0.9).price(8) for busy in (0.2, 0.5, 0.8, 0.95, 1.0)]
     assert prices == sorted(prices)
     assert prices[1] == pytest.approx(LEAST_PRICE + PRICE, rel=0.01)
@@ -39,34 +39,37 @@ def test_prefill_costs_more_the_busier_the_fleet_is() -> None:
 
 
 def test_who_is_bound_to_a_worker_waits_for_it() -> None:
-    """Who is not goes elsewhere, the easier the more workers there are."""
+    """Requests bound to a worker wait for it; others go elsewhere, more easily the more workers
+    there are."""
     free, bound = seen(0.5, 0.0), seen(0.5, 0.9)
     assert bound.price(8) == bound.price(64)
     assert free.price(64) < free.price(8) < 0.6 * bound.price(8)
     assert free.price(8) == pytest.approx(LEAST_PRICE + PRICE * 0.5, rel=0.05)  # 0.5 ** 2 / 0.5
-    # Of two workers, one of which is busy, the other is as often the wrong one.
+    # With only two workers, prompts that are not bound pay the same price.
     assert free.price(2) == pytest.approx(bound.price(2), rel=0.01)
 
 
 def test_turns_follow_what_is_asked_for_again() -> None:
-    """None where nothing is, many where all is, and no more than that."""
+    """No turns if nothing is held, more the more is held, up to a bound."""
     assert seen(0.5, 0.0).turns() == pytest.approx(0.0, abs=0.01)
     assert seen(0.5, 0.75).turns() == pytest.approx(3.0, rel=0.03)
     assert seen(0.5, 1.0).turns() == MOST_TURNS
 
 
 def test_nothing_is_taken_for_granted_before_anything_came() -> None:
-    """Half of the first prompts is taken to come again; one alone tells little, and no share."""
+    """Initially half of each prompt is assumed to be held; the first prompts change that, and the
+    busy share, only a little."""
     demand = Demand()
     assert demand.turns() == pytest.approx(1.0)
-    for now in (1e6, 1e6 + 0.1):  # a clock begins anywhere
+    for now in (1e6, 1e6 + 0.1):  # the clock may start at any value
         demand.arrived(1.0, 0.0, now)
     assert 0.5 < demand.turns() < 0.8
     assert demand.price(8) < LEAST_PRICE + 0.1
 
 
 def test_prompts_count_alike_however_they_come() -> None:
-    """A burst of cold prompts tells what as many do that come one by one; a gap forgets them."""
+    """A burst of cold prompts counts as much as the same prompts one by one; after a long gap they
+    are forgotten."""
     burst, stream = Demand(), Demand()
     for number in range(40):
         burst.arrived(0.0, 0.0, 0.0)
@@ -77,7 +80,8 @@ def test_prompts_count_alike_however_they_come() -> None:
 
 
 def test_a_busy_moment_in_a_quiet_hour_is_one() -> None:
-    """What was seen last held until now: so the share is smoothed over time, not over prompts."""
+    """The busy share is smoothed over time, not over prompts: a burst of prompts in one busy moment
+    hardly changes it."""
     burst = seen(0.0, 0.9)
     for number in range(100):
         burst.arrived(1.0, 0.9, 600.0 + number / 1e3)
@@ -85,7 +89,7 @@ def test_a_busy_moment_in_a_quiet_hour_is_one() -> None:
 
 
 def test_demand_stands_a_clock_that_goes_back() -> None:
-    """Nothing is forgotten for it, and nothing counts for more than it is."""
+    """If the clock goes back, nothing is forgotten and no observation gets extra weight."""
     demand = seen(0.5, 0.75)
     was = demand.price(8)
     for _ in range(10):
@@ -96,7 +100,7 @@ def test_demand_stands_a_clock_that_goes_back() -> None:
 
 
 def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:
-    """What has just come hardly counts yet, and what has just gone still does."""
+    """Tokens booked just now hardly count in the average yet; tokens just released still do."""
     load = Load()
     booking = load.book(100.0, 0.1, 1_000)
     assert load.kv_tokens + load.kv_surplus(100.0) == pytest.approx(0.0)
@@ -110,7 +114,8 @@ def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:
 
 
 def test_what_requests_have_in_common_fills_a_worker_once() -> None:
-    """Also in hindsight: fifty that shared nearly all of it have not filled it."""
+    """Shared tokens count once in the average too: fifty requests that share most of their tokens
+    have not filled the worker."""
     load = Load()
     bookings = [load.book(0.0, 0.1, 1_000) for _ in range(50)]
     load.share(49 * 900.0, 0.0)
@@ -126,7 +131,8 @@ def test_what_requests_have_in_common_fills_a_worker_once() -> None:
 
 @pytest.mark.parametrize(("used", "waits"), [(0.0, 0.0), (0.5, 0.0), (0.8, 0.8), (3.0, 1.6)])
 def test_turns_wait_where_it_is_full(used: float, waits: float) -> None:
-    """From three fifths on, and no more than where all is in use."""
+    """The home term grows once more than three fifths of the KV cache is in use, and is bounded
+    where all of it is."""
     worker = Stand("w")
     room = worker.room_tokens
     assert room is not None
@@ -138,7 +144,8 @@ def test_turns_wait_where_it_is_full(used: float, waits: float) -> None:
 
 
 def test_conversations_leave_a_worker_that_stays_full() -> None:
-    """Where turns follow: both are idle now, and one had no room to spare for a minute."""
+    """If later turns are expected, of two idle workers the one whose KV cache was full for the last
+    minute is avoided."""
     run = Run("prefixaware", fleet(2))
     text = LONG[:16_000]
     crowded = run.workers[0].load

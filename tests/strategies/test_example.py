@@ -1,4 +1,4 @@
-"""The example of docs/routing.md: its numbers are what the cost comes to."""
+"""The example in docs/routing.md: its numbers are those that the cost function returns."""
 
 import re
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Stand:
 
 
 def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float) -> Stand:
-    """Return a worker that does so much, and was busy for that share of the time."""
+    """Return a worker with this work booked, that was busy for the share `busy` of the time."""
     worker = Stand(name)
     load = worker.load
     load.promised_s, load.decoding, load.kv_tokens = wait_s, decoding, kv_tokens
@@ -39,12 +39,12 @@ def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: floa
 
 
 def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
-    """Return A and B, the cheaper first, with `busy` of four workers having prefill to do."""
+    """Return A and B, cheapest first, with `busy` of four workers having prefill to do."""
     costs, fleet = Costs(), [Stand(f"w{number}") for number in range(4)]
     for worker in fleet[:busy]:
         worker.load.book(0.0, 1.0)
-    for tenths in range(4_000, 0, -1):  # so has it been for long
-        prompt = Prompt("model", 10_000)  # (what is believed at first counts a little to the end)
+    for tenths in range(4_000, 0, -1):  # long enough for the shares to settle
+        prompt = Prompt("model", 10_000)  # (the initial belief still counts a little)
         costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": 6_018})
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
@@ -56,7 +56,8 @@ def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
 
 
 def test_the_table_is_what_it_comes_to() -> None:
-    """Every term of both workers, the cheaper one first."""
+    """The table shows every cost term of both workers; the cheaper worker is the first
+    candidate."""
     rows = re.findall(r"^\| (\w), holds .*?\|(.*)\|$", EXAMPLE.replace("*", ""), re.MULTILINE)
     told = {name: [float(number) for number in row.split("|")] for name, row in rows}
     found = ranked()
@@ -69,7 +70,7 @@ def test_the_table_is_what_it_comes_to() -> None:
 
 @pytest.mark.parametrize(("busy", "first"), [(1, "B"), (3, "A")])
 def test_so_are_the_other_cases(busy: int, first: str) -> None:
-    """More booked on A, in the same fleet and in a busier one."""
+    """The same for more work booked on A, in the same fleet and in a busier one."""
     best, other = ranked(3.0, busy)
     assert best.worker.name == first
     assert f"{best.cost.total:.3f} against {other.cost.total:.3f}" in " ".join(EXAMPLE.split())

@@ -43,7 +43,7 @@ LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 def test_the_reason_is_said(
     order: tuple[Candidate, ...], reason: str, said: tuple[str, ...]
 ) -> None:
-    """In one or two sentences, with the numbers that decided."""
+    """The explanation is one or two sentences with the numbers that decided."""
     sentence = words(PROMPT, Decision(order, reason))
     assert all(part in sentence for part in said), sentence
 
@@ -64,20 +64,20 @@ def test_the_reason_is_said(
     ],
 )
 def test_the_reason_in_a_session(order: tuple[Candidate, ...], reason: str, said: str) -> None:
-    """It is the session that decided, not who is least loaded."""
+    """In a session, the explanation names the session and not the least loaded worker."""
     prompt = Prompt("m", 8000, (1, 2, 3), bound="a")
     assert words(prompt, Decision(order, reason)).startswith(said)
 
 
 def test_all_is_told() -> None:
-    """Every worker's terms, the best first, and their sum."""
+    """An explanation lists every worker's terms, best first, with their sum."""
     found = explain(PROMPT, Decision((IDLE, HOLDER), "spill"))
     assert (found.model, found.tokens, found.blocks, found.reason) == ("m", 8000, 3, "spill")
     assert [(term.worker, term.total) for term in found.workers] == [("b", 0.8), ("a", 2.1)]
 
 
 def test_terms_stand_in_a_line() -> None:
-    """As the header has them; none where nothing was compared."""
+    """Terms are written as in the response header; nothing if no costs were compared."""
     assert terms(HOLDER) == (
         "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
         "home=0.000s"

@@ -1,4 +1,4 @@
-"""kvaware: the memory's word, what was sent lately, and the shadow where there is no word."""
+"""`kvaware`: what events say, what is running or has just ended, and the shadow without events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ PROMPT = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KE
 
 @dataclass
 class View:
-    """A worker, idle."""
+    """An idle worker."""
 
     name: str
     load: Load = field(default_factory=Load)
@@ -28,7 +28,7 @@ class View:
 
 
 class Told:
-    """A memory by hand."""
+    """A memory that answers with what the test puts into it, and records its calls."""
 
     def __init__(self, **held: Held) -> None:
         self.tokens: dict[str, Held] = dict(held)
@@ -40,43 +40,43 @@ class Told:
         self.corrected: list[tuple[str, Held, Held, bool]] = []
 
     def held(self, _: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """As it was told."""
+        """Return what the test has set."""
         return {worker: self.tokens[worker] for worker in workers if worker in self.tokens}
 
     def doubt(self, worker: str, _: Prompt | None = None) -> str:
-        """As it was told."""
+        """Return what the test has set."""
         return self.doubts.get(worker, "")
 
     def heard(self, _: str) -> int:
-        """As it was told."""
+        """Return what the test has set."""
         return self.events
 
     def observe(self, worker: str, predicted: int | None, _: Outcome, heard: int) -> None:
-        """Write it down."""
+        """Record the call."""
         self.observed.append((worker, predicted))
         self.heard_before.append(heard)
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """Write it down."""
+        """Record the call."""
         assert prompt.blocks
         self.corrected.append((worker, believed, found, sure))
 
     def forget(self, worker: str) -> None:
-        """Write it down."""
+        """Record the call."""
         self.forgotten.append(worker)
 
 
 def strategy(memory: Told | None, unconfirmed: float = 10.0) -> KvAware:
-    """With a memory, or without."""
+    """Create the strategy, with this memory or without one."""
     made = KvAware(KvAwareOptions(unconfirmed=Seconds(unconfirmed)))
     made.memory = memory
     return made
 
 
 def test_who_is_said_to_hold_it_is_first() -> None:
-    """Whatever was sent where."""
+    """The worker that holds the prompt according to its events comes first."""
     kvaware = strategy(Told(b=Held(4096)))
     decision = kvaware.rank(PROMPT, [View("a"), View("b")], 0.0)
     assert [one.worker.name for one in decision.candidates] == ["b", "a"]
@@ -84,7 +84,8 @@ def test_who_is_said_to_hold_it_is_first() -> None:
 
 
 def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
-    """GPU before host before store before nothing."""
+    """The order is GPU, host memory, store, nothing; a tier slower than computing costs what
+    computing costs."""
     memory = Told(a=Held(), b=Held(0, 0, 4096), c=Held(0, 4096), d=Held(4096))
     workers = [View(name) for name in "abcd"]
     decision = strategy(memory).rank(PROMPT, workers, 0.0)
@@ -113,7 +114,8 @@ def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
 def test_a_match_below_the_threshold_counts_for_nothing(
     threshold: int, held: int, first: str, reason: str
 ) -> None:
-    """The least loaded takes it; what each holds is still known, and judged by the answer."""
+    """The least loaded worker takes the prompt; what each worker holds is still predicted, and
+    compared with the outcome."""
     kvaware = KvAware(KvAwareOptions(threshold=threshold))
     kvaware.memory = memory = Told(b=Held(held))
     workers = [View("b"), View("a")]
@@ -133,7 +135,8 @@ def test_a_match_below_the_threshold_counts_for_nothing(
 
 
 def test_what_is_under_way_counts_until_its_events_have_come() -> None:
-    """However long it is, as it cannot be evicted; then only the memory's word does."""
+    """A running request cannot be evicted, so it counts however long it takes; `unconfirmed`
+    seconds after its end only the memory counts."""
     kvaware, workers = strategy(Told(), 1.0), [View("a"), View("b")]
     first = kvaware.rank(PROMPT, workers, 0.0).candidates[1]
     assert first.worker.name == "b"
@@ -148,7 +151,7 @@ def test_what_is_under_way_counts_until_its_events_have_come() -> None:
 
 @pytest.mark.parametrize("doubt", ["gap", "silent", "disagrees"])
 def test_who_is_doubted_is_judged_by_what_was_sent(doubt: str) -> None:
-    """The reason says so; its word does not count."""
+    """If the events of a worker are doubted, its shadow is used and the reason names the doubt."""
     memory = Told(a=Held(4096))
     kvaware, workers = strategy(memory, 0.0), [View("a"), View("b")]
     kvaware.placed(PROMPT, workers[1], 0.0)
@@ -158,7 +161,7 @@ def test_who_is_doubted_is_judged_by_what_was_sent(doubt: str) -> None:
 
 
 def test_without_tokens_or_memory_the_shadow_decides() -> None:
-    """As with prefixaware."""
+    """Then it chooses by what was sent, like `prefixaware`."""
     text = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64))
     for kvaware, prompt, reason in (
         (strategy(Told(a=Held(4096))), text, "prefix (text)"),
@@ -171,7 +174,8 @@ def test_without_tokens_or_memory_the_shadow_decides() -> None:
 
 
 def test_predictions_are_compared_where_the_memory_made_them() -> None:
-    """Not where what was sent lately counted, nor where the worker refused; while doubted, too."""
+    """Not if a running or just ended request affected the prediction, and not if the worker
+    refused; while the worker is doubted they still are."""
     memory, done = Told(a=Held(4096)), Outcome(ok=True, prompt_tokens=4160, cached_tokens=4096)
     kvaware, worker = strategy(memory), View("a")
     first = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
@@ -193,7 +197,7 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
 
 
 def test_the_reason_names_the_tier() -> None:
-    """Where most of what counts lies: row K6."""
+    """The reason names the tier that has most of the tokens: row K6 of docs/hyperpod.md."""
     workers = [View("a"), View("b")]
     for held, reason in (
         ({"a": Held(64, 4032)}, "l1"),
@@ -204,7 +208,7 @@ def test_the_reason_names_the_tier() -> None:
 
 
 def test_what_all_can_load_attracts_nobody() -> None:
-    """The least loaded is taken, and charged with loading it: row K6."""
+    """The least loaded worker is chosen and charged for loading: row K6 of docs/hyperpod.md."""
     store = Held(0, 0, 4096)
     kvaware, workers = strategy(Told(a=store, b=store), 0.0), [View("a"), View("b")]
     workers[0].load.book(0.0, 1.0, 4096, stream=True)
@@ -216,7 +220,8 @@ def test_what_all_can_load_attracts_nobody() -> None:
 
 
 def test_tiers_that_are_off_do_not_count() -> None:
-    """Row K5: whatever the memory says of them; behind a gap nothing counts."""
+    """A disabled tier counts for nothing whatever the memory says, and neither do blocks that
+    follow the resulting gap: row K5 of docs/hyperpod.md."""
     for loads, tokens in (
         (Loads(l1_rate=None), 64),
         (Loads(l2_rate=None), 96),
@@ -229,25 +234,26 @@ def test_tiers_that_are_off_do_not_count() -> None:
 
 
 class Stored:
-    """A store by hand."""
+    """A store that answers with what the test has set, and records its calls."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
         self.told: list[int] = []
 
     def held(self, _: Prompt) -> int:
-        """As it was told."""
+        """Return what the test has set."""
         return self.tokens
 
     def computed(self, prompt: Prompt, cached: int) -> None:
-        """Write it down."""
+        """Record the call."""
         assert prompt is PROMPT
         self.told.append(cached)
 
 
 @pytest.mark.parametrize("doubt", ["", "gap"])
 def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
-    """Row K5: what lies on L1, which is off, and in the store too, lies in the store."""
+    """Blocks that are in the store as well as on a disabled L1 count as being in the store: row K5
+    of docs/hyperpod.md."""
     memory = Told(a=Held(64, 4032))
     memory.doubts["a"] = doubt
     for l1, expected in ((None, Held(64, 0, 2496)), (200_000.0, Held(64, 4032))):
@@ -264,8 +270,8 @@ def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
 
 
 def test_the_store_is_told_what_was_computed() -> None:
-    """All but what was cached, as the worker reported or else as was believed; nothing of what
-    failed."""
+    """All but the cached tokens that the worker reported, or else that were predicted; nothing if
+    the request failed."""
     kvaware, worker = strategy(Told(a=Held(1024)), 0.0), View("a")
     kvaware.store = store = Stored(0)
     for outcome in (
@@ -281,7 +287,7 @@ def test_the_store_is_told_what_was_computed() -> None:
 
 
 def test_what_was_sent_is_on_the_gpu_by_now() -> None:
-    """It is not loaded once more."""
+    """A running request has loaded its blocks onto the GPU, so they are not loaded again."""
     memory = Told(a=Held(0, 0, 4096))
     kvaware, workers = strategy(memory, 10.0), [View("a")]
     kvaware.placed(PROMPT, workers[0], 0.0)
@@ -290,7 +296,8 @@ def test_what_was_sent_is_on_the_gpu_by_now() -> None:
 
 
 def test_loading_is_learned_from_what_was_loaded() -> None:
-    """Ten times slower than guessed is found out in some answers; less found teaches nothing."""
+    """A tier ten times slower than guessed is recognised after a dozen answers; answers that found
+    fewer tokens than predicted teach nothing."""
     kvaware, worker = strategy(Told(a=Held(0, 0, 4096)), 0.0), View("a")
     took = 4096 / 5_000 + worker.pace.prefill(64, 4096) / MARGIN
     for cached, number in ((100, 3), (4096, 12)):
@@ -306,7 +313,8 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
 
 @pytest.mark.parametrize("memory", [None, Told(a=Held(1024))])
 def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
-    """By what it was predicted there is not known here, unless nobody has anything but a shadow."""
+    """What another process predicted is not known here, so its outcomes correct nothing, unless
+    there is no memory and all processes use shadows."""
     kvaware, worker = strategy(memory, 0.0), View("a", kv_tokens=100_000)
     for number in range(1, 30):
         keys = [100 * number + block for block in range(64)]
@@ -322,7 +330,7 @@ def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
 
 
 def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> Candidate:
-    """One prompt there and back; what was believed."""
+    """Send one prompt to the worker and settle it; return the candidate that was ranked."""
     best = kvaware.rank(PROMPT, [worker], now).candidates[0]
     kvaware.placed(PROMPT, worker, now)
     outcome = Outcome(True, prompt_tokens=4160, **said)  # type: ignore[arg-type]
@@ -331,7 +339,8 @@ def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> C
 
 
 def test_a_worker_that_says_where_it_found_it_is_believed() -> None:
-    """Tiers are corrected by its word, and learned from what it loaded, not from what was held."""
+    """The tiers are corrected by its report, and load rates are learned from what it loaded rather
+    than from what was predicted."""
     memory, worker = Told(a=Held(0, 4096)), View("a")
     kvaware, found = strategy(memory, 0.0), Held(0, 0, 4096)
     took = 4096 / 5_000 + worker.pace.prefill(64, 4096) / MARGIN
@@ -343,7 +352,9 @@ def test_a_worker_that_says_where_it_found_it_is_believed() -> None:
 
 
 def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
-    """What was found as believed corrects nothing, nor does what the GPU lacks: it tells."""
+    """A total of cached tokens corrects what was believed on slower tiers. It corrects nothing if
+    it is as predicted, if only the GPU was involved (its events are reliable), or while the worker
+    is doubted."""
     memory, worker = Told(a=Held(1024, 3072)), View("a")
     kvaware = strategy(memory, 0.0)
     asked(kvaware, worker, cached_tokens=4096)
@@ -360,7 +371,8 @@ def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
 
 @pytest.mark.parametrize("promotes", [False, True])
 def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> None:
-    """On L1 too, though no event says so; until an answer says that it does not."""
+    """With promotion it is on L1 as well, although no event says so, until an answer shows that it
+    is not."""
     memory, worker = Told(a=Held(0, 0, 4096)), View("a")
     kvaware = strategy(memory, 0.0)
     kvaware.loads = Loads(promotes=promotes)
@@ -380,7 +392,7 @@ def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> Non
 
 
 def test_nothing_is_promoted_to_a_tier_that_is_off() -> None:
-    """Whatever else is said."""
+    """Promotion needs both L1 and L2."""
     assert Loads(promotes=True).promotes
     assert not Loads(l1_rate=None, promotes=True).promotes
     assert not Loads(l2_rate=None, promotes=True).promotes

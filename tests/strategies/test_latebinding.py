@@ -19,9 +19,9 @@ from strategies.latebinding import (
 from strategies.load import Load
 from strategies.pace import Pace
 
-#: A model that every worker has; each has one of its own name too.
+#: A model that every worker serves; each also serves a model with its own name.
 ANY = "any"
-#: More than one step computes.
+#: More tokens than one engine step computes.
 MANY = READY_TOKENS + 1
 
 
@@ -39,17 +39,17 @@ class Stand:
 
 
 class Desk:
-    """Decides by wait and prefill alone: a token of prompt is a second, whoever computes it."""
+    """Decides by wait and prefill alone; each prompt token takes a second on any worker."""
 
     def __init__(self, *workers: Stand) -> None:
         self.workers = workers
         self.binding: LateBinding[str] = LateBinding()
         self.now = 0.0
         self.decided = 0
-        """Decisions so far."""
+        """Number of decisions so far."""
 
     def rank(self, prompt: Prompt) -> Decision:
-        """Those compared that have the model; all of them where it is nobody's name."""
+        """Compare the workers that serve the model."""
         costs = [
             Candidate(w, Cost(w.load.wait(self.now) + w.load.promised_s, float(prompt.tokens)))
             for w in self.workers
@@ -59,7 +59,7 @@ class Desk:
         return Decision(sorted(costs, key=lambda c: c.cost.total), "load")
 
     def come(self, name: str, tokens: int, model: str = ANY, tenant: str = "") -> bool:
-        """A request comes; True if it is held."""
+        """Let a request arrive; return whether it is held."""
         prompt = Prompt(model, tokens)
         decision = self.rank(prompt)
         if not self.binding.must_hold(decision):
@@ -68,7 +68,8 @@ class Desk:
         return True
 
     def released(self) -> list[str]:
-        """Who may go now, each booked before the next is asked for."""
+        """Return the requests that are released now; each is booked before the next is asked
+        for."""
         names = []
         loads = [worker.load for worker in self.workers]
         while released := self.binding.release(self.rank, self.now, loads):
@@ -88,7 +89,8 @@ def test_only_a_queue_is_waited_for_here() -> None:
 
 
 def test_what_one_step_computes_is_not_waited_for() -> None:
-    """However long that step takes: prompts that come one by one would waste it."""
+    """Bookings that one engine step computes do not cause a hold, however long the step takes:
+    prompts sent one by one would waste it."""
     desk = Desk(Stand("a"))
     load = desk.workers[0].load
     for _ in range(4):
@@ -105,13 +107,13 @@ def test_what_one_step_computes_is_not_waited_for() -> None:
 
 
 def test_a_full_cache_is_waited_for_too() -> None:
-    """The worker could not take it on."""
+    """A request is held if no worker has room for it in its KV cache."""
     decision = Decision([Candidate(Stand("a"), Cost(room=0.1))], "load")
     assert LateBinding.must_hold(decision)
 
 
 def test_the_shortest_goes_first() -> None:
-    """Each when the one before it is about to be done."""
+    """Each is released when the one before it is about to be done."""
     desk = Desk(Stand("a", 10.0))
     assert [desk.come(name, tokens) for name, tokens in (("long", 8), ("short", 2))] == [True] * 2
     assert desk.released() == []
@@ -123,7 +125,7 @@ def test_the_shortest_goes_first() -> None:
 
 
 def test_waiting_makes_up_for_length() -> None:
-    """Else a stream of short ones would starve a long one."""
+    """Otherwise a stream of short requests would starve a long one."""
     desk = Desk(Stand("a", 10.0 + 8 / AGING))
     desk.come("long", 8)
     desk.now = 7 / AGING
@@ -133,7 +135,7 @@ def test_waiting_makes_up_for_length() -> None:
 
 
 def test_nobody_is_held_for_ever() -> None:
-    """After `LONGEST_S` it takes its place in the queue."""
+    """After `LONGEST_S` a request joins the worker's queue."""
     desk = Desk(Stand("a", 1000.0))
     desk.come("r", 5)
     desk.now = LONGEST_S - 1
@@ -143,7 +145,7 @@ def test_nobody_is_held_for_ever() -> None:
 
 
 def test_who_leaves_is_not_released() -> None:
-    """And leaving twice, or after the release, changes nothing."""
+    """A request whose client left is never released; leaving twice changes nothing."""
     desk = Desk(Stand("a", 10.0))
     prompt = Prompt(ANY, 5)
     held = desk.binding.enter("r", prompt, desk.rank(prompt), 0.0)
@@ -155,9 +157,10 @@ def test_who_leaves_is_not_released() -> None:
 
 
 def test_those_held_count_where_they_would_go() -> None:
-    """So who comes sees the line as it is, and takes a free worker though the prefix is not there.
+    """New requests see held ones as queued, and choose a free worker even if it lacks the prefix.
 
-    Not counted, one hot prefix keeps everybody before one worker while the others idle.
+    If they did not count, one hot prefix would keep all requests waiting for one worker while the
+    others idle.
     """
     desk = Desk(Stand("a", 1.0), Stand("b", 4.0))
     assert [desk.come(str(number), 2) for number in range(4)] == [True] * 4
@@ -166,7 +169,7 @@ def test_those_held_count_where_they_would_go() -> None:
 
 
 def test_a_release_takes_the_promise_with_it() -> None:
-    """What is booked is no longer promised."""
+    """Once a request is released, its prefill is no longer promised."""
     desk = Desk(Stand("a", 1.0))
     desk.come("r", 2)
     desk.now = 1.0
@@ -175,7 +178,8 @@ def test_a_release_takes_the_promise_with_it() -> None:
 
 
 def test_an_idle_worker_is_seen_whoever_waits_for_another() -> None:
-    """Of two models in one pool one has its worker free, the other came last."""
+    """Of two models in a pool, one has its worker free; a later request for the other model must
+    not hide that."""
     desk = Desk(Stand("a", 1.0), Stand("b", 60.0))
     assert desk.come("first", 2, model="a")
     assert desk.come("last", 2, model="b")
@@ -184,7 +188,7 @@ def test_an_idle_worker_is_seen_whoever_waits_for_another() -> None:
 
 
 def test_a_worker_that_joins_is_seen() -> None:
-    """It was not there when those held were decided on."""
+    """A held request goes to a worker that joined after the decision for it."""
     desk = Desk(Stand("a", 60.0))
     assert desk.come("r", 2)
     desk.workers = (*desk.workers, Stand("b"))
@@ -193,7 +197,8 @@ def test_a_worker_that_joins_is_seen() -> None:
 
 
 def test_nobody_is_let_go_without_room() -> None:
-    """However long it was held: who asks has no worker to send it to."""
+    """However long a request was held, it stays while no worker can take it (`rank` returns
+    None)."""
     desk = Desk(Stand("a", 1.0))
     assert desk.come("r", 2)
     loads = [worker.load for worker in desk.workers]
@@ -204,7 +209,7 @@ def test_nobody_is_let_go_without_room() -> None:
 
 
 def test_tenants_take_turns_at_being_looked_at() -> None:
-    """One that has hundreds held does not hide another's first."""
+    """A tenant with hundreds of held requests does not hide another tenant's first."""
     desk = Desk(Stand("a", 10.0))
     for number in range(2 * LOOKED_AT):
         assert desk.come(f"one{number}", 8, tenant="one")
@@ -214,7 +219,8 @@ def test_tenants_take_turns_at_being_looked_at() -> None:
 
 
 def test_who_waits_for_one_model_hides_nobody_who_waits_for_another() -> None:
-    """However many a tenant has held for a worker that stays busy, or that is not there."""
+    """However many requests a tenant has held for a worker that stays busy, its requests for other
+    models are seen."""
     desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
     for number in range(2 * LOOKED_AT):
         assert desk.come(f"r{number}", 8, model="a")
@@ -224,7 +230,7 @@ def test_who_waits_for_one_model_hides_nobody_who_waits_for_another() -> None:
 
 
 def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
-    """Those left out are looked at next."""
+    """Tenants that are left out of one look come first in the next."""
     desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
     for number in range(LOOKED_AT):
         assert desk.come(f"r{number}", 8, model="a", tenant=f"t{number}")
@@ -235,7 +241,8 @@ def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
 
 
 def test_a_look_decides_on_a_few() -> None:
-    """It is one step of the router's loop; all have their turn in the looks that follow."""
+    """A look runs within one step of the router's event loop, so it decides on few requests; the
+    following looks reach all of them."""
     desk = Desk(Stand("a", 1000.0), *(Stand(f"b{number}", 0.1) for number in range(COMPARED // 4)))
     for number in range(LOOKED_AT):
         assert desk.come(f"r{number}", 8, model="a")
@@ -260,7 +267,8 @@ def test_a_look_decides_on_a_few() -> None:
 def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     each: int, large: int, small: int
 ) -> None:
-    """Once it has waited long: those who come see it as taken, and it is before all others."""
+    """Once a large prompt has waited long, new requests see its room as taken, and it goes before
+    all others."""
     worker, costs = Stand("a"), Costs()
     worker.room_tokens = 10 * each
     running = [worker.load.book(0.0, 0.0, each) for _ in range(10)]
@@ -296,7 +304,8 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
 
 
 def test_who_has_left_is_waited_for_by_nobody() -> None:
-    """Nor while every worker is busy, and nobody looked at; those who stay are."""
+    """The promise of a request that left is dropped even while every worker is busy and none is
+    looked at; those of the remaining requests stay."""
     worker = Stand("a", 100.0)
     desk = Desk(worker)
     for number in range(5):

@@ -17,7 +17,8 @@ _actions = st.lists(
 
 @given(_actions, st.booleans())
 def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], stream: bool) -> None:
-    """Whatever the order, with doubles and omissions: once all is released, nothing is booked."""
+    """Whatever is called, in any order, repeatedly or not at all: once all is released, nothing is
+    booked."""
     load, now = Load(), 0.0
     bookings: list[Booking] = []
     for what, which, seconds in actions:
@@ -47,14 +48,14 @@ def test_a_burst_is_seen_at_once() -> None:
 
 
 def test_a_nearly_finished_prefill_scares_nobody() -> None:
-    """The oldest booking shrinks as time passes."""
+    """The oldest booking counts only with what is left of its prefill."""
     load = Load()
     load.book(0.0, 10.0)
     assert load.wait(9.0) == pytest.approx(1.0)
 
 
 def test_a_late_prefill_keeps_delaying_those_behind_it() -> None:
-    """Running over its prediction, it stands for nothing itself but does not cancel others."""
+    """A booking that exceeds its prediction counts as zero, but does not reduce the others."""
     load = Load()
     load.book(0.0, 1.0)
     load.book(0.0, 2.0)
@@ -62,7 +63,7 @@ def test_a_late_prefill_keeps_delaying_those_behind_it() -> None:
 
 
 def test_the_next_one_starts_when_the_first_byte_is_seen() -> None:
-    """Time only counts for the oldest."""
+    """Only the oldest booking shrinks with time."""
     load = Load()
     first = load.book(0.0, 1.0)
     load.book(0.0, 2.0)
@@ -72,7 +73,8 @@ def test_the_next_one_starts_when_the_first_byte_is_seen() -> None:
 
 
 def test_answers_in_one_piece_expire_by_themselves() -> None:
-    """Their first byte comes with their last, so their prefill is gone when predicted."""
+    """Their first byte comes only with their last, so their prefill counts as done after its
+    predicted time."""
     load = Load()
     load.book(0.0, 1.0, stream=False)
     load.book(0.0, 2.0, stream=False)
@@ -82,7 +84,8 @@ def test_answers_in_one_piece_expire_by_themselves() -> None:
 
 
 def test_a_prefill_is_timed_from_when_the_one_before_it_was_done() -> None:
-    """What it waited for is none of its own; first bytes of one step tell nothing of either."""
+    """Time spent waiting for earlier prompts is not counted; prompts whose first bytes come from
+    the same step are not timed."""
     load = Load()
     first, second, third = (load.book(0.0, 1.0) for _ in range(3))
     load.first_byte(first, 2.0)
@@ -93,7 +96,7 @@ def test_a_prefill_is_timed_from_when_the_one_before_it_was_done() -> None:
 
 
 def test_an_answer_in_one_piece_is_not_timed() -> None:
-    """Its first byte tells of its last token."""
+    """Its first byte only comes when the answer is complete."""
     load = Load()
     booking = load.book(0.0, 1.0, stream=False)
     load.first_byte(booking, 9.0)
@@ -101,7 +104,7 @@ def test_an_answer_in_one_piece_is_not_timed() -> None:
 
 
 def test_how_long_requests_stay_is_learned() -> None:
-    """From a guess towards what is seen."""
+    """The estimate moves from the initial guess to what is observed."""
     load = Load()
     for _ in range(200):
         load.release(load.book(0.0, 1.0), 3.0)
@@ -109,7 +112,8 @@ def test_how_long_requests_stay_is_learned() -> None:
 
 
 def test_an_answer_in_one_piece_that_came_early_tells_a_bound() -> None:
-    """Its prefill took no longer than all of it. Later it tells nothing."""
+    """If it came before its predicted prefill time, that time was too long; if later, nothing is
+    known."""
     load = Load()
     early, late = load.book(0.0, 2.0, stream=False), load.book(0.0, 1.0, stream=False)
     load.first_byte(early, 0.5)
@@ -120,7 +124,7 @@ def test_an_answer_in_one_piece_that_came_early_tells_a_bound() -> None:
 
 
 def test_a_clock_that_goes_back_does_no_harm() -> None:
-    """What was given is then as old as it was."""
+    """A booking dated before the latest one counts with its true age."""
     load = Load()
     load.book(100.0, 1.0)
     load.book(100.0 - BACK_S, 1.0)
@@ -129,7 +133,7 @@ def test_a_clock_that_goes_back_does_no_harm() -> None:
 
 
 def test_what_was_refused_was_not_given() -> None:
-    """A worker that takes nothing on has not been busy."""
+    """A worker that accepts nothing has not been busy."""
     load = Load()
     kept = load.book(0.0, 3.0)
     for number in range(10):
@@ -141,7 +145,8 @@ def test_what_was_refused_was_not_given() -> None:
 
 
 def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
-    """It is timed from when it came; so it is not taken for one that was computed in no time."""
+    """It is timed from its own arrival, so that it does not seem to have been computed in no
+    time."""
     load = Load()
     refused, second, third = load.book(0.0, 1.0), load.book(0.5, 1.0), load.book(0.6, 1.0)
     load.take_back(refused, 3.0)

@@ -1,4 +1,4 @@
-"""What the tree knows of one prompt: who uses it, and where one more copy of it is wanted."""
+"""What the prefix tree knows of one prompt: who uses it, and where another copy is wanted."""
 
 from collections.abc import Iterator
 
@@ -13,19 +13,19 @@ from strategies.prefixtree import PrefixTree
 from tests.strategies.test_choice import LONG, Run, fleet, prompt
 from tests.strategies.test_prefixtree import _LARGE, Prompt, _prompts, _steps, keys
 
-#: Two prompts that part after two blocks, and one that has nothing in common with them.
+#: Two prompts that diverge after two blocks, and one that shares nothing with them.
 ONE, OTHER, APART = (0, 1, 2, 3), (0, 1, 3, 3), (2, 2)
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """All of a tree, the root first."""
+    """Iterate over all nodes of a tree, the root first."""
     yield node
     for child in node.children.values():
         yield from nodes(child)
 
 
 def path(node: Node) -> int:
-    """The key at its end, which names all of it."""
+    """Return a node's last key, which identifies the path down to it; 0 for the root."""
     return node.keys[-1] if node.parent is not None else 0
 
 
@@ -33,7 +33,8 @@ def path(node: Node) -> int:
 def test_a_node_knows_how_many_use_it(
     steps: list[tuple[str, Prompt]], ended: set[int], refused: set[int]
 ) -> None:
-    """Those under way whose prompt begins with it, however runs were parted since."""
+    """A node counts the running requests whose prompt begins with its path, also after runs were
+    split."""
     tree, users = PrefixTree(_LARGE), dict[int, int]()
     placements = [tree.insert(keys(asked), worker) for worker, asked in steps]
     for number, (_, asked) in enumerate(steps):
@@ -53,7 +54,8 @@ def test_a_node_knows_how_many_use_it(
 def test_nobody_uses_it_when_all_have_ended(
     steps: list[tuple[str, Prompt]], when: int, gone: str
 ) -> None:
-    """Neither where a worker was forgotten meanwhile, and sent some of it again."""
+    """No users are left, even if a worker was forgotten meanwhile and sent the same prompts
+    again."""
     tree, placements = PrefixTree(_LARGE), []
     for number, (worker, asked) in enumerate(steps):
         if number == when:
@@ -67,26 +69,26 @@ def test_nobody_uses_it_when_all_have_ended(
 @pytest.mark.parametrize(
     ("sent", "workers", "blocks", "tokens"),
     [
-        # One request alone has nothing in common with anybody.
+        # A single request shares nothing.
         ([("a", ONE)], 8, 0, 0.0),
-        # All that is under way: there is to be a copy everywhere.
+        # All running requests have the prefix, so most workers should hold it.
         ([("a", ONE)] * 3, 8, 4, 4.0),
-        # Two of three others of four, so on three quarters of four workers: two more.
+        # Two requests count (not the first) of four: half of four workers should hold it, one does.
         ([("a", ONE), ("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4.0),
-        # On a half of two workers, and there it is.
+        # One of four requests counts: half a copy on two workers, and one worker holds it.
         ([("a", ONE), ("a", ONE), ("b", APART), ("b", APART)], 2, 0, 0.0),
-        # On a third of four: a third of a copy is lacking.
+        # One of three requests counts: 4/3 copies on four workers, so a third of a copy is missing.
         ([("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4 / 3),
-        # Both hold it.
+        # Both workers hold it.
         ([("a", ONE), ("b", ONE)], 2, 0, 0.0),
-        # As far as the two have in common.
+        # Only as many blocks as the two prompts share.
         ([("a", ONE), ("a", OTHER)], 4, 2, 2.0),
     ],
 )
 def test_what_many_ask_for_is_wanted_on_as_many_workers(
     sent: list[tuple[str, Prompt]], workers: int, blocks: int, tokens: float
 ) -> None:
-    """The part of those under way that has it, of the workers."""
+    """A prefix is wanted on as large a share of the workers as it has of the running requests."""
     tree = PrefixTree(_LARGE)
     placements = [tree.insert(keys(asked), worker) for worker, asked in sent]
     wanted = tree.match(keys(ONE)).wanted(workers)
@@ -101,7 +103,7 @@ def test_what_many_ask_for_is_wanted_on_as_many_workers(
 def test_no_more_is_wanted_than_there_is(
     steps: list[tuple[str, Prompt]], asked: Prompt, workers: int
 ) -> None:
-    """Never more tokens than the blocks have, and nothing of what nobody was sent."""
+    """Never more tokens than the wanted blocks have, and no blocks that no worker was sent."""
     tree = PrefixTree(_LARGE)
     for worker, sent in steps:
         tree.insert(keys(sent), worker)
@@ -112,8 +114,9 @@ def test_no_more_is_wanted_than_there_is(
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_a_prefix_that_many_have_gets_a_second_copy(*, alike: bool) -> None:
-    """Six answers are under way on the worker that holds it, with the same prefix or with others;
-    nobody waits, so it would be cheapest to join them."""
+    """Six answers are decoding on the holder, with the same prefix or with others. Its queue is
+    empty, so joining them would be cheapest; if they share the prefix, a second copy is made
+    instead."""
     run = Run("prefixaware", fleet(4))
     holder = run.workers[0]
     for number in range(7):
@@ -121,7 +124,7 @@ def test_a_prefix_that_many_have_gets_a_second_copy(*, alike: bool) -> None:
         asked = prompt(text + f"question {number} " * 40)
         run.strategy.placed(asked, holder, 0.0)
         holder.load.first_byte(holder.load.book(0.0, 0.0, asked.tokens + 100), 0.0)
-    for number in range(60):  # most of what comes is held, and followed by more of it
+    for number in range(60):  # most prompts are held, so later turns are expected
         asked = prompt(LONG + f"another {number} " * 40)
         found = run.strategy.rank(asked, run.workers, 0.0).candidates
         run.strategy.placed(asked, holder, 0.0)

@@ -8,7 +8,7 @@ from strategies.pace import GROWTH, MARGIN, RATE, Curve, Pace
 
 
 def taught(truth: float, growth: float, times: int = 200) -> Pace:
-    """A worker's pace after prompts of several lengths, told the seconds that they truly take."""
+    """Return the pace learned from prompts of several lengths that took their true seconds."""
     pace = Pace()
     for number in range(times):
         uncached = (1000, 4000, 20_000, 60_000)[number % 4]
@@ -17,13 +17,14 @@ def taught(truth: float, growth: float, times: int = 200) -> Pace:
 
 
 def seconds(truth: float, growth: float, uncached: float) -> float:
-    """What a worker takes whose rate and growth are the guessed ones times these."""
+    """Return the prefill time of a worker whose rate and growth are these multiples of the
+    guesses."""
     return uncached / RATE * (truth + growth * uncached / 2 / GROWTH)
 
 
 @given(st.floats(0.1, 10.0), st.floats(0.3, 3.0))
 def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
-    """From steady answers both come within a part, whatever the guesses were, never too fast."""
+    """From steady answers both are learned to within 35%, whatever the true values are."""
     growth = truth * ratio
     pace = taught(truth, growth)
     for uncached in (1000, 60_000):
@@ -32,7 +33,7 @@ def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
 
 
 def test_all_is_believed_slower_than_measured() -> None:
-    """Believing a worker too fast costs dearly, too slow next to nothing."""
+    """Believing a worker too fast costs a lot, too slow next to nothing."""
     assert taught(0.5, 0.5).prefill(4000, 0) > 1.3 * seconds(0.5, 0.5, 4000)
 
 
@@ -45,14 +46,15 @@ def test_one_odd_answer_changes_little() -> None:
 
 
 def test_short_prompts_teach_nothing() -> None:
-    """Fixed overheads would be taken for slow prefill."""
+    """Fixed overheads would be mistaken for slow prefill."""
     pace = Pace()
     pace.observe(100, 0, 1.0)
     assert (pace.seen, pace.factor) == (0, 1.0)
 
 
 def test_context_makes_tokens_dearer() -> None:
-    """The same uncached tokens cost more behind a long cached prefix, and in one long prompt."""
+    """The same uncached tokens take longer behind a long cached prefix, and so do those at the end
+    of a long prompt."""
     pace = Pace()
     assert pace.prefill(1000, 50_000) > 2 * pace.prefill(1000, 0)
     assert pace.prefill(40_000, 0) > 40 * pace.prefill(1000, 0)
@@ -70,7 +72,7 @@ def test_slower_is_believed_sooner_than_faster() -> None:
 
 
 def test_a_newcomer_knows_what_its_pool_knows() -> None:
-    """What one worker has shown is believed of one that has not answered yet."""
+    """What was learned from one worker is assumed of one that has not answered yet."""
     curve = Curve()
     seen, newcomer = Pace(curve), Pace(curve)
     for _ in range(100):
@@ -79,7 +81,7 @@ def test_a_newcomer_knows_what_its_pool_knows() -> None:
 
 
 def test_a_slow_worker_among_fast_ones_is_found() -> None:
-    """Nothing tells that it is slower but its own answers."""
+    """A worker that is slower than its pool is recognised by its own answers alone."""
     curve = Curve()
     paces = [Pace(curve) for _ in range(8)]
     for _ in range(40):
@@ -89,7 +91,8 @@ def test_a_slow_worker_among_fast_ones_is_found() -> None:
 
 
 def test_workers_that_are_alike_are_believed_to_be() -> None:
-    """One thought faster by chance would draw conversations that stay with it."""
+    """A worker that seemed faster by chance would attract conversations, which then stay with
+    it."""
     curve = Curve()
     paces = [Pace(curve) for _ in range(2)]
     for _ in range(20):
@@ -99,19 +102,19 @@ def test_workers_that_are_alike_are_believed_to_be() -> None:
 
 
 def test_an_early_answer_tells_however_short_it_was() -> None:
-    """Overheads make answers late, never early: a worker that is a hundred times as fast as guessed
-    is found out, and is not thought to have a queue where it has none."""
+    """Overheads make answers late, never early: a worker a hundred times as fast as guessed is
+    recognised from short prompts too, and is not thought to have a queue where it has none."""
     pace = Pace()
     for _ in range(200):
         pace.observe(1000, 0, 0.001)
     assert pace.prefill(1000, 0) < 0.01
     for _ in range(200):
-        pace.observe(100, 0, 0.008)  # late by an overhead: tells nothing of a prompt so short
+        pace.observe(100, 0, 0.008)  # late because of an overhead: teaches nothing
     assert pace.prefill(1000, 0) < 0.01
 
 
 def test_a_bound_teaches_only_that_a_worker_is_faster() -> None:
-    """It has the answer in it, so a long one says nothing."""
+    """The time includes the answer, so a long one says nothing about prefill."""
     pace = Pace()
     before = pace.prefill(1000, 0)
     pace.bound(1000, 0, 0.06)
@@ -125,7 +128,9 @@ def test_a_bound_teaches_only_that_a_worker_is_faster() -> None:
 
 @pytest.mark.parametrize("took", [0.001, 0.02, 30.0])
 def test_what_one_worker_shows_first_is_believed_of_all(took: float) -> None:
-    """However wrong the guess was: or the others would not be asked again, or nobody but them."""
+    """The first answers of one worker set the pace of the whole pool, however wrong the guess was.
+    Otherwise the worker that answered would look much faster or slower than the others, and get all
+    requests or none."""
     curve = Curve()
     asked, other = Pace(curve), Pace(curve)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""A prefix tree is written down and taken over: what it knows, and in which order it forgets."""
+"""Prefix trees are written to bytes and restored, with the same contents and eviction order."""
 
 # ruff: noqa: ARG005 - ways of one shape
 
@@ -20,7 +20,7 @@ LARGE = 1 << 22
 
 
 def taken_over(tree: PrefixTree, limit: int = LARGE) -> PrefixTree:
-    """Another one with what it knows."""
+    """Return a new tree restored from a dump of this one."""
     other = PrefixTree(limit)
     restore(other, dump(tree))
     return other
@@ -32,7 +32,7 @@ def test_it_goes_on_as_the_one_before(
     asked: tuple[int, ...],
     later: list[tuple[str, tuple[int, ...]]],
 ) -> None:
-    """The same holders, and the same ones forgotten first, with all that comes later."""
+    """The restored tree has the same holders, and evicts in the same order whatever comes later."""
     one = PrefixTree(LARGE)
     for worker, prompt in steps:
         one.close(one.insert(keys(prompt), worker), answer=3.0)
@@ -47,7 +47,7 @@ def test_it_goes_on_as_the_one_before(
 
 
 def test_less_room_keeps_what_was_used_last() -> None:
-    """The bound is that of whoever takes it over."""
+    """The memory bound is that of the tree that restores the dump."""
     tree = PrefixTree(LARGE)
     for number in range(20):
         tree.close(tree.insert(keys((number,)), "a"))
@@ -60,7 +60,8 @@ def test_less_room_keeps_what_was_used_last() -> None:
 
 @pytest.mark.parametrize("ends", [TEXT_ENDS, TOKEN_ENDS, BLOCKS])
 def test_tokens_are_those_of_before(ends: Any) -> None:
-    """Blocks of text and of tokens; what others cut their own way is left out."""
+    """Sizes in tokens survive for blocks of text and of tokens; prompts cut in other ways are left
+    out."""
     tree = PrefixTree(LARGE)
     tree.close(tree.insert(keys((1, 2, 3)), "a", None, ends, 0.25, tail=5.0), answer=7.0)
     tree.close(tree.insert(keys((4,)), "b", None, range(0, 100, 7), 1.0))
@@ -71,7 +72,7 @@ def test_tokens_are_those_of_before(ends: Any) -> None:
 
 
 def form() -> dict[str, Any]:
-    """A dump of two prompts, taken apart."""
+    """Return the decoded dump of two prompts."""
     tree = PrefixTree(LARGE)
     for prompt in ((1, 2), (1, 3)):
         tree.close(tree.insert(keys(prompt), "a"))
@@ -80,7 +81,7 @@ def form() -> dict[str, Any]:
 
 
 Held = list[list[Any]]
-#: Ways to make it wrong: `found` is all of it, `runs` and `held` its lists.
+#: Ways to corrupt a dump: `found` is the whole dump, `runs` and `held` its lists.
 WAYS: dict[str, Callable[[dict[str, Any], Held, Held], object]] = {
     "version": lambda found, runs, held: found.update(version=99),
     "parent after its child": lambda found, runs, held: runs[0].__setitem__(0, 1),
@@ -104,7 +105,7 @@ WAYS: dict[str, Callable[[dict[str, Any], Held, Held], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_makes_no_sense_is_refused(way: str) -> None:
-    """And nothing is left of it."""
+    """A corrupt dump raises BadDump and leaves the tree empty."""
     found = form()
     restore(PrefixTree(LARGE), msgspec.msgpack.encode(found))
     WAYS[way](found, found["runs"], found["workers"][0][2])
@@ -116,7 +117,7 @@ def test_what_makes_no_sense_is_refused(way: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_anything_is_refused(data: bytes) -> None:
-    """With the one error, or it is a tree."""
+    """Arbitrary bytes raise BadDump and no other error."""
     tree = PrefixTree(LARGE)
     with pytest.raises(BadDump):
         restore(tree, data)

@@ -1,4 +1,4 @@
-"""The prefix tree against pygtrie, its bounds, and the order in which it forgets."""
+"""The prefix tree compared with pygtrie, its bounds, and its eviction order."""
 
 import tracemalloc
 from bisect import bisect_right
@@ -21,12 +21,13 @@ _LARGE = 1 << 22
 
 
 def keys(prompt: Prompt) -> list[int]:
-    """Chained keys of a prompt of one-symbol blocks: each names its whole path."""
+    """Return the chained keys of a prompt with one symbol per block: each identifies its whole
+    path."""
     return [hash(("path", prompt[: end + 1])) & (2**64 - 1) for end in range(len(prompt))]
 
 
 class Reference:
-    """What was sent where, as one pygtrie trie a worker; it never forgets by itself."""
+    """What was sent where, with one pygtrie trie per worker; it never forgets by itself."""
 
     def __init__(self) -> None:
         self.tries: dict[str, pygtrie.Trie] = {}
@@ -50,7 +51,7 @@ class Reference:
 
 
 def sound(tree: PrefixTree) -> None:
-    """Sums are those of the entries, and who holds a run holds all of what lies before it."""
+    """Check that sums match the entries, and that who holds a run holds all runs before it."""
     for shadow in tree._shadows.values():
         entries = list(shadow)
         assert shadow.size == sum(e.node.tokens(0, e.held) + e.extra for e in entries)
@@ -78,7 +79,7 @@ def test_depths_are_those_of_a_trie(steps: list[tuple[str, Prompt]], asked: Prom
 
 
 def shadow_blocks(tree: PrefixTree, worker: str) -> list[int]:
-    """Keys of the blocks that a worker is believed to hold."""
+    """Return the keys of the blocks that a worker is believed to hold."""
     return [key for entry in tree._shadows[worker] for key in entry.node.keys[: entry.held]]
 
 
@@ -86,7 +87,7 @@ def shadow_blocks(tree: PrefixTree, worker: str) -> list[int]:
 def test_bound_holds_and_never_invents(
     steps: list[tuple[str, Prompt]], asked: Prompt, entries: int, capacity: int | None
 ) -> None:
-    """A full tree stays within its bounds, credits nothing false, and keeps what came last."""
+    """A full tree stays within its bounds, stays consistent, and credits nothing false."""
     tree, reference = PrefixTree(entries * 1000), Reference()
     for worker, prompt in steps:
         tree.close(tree.insert(keys(prompt), worker, capacity))
@@ -102,7 +103,8 @@ def test_bound_holds_and_never_invents(
 
 @pytest.mark.parametrize("bounded", [True, False])
 def test_memory_stays_where_it_is(bounded: bool) -> None:
-    """Row L1: distinct prompts of 8,000 tokens, as many as come; all that is allocated counts."""
+    """Allocated memory stays bounded for any number of distinct prompts of 8,000 tokens (row L1 of
+    docs/hyperpod.md); with a larger bound the same prompts exceed it."""
     limit, blocks = 1 << 18, bisect_right(TEXT_ENDS, 4 * 8000) - 1
     tree = PrefixTree(limit if bounded else 64 * limit)
     sizes: list[int] = []
@@ -122,7 +124,7 @@ def test_memory_stays_where_it_is(bounded: bool) -> None:
 def test_what_is_under_way_is_kept(
     steps: list[tuple[str, Prompt]], capacity: int, data: st.DataObject
 ) -> None:
-    """A worker cannot evict what requests under way use; all else stays sound around it."""
+    """A worker cannot evict what running requests use; the tree stays consistent around it."""
     tree = PrefixTree(_LARGE)
     open_: list[tuple[str, Prompt, Placement]] = []
     for worker, prompt in steps:
@@ -138,7 +140,8 @@ def test_what_is_under_way_is_kept(
 
 
 def test_it_forgets_what_the_worker_forgets() -> None:
-    """With the worker's own capacity, the least recently used prefix goes, a touched one stays."""
+    """Within the worker's capacity, the least recently used prefix goes and one that was used again
+    stays."""
     tree = PrefixTree(_LARGE)
     old, touched, new = (keys((n, n, n)) for n in range(3))
     for path in (old, touched, old, new):
@@ -147,7 +150,7 @@ def test_it_forgets_what_the_worker_forgets() -> None:
 
 
 def test_answers_take_room_too() -> None:
-    """What was generated stays in the cache until it is evicted, as prompts do."""
+    """Generated tokens stay in the cache until they are evicted, as prompts do."""
     tree = PrefixTree(_LARGE)
     for number in range(3):
         tree.close(tree.insert(keys((number, 0)), "w", 10), answer=6.0)
@@ -155,7 +158,7 @@ def test_answers_take_room_too() -> None:
 
 
 def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
-    """One false report must not empty a mirror."""
+    """One absurd report must not empty a shadow."""
     tree, ends = PrefixTree(_LARGE), range(1 << 20)
     older = keys((0, 1, 2))
     tree.close(tree.insert(older, "a", 2 * LONGEST_ANSWER, ends))
@@ -165,17 +168,18 @@ def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
 
 
 def test_blocks_are_as_large_as_they_are() -> None:
-    """Capacity is in tokens: blocks that grow, of text and of tokens, each count what they are."""
+    """Capacity is in tokens: blocks of growing sizes, of text and of tokens, count with their true
+    size."""
     tree = PrefixTree(_LARGE)
     ends = (0, 4, 8, 16, 32)
     tree.close(tree.insert(keys((1, 1, 1, 1)), "w", 16, ends, 0.5))  # 16 tokens
     assert tree.held(keys((1, 1, 1, 1))) == {"w": 4}
-    tree.close(tree.insert(keys((2, 2)), "w", 16, ends, 1.0))  # 8: room for 8 of those before
+    tree.close(tree.insert(keys((2, 2)), "w", 16, ends, 1.0))  # 8 tokens: 8 of the others stay
     assert tree.held(keys((1, 1, 1, 1))) == {"w": 3}
 
 
 def test_fewer_tokens_than_believed_mean_that_all_older_ones_are_gone_too() -> None:
-    """A worker evicts in order of use; what was used since is still there."""
+    """A worker evicts in order of use; what was used after the lost prefix is still there."""
     tree = PrefixTree(_LARGE)
     paths = [keys((n, n)) for n in range(4)]
     for path in paths:
@@ -187,7 +191,7 @@ def test_fewer_tokens_than_believed_mean_that_all_older_ones_are_gone_too() -> N
 
 
 def test_one_report_does_not_empty_a_shadow() -> None:
-    """It may be wrong: at most half of what is believed goes."""
+    """A report may be wrong: it removes at most half of what is believed to be held."""
     tree = PrefixTree(_LARGE)
     for number in range(20):
         tree.close(tree.insert(keys((number, 1)), "w"))
@@ -199,7 +203,8 @@ def test_one_report_does_not_empty_a_shadow() -> None:
 
 
 def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
-    """Once a worker reports it is believed to hold more, until it tells that it does not."""
+    """A worker that reports cached tokens is assumed to have more than its GPU's capacity, until a
+    report shows fewer."""
     tree = PrefixTree(_LARGE)
 
     def report(number: int, more: float) -> int:
@@ -210,7 +215,7 @@ def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
 
     for number in range(20):
         tree.close(tree.insert(keys((number, 1)), "w", 10))
-    assert len(tree) == 10  # of its GPU alone
+    assert len(tree) == 10  # the GPU's capacity alone
     assert max(report(number, 0) for number in range(60)) == 10 * BEHIND
     fewer = report(50, -2)
     assert fewer <= 10 * BEHIND / 2 + 2
@@ -219,7 +224,8 @@ def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
 
 
 def test_what_was_told_is_come_back_to() -> None:
-    """What was wrong for a while may be right again; of what nobody told there is nothing such."""
+    """The learned capacity slowly returns to a stated one, as what was wrong for a while may be
+    right again; if none was stated, there is nothing to return to."""
     tree = PrefixTree(_LARGE)
     scales = []
     for told in (True, False):
@@ -249,7 +255,7 @@ def test_forgetting_is_for_one_worker(
 
 
 def test_a_worker_that_comes_and_goes_leaves_nothing_behind() -> None:
-    """Restarting a thousand times neither grows the tree nor mixes up holders."""
+    """A thousand restarts neither grow the tree nor mix up holders."""
     tree = PrefixTree(_LARGE)
     path = keys((1, 2, 3))
     tree.insert(path, "steady")
@@ -275,7 +281,8 @@ def test_what_only_forgotten_workers_held_is_gone() -> None:
 
 
 def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
-    """Its entries go beside those that are placed, and the next of its name is another one."""
+    """Entries of a forgotten worker are dropped bit by bit with later placements; a new worker of
+    the same name starts empty."""
     tree = PrefixTree(_LARGE)
     for number in range(5 * AT_ONCE):
         tree.insert(keys((number, 1)), "w0")
@@ -294,7 +301,8 @@ def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
 
 
 def test_a_newcomer_takes_its_share_bit_by_bit() -> None:
-    """The others shrink beside what is placed, faster than it grows."""
+    """With each placement on the new worker the others shrink a little, always faster than it
+    grows."""
     limit = 2_000 * 776
     tree = PrefixTree(limit)
     for number in range(3_000):
@@ -314,7 +322,7 @@ def test_a_newcomer_takes_its_share_bit_by_bit() -> None:
 def test_a_placement_taken_back_was_never_there(
     steps: list[tuple[str, Prompt]], worker: str, refused: Prompt
 ) -> None:
-    """Everybody holds what they held before it."""
+    """Every worker holds what it held before the placement."""
     tree, reference = PrefixTree(_LARGE), Reference()
     for name, prompt in steps:
         tree.insert(keys(prompt), name)
@@ -330,7 +338,8 @@ def test_a_placement_taken_back_was_never_there(
 def test_taking_back_never_disconnects(
     steps: list[tuple[str, Prompt]], worker: str, refused: Prompt, since: Prompt
 ) -> None:
-    """What was placed since stays held whole, and what remains stays in one piece."""
+    """What was placed later stays held in full, and no worker holds a run without the runs before
+    it."""
     tree = PrefixTree(_LARGE)
     for name, prompt in steps:
         tree.insert(keys(prompt), name)
@@ -353,7 +362,7 @@ def test_taking_back_never_disconnects(
 def test_what_is_in_use_is_what_those_under_way_have(
     steps: list[tuple[str, Prompt]], ended: set[int], asked: Prompt
 ) -> None:
-    """Of a prompt, as much as the request there that has most in common with it."""
+    """As much of the prompt as it shares with the most similar running request on the worker."""
     tree = PrefixTree(_LARGE)
     under_way: dict[str, list[Prompt]] = {}
     placements = [tree.insert(keys(prompt), worker) for worker, prompt in steps]

@@ -1,4 +1,4 @@
-"""Candidates come in the order of their costs, in whatever order they are looked at."""
+"""Candidates come in order of cost, in whatever order they are accessed."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What was sent lately: at least some seconds old, at most twice as many."""
+"""Recent placements: kept for at least some seconds, and at most twice as long."""
 
 from strategies.recent import Recent
 
@@ -6,7 +6,7 @@ KEYS = [1, 2, 3]
 
 
 def test_it_counts_for_its_time_and_not_for_twice_of_it() -> None:
-    """Also while others are sent meanwhile."""
+    """A placement counts for its time and expires, also while others are inserted."""
     recent = Recent(1 << 20, 10.0)
     recent.held(KEYS, 100.0)
     recent.insert(KEYS, "a", 105.0)
@@ -19,14 +19,14 @@ def test_it_counts_for_its_time_and_not_for_twice_of_it() -> None:
 
 
 def test_a_long_pause_forgets_all() -> None:
-    """Nobody has asked for longer than twice the time."""
+    """After a pause longer than twice the time, nothing is left."""
     recent = Recent(1 << 20, 10.0)
     recent.insert(KEYS, "a", 100.0)
     assert recent.held(KEYS, 200.0) == {}
 
 
 def test_what_was_refused_is_taken_back() -> None:
-    """And a worker that is gone is forgotten."""
+    """A refused placement does not count, and neither does one on a worker that is forgotten."""
     recent = Recent(1 << 20, 10.0)
     refused = recent.insert(KEYS, "a", 100.0)
     taken = recent.insert(KEYS, "b", 100.0)

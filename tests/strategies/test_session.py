@@ -1,4 +1,4 @@
-"""`session`: a session stays, others are chosen for by the strategy below."""
+"""`session`: a session stays on its worker; other requests use the strategy below."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from strategies.session import Session, SessionOptions
 
 @dataclass
 class Worker:
-    """As much of one as strategies see."""
+    """A worker as strategies see it."""
 
     name: str
     load: Load = field(default_factory=Load)
@@ -23,7 +23,7 @@ class Worker:
 
 
 def fleet() -> list[Worker]:
-    """Three workers; the later ones have more to do."""
+    """Return three workers; the later ones have more to do."""
     made = [Worker(f"w{number}") for number in range(3)]
     for number, worker in enumerate(made):
         worker.load.book(0.0, float(number))
@@ -31,52 +31,52 @@ def fleet() -> list[Worker]:
 
 
 def over(name: str, spill: float | None = None) -> Session:
-    """A strategy over another one."""
+    """Return a session strategy over another one."""
     return Session(SessionOptions(Other(name), None if spill is None else Seconds(spill)))
 
 
 def names(strategy: Session, bound: str | None) -> tuple[list[str], str]:
-    """The order of workers, and the reason."""
+    """Return the order of workers, and the reason."""
     decision = strategy.rank(Prompt("m", 100, bound=bound), fleet(), 0.0)
     return [one.worker.name for one in decision.candidates], decision.reason
 
 
 @pytest.mark.parametrize("below", ["leastload", "prefixaware"])
 def test_without_a_session_it_is_as_the_strategy_below(below: str) -> None:
-    """Reason and all."""
+    """Requests without a session get the order and the reason of the strategy below."""
     order, reason = names(over(below), None)
     assert order == ["w0", "w1", "w2"]
     assert reason in {"load", "cold"}
 
 
 def test_a_new_session_goes_where_it_costs_least() -> None:
-    """Not to anyone blindly."""
+    """A new session is bound to the cheapest worker."""
     assert names(over("leastload"), "") == (["w0", "w1", "w2"], "bind")
 
 
 def test_a_session_stays_however_long_the_line() -> None:
-    """The others come after it, in their order."""
+    """Its worker comes first however much is booked there; the others follow in their order."""
     strategy = over("leastload")
     assert names(strategy, "w2") == (["w2", "w0", "w1"], "session")
     assert strategy.rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
 
 
 def test_a_session_stays_where_no_costs_are_compared() -> None:
-    """Every other worker comes after its own, once."""
+    """Its worker comes first; each other worker follows once."""
     order, reason = names(over("roundrobin"), "w1")
     assert (order[0], sorted(order), reason) == ("w1", ["w0", "w1", "w2"], "session")
     assert names(over("roundrobin"), "gone")[1] == "rebind"
 
 
 def test_it_moves_when_that_is_worth_more_than_allowed() -> None:
-    """Two seconds is what the line there costs."""
+    """It moves if staying costs more than `spill` seconds extra; here the queue costs two."""
     assert names(over("leastload", 1.9), "w2") == (["w0", "w1", "w2"], "spill")
     assert names(over("leastload", 2.1), "w2") == (["w2", "w0", "w1"], "session")
     assert not over("leastload", 2.1).rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
 
 
 def test_what_it_holds_counts_for_staying() -> None:
-    """A cached prompt outweighs a line that computing it elsewhere would exceed."""
+    """A cached prompt outweighs a queue that is shorter than computing the prompt elsewhere."""
     strategy = over("prefixaware", 0.0)
     prompt = Prompt("m", 40_000, keys=range(1, 2500), bound="w1")
     cold = strategy.rank(prompt, fleet(), 0.0)
@@ -87,7 +87,7 @@ def test_what_it_holds_counts_for_staying() -> None:
 
 
 def test_a_lost_worker_s_session_goes_where_most_of_it_is() -> None:
-    """As the strategy below says."""
+    """The strategy below chooses, which knows who holds most of the session's prefix."""
     strategy = over("prefixaware")
     prompt = Prompt("m", 40_000, keys=range(1, 2500), bound="gone")
     strategy.placed(prompt, fleet()[2], 0.0)
@@ -96,13 +96,13 @@ def test_a_lost_worker_s_session_goes_where_most_of_it_is() -> None:
 
 
 def test_it_does_not_stand_over_itself() -> None:
-    """Nor would that mean anything."""
+    """`session` needs another strategy below it."""
     with pytest.raises(ValueError, match="another strategy"):
         SessionOptions(Other("session"))
 
 
 def test_a_hash_moves_only_what_it_must() -> None:
-    """When a name goes, its keys go to others, and no other key moves; all names have some."""
+    """When a name goes, only its own keys move to others; every name has its share of keys."""
     keys = [f"session-{number}" for number in range(3000)]
     before = {key: owner(key, ["a", "b", "c"]) for key in keys}
     after = {key: owner(key, ["c", "a"]) for key in keys}

@@ -1,4 +1,4 @@
-"""What is under way, and for how long what has ended counts."""
+"""Running requests, and for how long those that have ended still count."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ KEYS = [1, 2, 3]
 
 
 def test_it_counts_while_it_is_under_way_and_for_its_time() -> None:
-    """However long that takes; and then no more, whoever else is asked for meanwhile."""
+    """A request counts while it runs, however long, and for its time after the end."""
     under_way = UnderWay(1 << 20, 1.0)
     long = under_way.insert(KEYS, "a", 0.0)
     short = under_way.insert(KEYS[:1], "b", 500.0)
@@ -28,7 +28,8 @@ def test_it_counts_while_it_is_under_way_and_for_its_time() -> None:
 
 
 def test_what_was_refused_was_never_sent() -> None:
-    """And a worker that is gone is forgotten, whatever of its requests still ends."""
+    """A refused request does not count; a forgotten worker has nothing, even when its requests end
+    later."""
     under_way = UnderWay(1 << 20, 1.0)
     refused, taken = (under_way.insert(KEYS, name, 0.0) for name in "ab")
     under_way.settle(refused, 0.0, took=False)
@@ -40,7 +41,7 @@ def test_what_was_refused_was_never_sent() -> None:
 
 
 def test_of_those_that_ended_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of them count no longer."""
+    """Only so many ended requests are kept; the earliest are dropped."""
     monkeypatch.setattr(underway, "MOST_ENDED", 10)
     under_way = UnderWay(1 << 20, 1.0)
     for number in range(11):
@@ -51,7 +52,7 @@ def test_of_those_that_ended_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -
 
 @dataclass
 class Sent:
-    """One request, as an oracle sees it."""
+    """One request in the reference model."""
 
     keys: list[int]
     worker: str
@@ -71,12 +72,12 @@ class Sent:
     )
 )
 def test_it_is_what_is_open(steps: list[tuple[list[int], str, str, float]]) -> None:
-    """For every prompt the longest beginning that it has in common with one that is open there."""
+    """For every prompt, the longest prefix it shares with a request that counts on that worker."""
     under_way, now = UnderWay(1 << 20, 1.0), 0.0
     sent: list[Sent] = []
     for bits, worker, what, passed in steps:
         now += passed
-        # Keys are chained: each stands for all before it.
+        # Keys are chained: each identifies everything up to it.
         keys = [hash(tuple(bits[: end + 1])) & ((1 << 59) - 1) for end in range(len(bits))]
         mine = [one for one in sent if one.worker == worker and one.until == float("inf")]
         if what == "send":

@@ -1,11 +1,11 @@
-"""A LoRA adapter for the tiny model, of noise, made here."""
+"""A LoRA adapter of random weights for the tiny model, made here."""
 
 import json
 import random
 import struct
 from pathlib import Path
 
-#: Of the tiny model (`engine.config`): what goes in and out of the matrix that is adapted.
+#: Input and output size of the adapted matrix in the tiny model (`engine.config`).
 _INNER, _OUTER = 64, 64
 _RANK = 8
 
@@ -35,7 +35,7 @@ def make_adapter(folder: Path, base: Path, seed: int = 1) -> Path:
 
 
 def _safetensors(tensors: dict[str, tuple[int, int]], noise: random.Random) -> bytes:
-    """A length of 8 bytes, a header of JSON, and numbers of 32 bits: the format's whole."""
+    """Return the whole format: a length of 8 bytes, a header in JSON, and 32-bit floats."""
     header, data = {}, b""
     for name, (rows, columns) in tensors.items():
         values = [noise.gauss(0, 0.5) for _ in range(rows * columns)]

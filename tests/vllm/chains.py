@@ -1,8 +1,8 @@
-"""The names that vLLM gives to blocks, made from tokens alone (0.32, `v1/core/kv_cache_utils.py`).
+"""The names vLLM gives to blocks, computed from tokens (0.32, `v1/core/kv_cache_utils.py`).
 
-Each is the SHA-256 of the one before it, the block's tokens and nothing more; the first follows the
-hash of `PYTHONHASHSEED`'s value. What is hashed is either pickled or written as canonical CBOR. An
-event tells the last eight bytes.
+Each is the SHA-256 of the previous name, the block's tokens and nothing else; the first follows the
+hash of `PYTHONHASHSEED`'s value. The input is either pickled or written as canonical CBOR. Events
+contain the last eight bytes.
 """
 
 import pickle
@@ -14,12 +14,12 @@ Write = Callable[[Any], bytes]
 
 
 def vllm_pickle(tokens: list[int], size: int, seed: str = "0") -> list[bytes]:
-    """Of full blocks, with `--prefix-caching-hash-algo sha256`."""
+    """Return the names of full blocks with `--prefix-caching-hash-algo sha256`."""
     return list(_chain(tokens, size, seed, lambda value: pickle.dumps(value, protocol=5)))
 
 
 def vllm_cbor(tokens: list[int], size: int, seed: str = "0") -> list[bytes]:
-    """Of full blocks, with `--prefix-caching-hash-algo sha256_cbor`."""
+    """Return the names of full blocks with `--prefix-caching-hash-algo sha256_cbor`."""
     return list(_chain(tokens, size, seed, cbor))
 
 
@@ -31,7 +31,7 @@ def _chain(tokens: list[int], size: int, seed: str, write: Write) -> Iterator[by
 
 
 def cbor(value: object) -> bytes:
-    """Canonical CBOR (RFC 8949, section 4.2) of the few kinds there are. Raises TypeError."""
+    """Return canonical CBOR (RFC 8949, section 4.2) of the types needed here. Raises TypeError."""
     if value is None:
         return b"\xf6"
     if isinstance(value, int):
@@ -50,7 +50,7 @@ def _all(values: Iterable[object]) -> Iterator[bytes]:
 
 
 def _head(kind: int, number: int) -> bytes:
-    """A kind and a length or value, in as few bytes as can be."""
+    """Return a type with a length or value, in as few bytes as possible."""
     if number < 24:
         return bytes([kind << 5 | number])
     length = next(length for length in range(4) if number < 1 << (8 << length))

@@ -1,4 +1,4 @@
-"""One request after the other: our ids, and the engine's."""
+"""Compares the router's token ids with the engine's, request by request."""
 
 import json
 from array import array
@@ -16,14 +16,14 @@ from tests.vllm.conversations import Bodies, Body
 from tests.vllm.engine import MODEL, Engine
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-#: Rounds until enough requests were taken at both ends, and requests of the last ones.
+#: Most rounds to reach enough requests accepted by both, and fewest requests in a round.
 _ROUNDS, _LEAST = 20, 10
 
 Ask = Callable[[httpx.Client, Body], list[int] | None]
 
 
 def post(client: httpx.Client, path: str, body: Body) -> Any:
-    """What the engine answers; None if it refuses."""
+    """Return the engine's answer; None if it refuses."""
     answer = client.post(path, json={"model": MODEL, **body})
     if answer.status_code == 400:
         return None
@@ -32,19 +32,19 @@ def post(client: httpx.Client, path: str, body: Body) -> Any:
 
 
 def tokenize(client: httpx.Client, body: Body) -> list[int] | None:
-    """The engine's ids of a request, by `/tokenize`; None if it refuses."""
+    """Return the engine's ids of a request, from `/tokenize`; None if it refuses."""
     said = post(client, "/tokenize", body)
     return None if said is None else list(said["tokens"])
 
 
 def chat(client: httpx.Client, body: Body) -> list[int] | None:
-    """The ids of a chat that it really answers, by one token."""
+    """Return the ids of a chat that the engine actually answers, with one token."""
     said = post(client, CHAT, {**body, "max_tokens": 1, "return_token_ids": True})
     return None if said is None else list(said["prompt_token_ids"])
 
 
 def ours(exact: Exact, path: str, body: Body) -> list[int] | str:
-    """Our ids, or why there are none."""
+    """Return the router's ids, or why there are none."""
     try:
         return array("I", exact.ids(ENDPOINTS[path], json.dumps(body).encode())).tolist()
     except Unlike as unlike:
@@ -54,9 +54,9 @@ def ours(exact: Exact, path: str, body: Body) -> list[int] | str:
 def compare(
     engine: Engine, exact: Exact, path: str, bodies: Bodies, *, cases: int, ask: Ask
 ) -> str:
-    """Compare until there were so many that both take; fail with the first that differs.
+    """Compare until enough requests were accepted by both; fail at the first difference.
 
-    Returns a line that says what came of them.
+    Returns a line that summarises the results.
     """
     counts: Counter[str] = Counter()
     with httpx.Client(base_url=engine.url, timeout=60) as client:
@@ -81,7 +81,8 @@ def compare(
 
 
 def _each(bodies: Bodies, examples: int, number: int) -> Callable[[Callable[[Body], None]], None]:
-    """Call a test with that many requests, the same ones for the same `number`."""
+    """Return a function that runs a test with that many requests, the same for the same
+    `number`."""
 
     def run(test: Callable[[Body], None]) -> None:
         tried = settings(

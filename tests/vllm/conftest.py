@@ -1,4 +1,4 @@
-"""Engines for the tests of this folder; all of it is skipped where vLLM is not installed."""
+"""Engines for the tests of this folder, which are skipped if vLLM is not installed."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Engines take half a minute to start, and may not be there at all."""
+    """Mark the tests: engines take half a minute to start, and may not be installed."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.vllm)
@@ -29,16 +29,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class StartEngine(Protocol):
-    """Start vLLM with a model's folder and flags of its own."""
+    """Start vLLM with a model folder and flags."""
 
     def __call__(self, folder: Path, *flags: str) -> Engine: ...
 
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
-    """Start engines, which end with the module's last test; the same one for the same asking.
+    """Start engines that are stopped after the module's last test.
 
-    One at a time: starting another ends the one before.
+    The same arguments return the same engine. Only one runs at a time: starting another one stops
+    it.
     """
     with ExitStack() as opened:
         running: dict[tuple[Path, tuple[str, ...]], Engine] = {}

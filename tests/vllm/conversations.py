@@ -1,4 +1,4 @@
-"""Conversations of all kinds, as hypothesis makes them: requests that clients could send."""
+"""Generated conversations of all kinds, as clients could send them."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from router.identity.samples import SAMPLES
 Body = dict[str, Any]
 Bodies = SearchStrategy[Body]
 
-#: What users write that templates and tokenizers could take for something else.
+#: User input that templates and tokenizers could take for markup.
 _ODD = (
     *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|eot_id|>"),
     *("<|start_header_id|>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[IMG]"),
@@ -39,12 +39,12 @@ _more = st.dictionaries(st.sampled_from(["zz", "cache_control", "index", "x y"])
 def often(
     usual: SearchStrategy[Any], seldom: SearchStrategy[Any], times: int = 6
 ) -> SearchStrategy[Any]:
-    """The first mostly, and the second once in a while."""
+    """Mostly the first strategy, and the second now and then."""
     return st.integers(0, times).flatmap(lambda turn: usual if turn else seldom)
 
 
 def shuffled(fields: SearchStrategy[Body], more: SearchStrategy[Body] | None = None) -> Bodies:
-    """The same fields in any order, with some that nobody knows among them."""
+    """The same fields in any order, mixed with some unknown ones."""
 
     @st.composite
     def make(draw: DrawFn) -> Body:
@@ -128,7 +128,7 @@ _results = _says("tool", tool_call_id=st.just("abcdefghi"))
 
 @st.composite
 def free(draw: DrawFn) -> Body:
-    """Messages in any order, and all that a request may say of how they become a prompt."""
+    """Messages in any order, with everything a request may say about how they become a prompt."""
     messages = draw(st.lists(_systems, max_size=1))
     for _ in range(draw(st.integers(1, 3))):
         messages += [draw(_users), draw(_assistants)]
@@ -155,7 +155,8 @@ _wishes = st.sampled_from(
 
 @st.composite
 def orderly(draw: DrawFn) -> Body:
-    """Users and assistants in turn, calls of tools with their results: what all templates take."""
+    """Users and assistants in turn, and tool calls with their results: what all templates
+    accept."""
     messages = draw(st.lists(_says("system"), max_size=1))
     for _ in range(draw(st.integers(0, 3))):
         messages.append(draw(_users))
@@ -173,12 +174,12 @@ def orderly(draw: DrawFn) -> Body:
 
 #: Chats of either kind.
 chats: Bodies = st.one_of(free(), orderly())
-#: Plain texts, with BOS and the like or without.
+#: Plain texts, with special tokens such as BOS or without.
 completions: Bodies = st.fixed_dictionaries(
     {"prompt": texts}, optional={"add_special_tokens": st.booleans()}
 )
 
 
 def without(body: Mapping[str, Any], *names: str) -> Body:
-    """The same request without some of its fields."""
+    """Return the same request without some of its fields."""
     return {name: value for name, value in body.items() if name not in names}

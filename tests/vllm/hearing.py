@@ -1,4 +1,4 @@
-"""What engines publish, word by word, beside what a router makes of it."""
+"""What engines publish, event by event, besides what a router makes of it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tests.vllm.tiered import Tiered, step
 
 
 class Event(NamedTuple):
-    """One that an engine told."""
+    """One event of an engine."""
 
     kind: str
     medium: str
@@ -21,19 +21,19 @@ class Event(NamedTuple):
 
 
 class Hearing:
-    """A subscriber of its own to one engine."""
+    """A separate subscriber to one engine."""
 
     def __init__(self, one: Tiered, socket: "zmq.Socket[bytes]") -> None:
         self._one, self._socket = one, socket
 
     def is_heard(self) -> bool:
-        """Whether it tells anything with a step."""
+        """Return whether an event arrives after a step."""
         step(self._one)
         return bool(self._socket.poll(500))
 
     def all(self) -> list[Event]:
-        """Everything since it was last asked, in the order in which it was told; what the engine
-        tells with its next step is among it."""
+        """Return all events since the last call, in order; those of the engine's next step are
+        included."""
         step(self._one)
         events = []
         while self._socket.poll(1000):
@@ -46,7 +46,7 @@ class Hearing:
 
 @contextmanager
 def hearing(one: Tiered) -> Iterator[Hearing]:
-    """Listen, from when it is heard."""
+    """Listen to an engine, from when its events are known to arrive."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with context.socket(zmq.SUB) as socket:
         socket.linger = 0

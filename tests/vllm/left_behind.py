@@ -1,4 +1,4 @@
-"""What programs leave in shared memory when they end: it is nobody's, and stays until a reboot."""
+"""Shared memory that programs leave behind when they end; it would stay until a reboot."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -8,23 +8,23 @@ _SHARED = "/dev/shm/"  # noqa: S108 - that is its name
 
 
 def shared_memory(group: int, *, others: bool = False) -> set[Path]:
-    """Segments that processes of a group have open now, or all `others`."""
+    """Return segments that a process group has open now, or that all `others` have."""
     found: set[Path] = set()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal() and (_group(process) == group) is not others:
-            with suppress(OSError):  # it is gone, or not ours
+            with suppress(OSError):  # the process is gone, or not ours
                 found |= _mapped((process / "maps").read_text())
     return found
 
 
 def remove(segments: Iterable[Path], group: int) -> None:
-    """Remove what a group had open, where it is still there and nobody else has it open."""
+    """Remove segments that a group had open, if they still exist and no other process uses them."""
     for one in set(segments) - shared_memory(group, others=True):
         one.unlink(missing_ok=True)
 
 
 def _group(process: Path) -> int:
-    """Its process group; 0 where there is none any more."""
+    """Return its process group; 0 if the process is gone."""
     with suppress(OSError, ValueError, IndexError):
         stat = (process / "stat").read_text()
         return int(stat.rpartition(")")[2].split()[2])

@@ -10,24 +10,24 @@ from tests.vllm.engine import command, free_port
 from tests.vllm.program import Program
 from tests.vllm.tiered import BLOCK_BYTES, Hits, Tiered, counters, has
 
-#: Why nothing of it can be run.
+#: Why the tests are skipped.
 NOT_INSTALLED = "LMCache is not installed in the environment that vLLM is in (lmcache 0.5)"
-#: Tokens of a chunk, and bytes of one.
+#: Size of a chunk, in tokens and in bytes.
 CHUNK = 64
 CHUNK_BYTES = CHUNK // 32 * BLOCK_BYTES
-#: Chunks in the server's memory.
+#: Capacity of the server's memory, in chunks.
 L1 = 80
 
 _QUIET = {"LMCACHE_TRACK_USAGE": "false"}
 
 
 def installed() -> bool:
-    """Whether it is there, beside vLLM."""
+    """Return whether it is installed, in vLLM's environment."""
     return has("lmcache")
 
 
 class Server(Program):
-    """One, from `start` to `stop`: it serves the engines of a host."""
+    """One server process, from `start` to `stop`; it serves the engines of a host."""
 
     name = "LMCache's server"
 
@@ -39,7 +39,8 @@ class Server(Program):
         self._redis = redis
 
     def start(self) -> "Server":
-        """Start it and wait until it is well. Raises RuntimeError if it ends or takes too long."""
+        """Start it and wait until it is healthy. Raises RuntimeError if it ends or takes too
+        long."""
         found = command()
         if found is None or not installed():
             raise RuntimeError(NOT_INSTALLED)
@@ -57,11 +58,11 @@ class Server(Program):
         return self
 
     def counted(self) -> Mapping[tuple[str, str], float]:
-        """Its counters."""
+        """Return its counters."""
         return counters(f"{self.url}/metrics", ("lmcache_mp",))
 
     def status(self) -> dict[str, object]:
-        """What it says of itself."""
+        """Return what it reports about itself."""
         found: dict[str, object] = httpx.get(f"{self.url}/status", timeout=30).json()
         return found
 
@@ -74,8 +75,10 @@ def engine(
     seed: str = "0",
     mode: str = "lmcache_driven",
 ) -> Tiered:
-    """One with 40 blocks on its GPU that moves them by a server; `seed` is of its own names. Of
-    LMCache's modes the usual one tells of blocks, `engine_driven` does not."""
+    """Return an engine with 40 GPU blocks that uses a server; `seed` is for its block names.
+
+    Of LMCache's modes, the default one publishes events, and `engine_driven` does not.
+    """
     told = {
         "lmcache.mp.host": "tcp://127.0.0.1",
         "lmcache.mp.port": server.port,
@@ -88,13 +91,16 @@ def engine(
 
 
 def hits(server: Server) -> Hits:
-    """Tokens that lookups found, by the server's own count, whatever the GPU had of them."""
+    """Return the tokens that lookups found, by the server's own count, whatever was on the GPU."""
     name = "lmcache_mp_lookup_hit_l{}_tokens_total"
     found = server.counted()
     return Hits(0, *(int(found.get((name.format(tier), ""), 0)) for tier in (1, 2)))
 
 
 def stats(answer: httpx.Response) -> tuple[int, int]:
-    """Tokens of one request on the GPU, and in LMCache beyond them, where that was asked for."""
+    """Return the tokens of a request found on the GPU, and in LMCache beyond those.
+
+    The request has to ask for it.
+    """
     told = answer.json()["kv_transfer_params"]["cached_token_stats"]
     return told["num_vllm_cached_tokens"], told["num_lmcache_extra_cached_tokens"]

@@ -1,4 +1,4 @@
-"""vLLM's own tiers on CPU: L1 in the host's memory, L2 in a Redis that engines share."""
+"""vLLM's own tiers on CPU: L1 in host memory, L2 in a Redis that engines share."""
 
 from os import environ, pathsep
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from tests.vllm.engine import BLOCK
 from tests.vllm.tiered import BLOCK_BYTES, L1, Hits, Tiered
 
-#: What vLLM loads by name.
+#: The modules that vLLM loads by name.
 _MODULES = Path(__file__).parent / "offloading"
 
 
 def engine(folder: Path, log: Path, redis: str, *flags: str, prefix: str = "kv") -> Tiered:
-    """One with 40 blocks on its GPU and 80 in the host's memory; `redis` is a URL."""
+    """Return an engine with 40 GPU blocks and 80 in host memory; `redis` is a URL."""
     store = {"type": "RedisStore", "module_path": "redis_store", "url": redis, "prefix": prefix}
     made = Tiered(
         folder,
@@ -30,8 +30,10 @@ def engine(folder: Path, log: Path, redis: str, *flags: str, prefix: str = "kv")
 
 
 def hits(one: Tiered) -> Hits:
-    """Tokens that it found, by its own count: of chunks by tier, and of prompts by source, which
-    are the same."""
+    """Return the tokens that it found, by its own counts.
+
+    Its counts of chunks by tier and of prompts by source have to agree.
+    """
     name, source = "vllm:kv_offload_tiering_chunk_hits_total", "vllm:prompt_tokens_cached_by_source"
     found = one.counted(name, source)
     l1, l2 = (int(found.get((name, tier), 0)) * BLOCK for tier in ("0:primary", "1:RedisStore"))

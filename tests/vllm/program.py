@@ -1,4 +1,4 @@
-"""A program that a test starts, waits for, and ends with all that it started."""
+"""A program that a test starts, waits for, and ends together with everything it started."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ import httpx
 
 from tests.vllm.left_behind import remove, shared_memory
 
-#: Seconds that one may take to start, and to stop.
+#: Most seconds for a program to start, and to stop.
 START_S, STOP_S = 400.0, 20.0
 
 
 class Program:
-    """One that says over HTTP that it is well, from `run` to `stop`. Its output is in `log`."""
+    """A program with an HTTP health check, from `run` to `stop`. Its output is in `log`."""
 
     name: ClassVar[str]
 
@@ -27,8 +27,11 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], well: str) -> None:
-        """Start it and wait until `well` answers 200. Raises RuntimeError if it ends or takes too
-        long. Beside a program are the tools that it needs, so its folder is on the path."""
+        """Start it and wait until `well` answers 200.
+
+        Raises RuntimeError if it ends or takes too long. The program's folder is added to the path,
+        because the tools that it needs are there.
+        """
         path = f"{Path(arguments[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -37,7 +40,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all of it can be ended
+                start_new_session=True,  # so that the whole group can be ended
             )
         try:
             self._wait(well)
@@ -46,11 +49,11 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """End it, and all that it started; remove what is left of it alone in shared memory."""
+        """End it and everything it started, and remove its shared memory if no one else uses it."""
         self._end(STOP_S)
 
     def kill(self) -> None:
-        """The same, at once."""
+        """Do the same at once."""
         self._end(None)
 
     def _end(self, patience: float | None) -> None:
@@ -62,7 +65,7 @@ class Program:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(patience)
-        with suppress(ProcessLookupError):  # its group is gone with its last process
+        with suppress(ProcessLookupError):  # the group ends with its last process
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         remove(segments, process.pid)
@@ -80,7 +83,7 @@ class Program:
         raise RuntimeError(f"{self.name} is not there after {START_S:g}s:\n{self._said()}")
 
     def _said(self) -> str:
-        """The end of its log, after what it says went wrong: that may be far above."""
+        """Return the end of its log, preceded by error lines, which may be far above."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         wrong = [line for line in lines[:-30] if "Error: " in line]
         return "\n".join([*wrong[:10], *lines[-30:]])

@@ -1,4 +1,4 @@
-"""Engines that publish KV events, and what tests ask of a router in front of them."""
+"""Engines that publish KV events, and helpers for a router in front of them."""
 
 import json
 import socket
@@ -16,14 +16,16 @@ from tests.vllm.engine import BLOCK, MODEL, Engine
 
 CHAT = "/v1/chat/completions"
 QUICK = {"interval": "200ms", "timeout": "5s", "fall": 1}
-#: Seconds that an engine's events may take: it publishes with its next step.
+#: Most seconds until an engine's events arrive: it publishes with its next step.
 PATIENCE = 60.0
 WORDS = ["sea", "wind", "boat", "home", "story", "the", "and", "of", "a", "light", "night"]
 
 
 def late_port() -> int:
-    """A port that is free and stays so: it is bound half a minute later, and systems hand out
-    others (from 32768 on) meanwhile."""
+    """Return a port that is free, and stays free until it is bound half a minute later.
+
+    Systems hand out other ports meanwhile (from 32768 on).
+    """
     while True:
         port = SystemRandom().randrange(20_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -31,10 +33,10 @@ def late_port() -> int:
 
 
 class Publishing:
-    """An engine and where it publishes."""
+    """An engine and the addresses where it publishes."""
 
     def __init__(self, folder: Path, log: Path, *flags: str, dials: str = "") -> None:
-        """With `dials`, the engine connects to that address, instead of being connected to."""
+        """With `dials`, the engine connects to that address instead of binding one."""
         self.dials = dials
         self.events = f"tcp://127.0.0.1:{late_port()}"
         self.replay = f"tcp://127.0.0.1:{late_port()}"
@@ -56,7 +58,7 @@ class Publishing:
 def publishing(
     model: Path, logs: Path, *flags: str, number: int = 1, dials: str = ""
 ) -> Iterator[list[Publishing]]:
-    """So many engines; their output is in the folder `logs`."""
+    """Start this many engines; their output is in the folder `logs`."""
     with ExitStack() as opened:
         made = [
             Publishing(model, logs / f"{one}.log", *flags, dials=dials) for one in range(number)
@@ -68,7 +70,7 @@ def publishing(
 
 
 def direct(one: Publishing, text: str) -> httpx.Response:
-    """Send a chat to an engine itself; return the answer."""
+    """Send a chat to an engine, bypassing the router; return the answer."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     answer = httpx.post(one.url + CHAT, json=chat, timeout=120)
     assert answer.status_code == 200, answer.text
@@ -76,7 +78,7 @@ def direct(one: Publishing, text: str) -> httpx.Response:
 
 
 def start(route: MakeRouter, model: Path, *workers: object, **settings: object) -> Router:
-    """Start a router that believes its engines, once their tokens are known to be ours."""
+    """Start a `kvaware` router, and wait until the engines' tokens are verified."""
     router = route(
         *workers,  # type: ignore[arg-type]  # as a YAML file has them
         strategy={"name": "kvaware", "unconfirmed": "0s"},
@@ -89,19 +91,19 @@ def start(route: MakeRouter, model: Path, *workers: object, **settings: object) 
 
 
 def trusted(router: Router) -> bool:
-    """Whether every engine's word is had."""
+    """Return whether the events of every engine can be used."""
     workers = router.door.fleet.pools[0].workers
     return {memory(router).doubt(worker.name) for worker in workers} == {""}
 
 
 def memory(router: Router) -> Memory:
-    """What is known of all engines."""
+    """Return the memory of all engines."""
     ((_, found),) = router.door.memories.pools()
     return found
 
 
 def held(router: Router, worker: str) -> int:
-    """Blocks that an engine told of."""
+    """Return how many blocks an engine has announced."""
     return sum(place.blocks for place in memory(router).index.places() if place.worker == worker)
 
 
@@ -115,22 +117,22 @@ def ask(router: Router, text: str, **more: object) -> httpx.Response:
 
 
 def cached(answer: httpx.Response) -> int:
-    """What the engine reported."""
+    """Return the cached tokens that the engine reported."""
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def tokens(answer: httpx.Response) -> int:
-    """The length of the prompt."""
+    """Return the length of the prompt."""
     return int(answer.json()["usage"]["prompt_tokens"])
 
 
 def predicted(answer: httpx.Response) -> int:
-    """What the decision expected."""
+    """Return the cached tokens that the decision predicted."""
     return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
 
 
 def told(router: Router, answer: httpx.Response, text: str, **more: object) -> None:
-    """Wait until the engine has told of all full blocks of that prompt."""
+    """Wait until the engine has announced all full blocks of that prompt."""
     worker = answer.headers["x-warmroute-worker"]
     whole = tokens(answer) // BLOCK * BLOCK
 
@@ -142,7 +144,8 @@ def told(router: Router, answer: httpx.Response, text: str, **more: object) -> N
 
 
 def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
-    """Tokens of a chat that the index says a worker has on its GPU, the last one included."""
+    """Return how many tokens of a chat a worker has on its GPU according to the index, including
+    the last token."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     body = json.dumps({**chat, **more}).encode()
     endpoint = ENDPOINTS[CHAT]
@@ -157,5 +160,5 @@ def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
 
 
 def words(random: Random, number: int) -> str:
-    """So many words."""
+    """Return this many random words."""
     return " ".join(random.choices(WORDS, k=number))

@@ -1,5 +1,7 @@
-"""A tiny model that sees, of noise, in the manner of Qwen's: its vocabulary and templates are those
-of the tests of prompts with images."""
+"""A tiny vision model with random weights, like Qwen's.
+
+Its vocabulary and template are those of the tests of prompts with images.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +12,7 @@ from tests.vllm.engine import LONGEST, config
 
 
 def make_seeing(path: Path) -> Path:
-    """Write the model's folder, and return it."""
+    """Write the model folder, and return it."""
     family = Family(SEEING, TOKENS, eos="<|im_end|>", pad="<|endoftext|>")
     tokenizer = train(family)
     told = {"model_max_length": LONGEST, "processor_class": "Qwen2VLProcessor"}

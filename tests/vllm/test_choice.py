@@ -1,4 +1,4 @@
-"""Tools of which none may be chosen, at a real vLLM: the router finds out what becomes of them."""
+"""Tools with `tool_choice: none` in a real vLLM: the router finds out what becomes of them."""
 
 import json
 from array import array
@@ -22,7 +22,7 @@ CLAUDES = {"name": "get_weather", "input_schema": {"type": "object"}}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its template writes tools."""
+    """A model whose template writes tools."""
     return make_model(tmp_path_factory.mktemp("models") / "qwen", "qwen")
 
 
@@ -30,7 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_prompts_are_the_engines(
     vllm: StartEngine, route: MakeRouter, folder: Path, flags: tuple[str, ...]
 ) -> None:
-    """With the flag and without, for either dialect: ids where it tells them, else their number."""
+    """With and without the flag, for either dialect: ids are compared where vLLM returns them,
+    otherwise their number."""
     engine = vllm(folder, *flags)
     router = route(engine.url)
     until(lambda: knows(router, MODEL), 60)

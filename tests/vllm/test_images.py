@@ -1,4 +1,4 @@
-"""Chats with images, at a real vLLM: what the router takes for known of them is so."""
+"""Chats with images in a real vLLM: the tokens that the router claims to know are right."""
 
 import json
 from array import array
@@ -35,7 +35,7 @@ CHATS = (
 
 @pytest.fixture(scope="module")
 def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """With a model that sees; what it needs to see may be missing there."""
+    """An engine with a vision model; skipped if vLLM lacks what it needs for that."""
     try:
         return vllm(make_seeing(tmp_path_factory.mktemp("models") / "seeing"), *FLAGS)
     except RuntimeError as error:
@@ -46,7 +46,7 @@ def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engin
 
 @pytest.mark.parametrize("messages", CHATS)
 def test_tokens_before_the_first_image(engine: Engine, messages: list[Any]) -> None:
-    """The engine's begin with ours, and then comes the image."""
+    """The engine's tokens begin with ours, and then comes the image."""
     exact = Shelf().open(engine.folder).exact
     head = exact.head(ENDPOINTS[CHAT], json.dumps({"messages": messages}).encode())
     ids = array("I", head.ids).tolist()
@@ -59,7 +59,7 @@ def test_tokens_before_the_first_image(engine: Engine, messages: list[Any]) -> N
 
 
 def test_a_router_knows(engine: Engine, route: MakeRouter) -> None:
-    """It says so; and the engine has cached what the keys of such a chat say, and no more."""
+    """The state says so, and the engine's cached tokens are those before the image."""
     router = route(engine.url)
     until(lambda: knows(router, MODEL), 60)
     why = tokenizer(router, MODEL)["workers"][0]["why"]

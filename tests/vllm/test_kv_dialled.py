@@ -1,4 +1,4 @@
-"""Real engines that dial in: a fleet at one address of the router's, told apart by topic."""
+"""Real engines that connect to the router: a fleet at one address, told apart by topic."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,14 +29,14 @@ from tests.vllm.publishing import (
 
 @pytest.fixture(scope="module")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
-    """Two engines that dial in at the same address, whether anybody is there or not."""
+    """Two engines that connect to the same address, whether or not a router is there."""
     dials = f"tcp://127.0.0.1:{late_port()}"
     with publishing(model, tmp_path_factory.mktemp("logs"), number=2, dials=dials) as made:
         yield made
 
 
 def settings(one: Publishing, *, replay: bool) -> dict[str, str]:
-    """How a file has such a worker."""
+    """Return the settings of such a worker."""
     found = {"url": one.url, "kv_events": one.dials.replace("127.0.0.1", "*")}
     return found | ({"kv_replay": one.replay} if replay else {})
 
@@ -44,7 +44,7 @@ def settings(one: Publishing, *, replay: bool) -> dict[str, str]:
 def test_a_fleet_at_one_address_is_told_apart(
     pair: list[Publishing], route: MakeRouter, model: Path
 ) -> None:
-    """What was computed before is learned by replay; then each engine is known to the token."""
+    """What was computed before is learned by replay; then predictions for each engine are exact."""
     texts = [words(Random(number), 300) for number in (21, 22)]
     known = [tokens(direct(one, text)) for one, text in zip(pair, texts, strict=True)]
     router = start(route, model, *(settings(one, replay=True) for one in pair))
@@ -71,7 +71,8 @@ def test_a_fleet_at_one_address_is_told_apart(
 def test_who_joins_late_without_replay_learns_what_is_new(
     pair: list[Publishing], route: MakeRouter, model: Path
 ) -> None:
-    """What another router was told is not repeated; an engine is there once it is heard."""
+    """What another router received is not repeated; an engine counts as connected once it is
+    heard."""
     workers = [settings(one, replay=False) for one in pair]
     early = start(route, model, *workers)
     heard(early, pair)
@@ -90,8 +91,10 @@ def test_who_joins_late_without_replay_learns_what_is_new(
 
 
 def heard(router: Router, pair: list[Publishing]) -> None:
-    """Have engines compute something new until each was heard: one that has just dialled in speaks
-    to nobody for a moment."""
+    """Have engines compute something new until each was heard.
+
+    An engine that has just connected is not received for a moment.
+    """
     for number in range(100):
         if trusted(router):
             return

@@ -1,4 +1,4 @@
-"""`kvaware` in front of two real engines: what they tell is what they hold, to the token."""
+"""`kvaware` in front of two real engines: predictions from events are exact."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ from tests.vllm.publishing import (
 
 @pytest.fixture(scope="module")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Publishing]]:
-    """Two engines with room for everything here."""
+    """Two engines with room for everything in these tests."""
     with publishing(model, tmp_path_factory.mktemp("logs"), number=2) as made:
         yield made
 
 
 @pytest.fixture
 def kvaware(route: MakeRouter, model: Path) -> MakeRouter:
-    """Start a router that believes its engines."""
+    """Start a router, and wait until its engines' events can be used."""
 
     def make(*workers: object, **settings: object) -> Router:
         router = start(route, model, *workers, **settings)
@@ -51,7 +51,7 @@ def kvaware(route: MakeRouter, model: Path) -> MakeRouter:
 
 
 def test_a_shared_prefix_goes_to_its_holder(pair: list[Publishing], kvaware: MakeRouter) -> None:
-    """Found by /kv_event_sources; and salts keep apart what is equal."""
+    """Engines are found by /kv_event_sources; equal prompts with another salt are separate."""
     router = kvaware(pair[0].url, pair[1].url)
     text = words(Random(1), 400)
     first = ask(router, text)
@@ -75,14 +75,14 @@ CACHED = {
     "/v1/responses": ("input_tokens_details", "cached_tokens"),
     "/v1/messages": ("cache_read_input_tokens",),
 }
-"""Where an answer's usage says how much was cached."""
+"""Where the usage of an answer has the number of cached tokens."""
 
 
 @pytest.mark.parametrize("path", CACHED)
 def test_keys_with_caches_of_their_own(
     pair: list[Publishing], kvaware: MakeRouter, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The engine finds nothing of another key's, whichever way it is asked."""
+    """The engine finds nothing of another key's, on any endpoint."""
     keys = {name: f"sk-team-{name}-0123456789" for name in "ab"}
     for name, key in keys.items():
         monkeypatch.setenv(f"KEY_{name}", key)
@@ -113,8 +113,8 @@ def test_keys_with_caches_of_their_own(
 
 
 def test_names_of_blocks_are_compared(pair: list[Publishing], model: Path) -> None:
-    """Started alike, engines name blocks alike, and by which algorithm and seed is found; and both
-    report what of a prompt was cached."""
+    """Engines with the same settings name blocks alike, and the check finds the algorithm and seed;
+    both report cached tokens."""
     told = {"workers": [one.url for one in pair], "strategy": "kvaware", "tokenizer": str(model)}
     lines, well = asyncio.run(check_live(Settings.model_validate(told), ask=True))
     assert well, lines
@@ -145,7 +145,7 @@ def test_200_chats_are_predicted_exactly(pair: list[Publishing], kvaware: MakeRo
 def test_who_joins_late_learns_the_past_by_replay(
     pair: list[Publishing], kvaware: MakeRouter
 ) -> None:
-    """And without replay what is new alone."""
+    """Without replay, it only learns what is new."""
     text = words(Random(3), 300)
     first = direct(pair[0], text)
     late = kvaware({"url": pair[0].url, "kv_events": pair[0].events, "kv_replay": pair[0].replay})
@@ -162,7 +162,7 @@ def test_who_joins_late_learns_the_past_by_replay(
 
 
 def test_a_reset_cache_is_empty(pair: list[Publishing], kvaware: MakeRouter) -> None:
-    """The engine says so with its next step."""
+    """The engine announces it with its next step."""
     router = kvaware(pair[0].url)
     text = words(Random(5), 300)
     told(router, ask(router, text), text)
@@ -200,7 +200,7 @@ def test_a_killed_engine_is_cleared_and_refilled(
 
 
 def test_evictions_are_followed(model: Path, tmp_path: Path, kvaware: MakeRouter) -> None:
-    """A cache of 40 blocks: what is predicted is what is still there."""
+    """With a cache of 40 blocks, predictions match what is still there."""
     few = ("--num-gpu-blocks-override", "40", "--max-model-len", "1024")
     with publishing(model, tmp_path, *few) as (small,):
         random, router = Random(8), kvaware(small.url)

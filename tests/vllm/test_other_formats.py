@@ -13,13 +13,13 @@ from tests.vllm.conversations import completions, orderly
 from tests.vllm.engine import config
 from tests.vllm.test_same_tokens import CASES
 
-#: An engine each, so a few cases of each kind.
+#: Each kind takes an engine, so only a few cases of each.
 _FEW = max(1, CASES // 20)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mistrals_format(vllm: StartEngine, tmp_path: Path, kind: str) -> None:
-    """Calls of tools only as they are answered: `/tokenize` refuses them."""
+    """Tool calls are only compared in answered chats, as `/tokenize` refuses them."""
     pytest.importorskip("mistral_common")
     folder = make_mistral(tmp_path / kind, kind)
     size = 140_000 if (folder / "tekken.json").is_file() else 33_000
@@ -33,7 +33,7 @@ def test_mistrals_format(vllm: StartEngine, tmp_path: Path, kind: str) -> None:
 
 
 def test_sentencepiece(vllm: StartEngine, tmp_path: Path) -> None:
-    """Transformers makes the same of it, here and there."""
+    """Transformers converts it to the same in the router as in vLLM."""
     pytest.importorskip("transformers")
     folder = make_sentencepiece(tmp_path / "llama")
     (folder / "config.json").write_text(json.dumps(config(400)), encoding="utf-8")

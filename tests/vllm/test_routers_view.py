@@ -1,4 +1,4 @@
-"""A whole router in front of a real vLLM: what it finds out by itself, and what it does with it."""
+"""A complete router in front of a real vLLM: what it finds out, and how it uses it."""
 
 import json
 from pathlib import Path
@@ -18,13 +18,13 @@ from tests.vllm.engine import BLOCK, MODEL, Engine, make_model
 
 CHAT = "/v1/chat/completions"
 HELLO = {"role": "user", "content": "Hello there, Zürich 👍! " * 20}
-#: Engines answer within, on a busy machine too.
+#: Most seconds for an engine to answer, even on a busy machine.
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """One for all of them, with two adapters."""
+    """One for all tests, with two adapters."""
     models = tmp_path_factory.mktemp("models")
     folder = make_model(models / "qwen", "qwen")
     adapters = [make_adapter(models / name, folder, seed) for seed, name in enumerate("ab")]
@@ -34,7 +34,7 @@ def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engin
 
 
 def ask(router: Router, model: str = MODEL, **more: Any) -> dict[str, Any]:
-    """What a chat through the router is answered."""
+    """Send a chat through the router; return the answer."""
     body = {"model": model, "messages": [HELLO], "max_tokens": 1, "temperature": 0}
     body["return_token_ids"] = True
     answer = router.http.post(CHAT, json={**body, **more}, timeout=PATIENCE_S)
@@ -44,13 +44,13 @@ def ask(router: Router, model: str = MODEL, **more: Any) -> dict[str, Any]:
 
 
 def cached(answer: dict[str, Any]) -> int:
-    """How many tokens the engine had."""
+    """Return how many tokens the engine had cached."""
     details = answer["usage"].get("prompt_tokens_details") or {}
     return int(details.get("cached_tokens") or 0)
 
 
 def keys(router: Router, model: str, **more: Any) -> list[int]:
-    """The keys of that chat."""
+    """Return the keys of that chat."""
     body = json.dumps({"model": model, "messages": [HELLO], **more}).encode()
     request = parse(ENDPOINTS[CHAT], body, b"application/json")
     prompts = next(iter(router.door.fleet.pools)).prompts
@@ -58,7 +58,7 @@ def keys(router: Router, model: str, **more: Any) -> list[int]:
 
 
 def test_tokens_are_known_and_agree(engine: Engine, route: MakeRouter) -> None:
-    """By the folder that the engine names; of its adapters too, by their base model's."""
+    """From the folder that the engine reports; adapters use their base model's."""
     router = route(engine.url)
     until(lambda: knows(router, MODEL), PATIENCE_S)
     for model in (MODEL, "a", "b"):
@@ -71,7 +71,7 @@ def test_tokens_are_known_and_agree(engine: Engine, route: MakeRouter) -> None:
 
 
 def test_adapters_and_tenants_share_nothing(engine: Engine, route: MakeRouter) -> None:
-    """What one of them asked is not cached for another: neither there nor in our keys."""
+    """What one has cached is no use to another, neither in the engine nor in the router's keys."""
     router = route(engine.url)
     until(lambda: all(knows(router, model) for model in (MODEL, "a", "b")), PATIENCE_S)
     others: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def test_adapters_and_tenants_share_nothing(engine: Engine, route: MakeRouter) -
 
 
 def test_tokens_that_are_asked_for(engine: Engine, route: MakeRouter) -> None:
-    """With `worker`, of every prompt; they are the same."""
+    """With `worker`, for every prompt; the counts are right."""
     known = route(engine.url)
     until(lambda: knows(known, MODEL), PATIENCE_S)
     router = route(engine.url, tokenizer="worker")
@@ -106,7 +106,7 @@ def test_tokens_that_are_asked_for(engine: Engine, route: MakeRouter) -> None:
 
 
 def test_tokens_that_go_along(engine: Engine, route: MakeRouter) -> None:
-    """The engine takes them in place of the messages, and computes the same answer."""
+    """The engine uses them instead of the messages, and gives the same answer."""
     settings = {"source": str(engine.folder), "forward_token_ids": True}
     router = route(engine.url, tokenizer=settings)
     until(lambda: router.worker().takes_ids, PATIENCE_S)
@@ -123,7 +123,7 @@ def test_tokens_that_go_along(engine: Engine, route: MakeRouter) -> None:
 
 
 def test_an_operator_is_told(engine: Engine, tmp_path: Path) -> None:
-    """By `warmroute check --live`: that all is well, and where tokens differ."""
+    """`warmroute check --live` reports that all is well, or where tokens differ."""
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"workers": [engine.url]}))
     done = run("check", path, "--live")

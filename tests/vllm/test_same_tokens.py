@@ -1,6 +1,6 @@
 """Requests of all kinds: the router's tokens are the engine's.
 
-How many conversations are compared in all is told by `WARMROUTE_VLLM_CASES`, 2,000 if it is not.
+`WARMROUTE_VLLM_CASES` is the number of conversations compared in all, by default 2,000.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.vllm.conversations import chats, completions, orderly
 from tests.vllm.engine import make_model
 
 CASES = int(os.environ.get("WARMROUTE_VLLM_CASES", "2000"))
-#: The four kinds of templates: ChatML, headers, `[INST]`, and tools with thoughts.
+#: The four kinds of templates: ChatML, headers, `[INST]`, and tools with reasoning.
 FOUR = ("chatml", "llama", "mistral", "qwen")
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 #: Cases that take longer, or differ less from each other.
@@ -28,7 +28,7 @@ _FEW = max(1, CASES // 40)
 def test_conversations(
     vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
-    """A quarter of the cases each; some of them as they are really answered."""
+    """A quarter of the cases each; a few of them as chats that are actually answered."""
     folder = tmp_path_factory.mktemp(name)
     make_model(folder, name, train(FAMILIES[name], _texts(), 6000))
     engine, exact = vllm(folder, *TOOLS), Shelf().open(folder).exact
@@ -40,6 +40,6 @@ def test_conversations(
 
 
 def _texts() -> list[str]:
-    """What the vocabularies are trained on: Python's own library."""
+    """Return the text on which vocabularies are trained: Python's own library."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:40]
     return [file.read_text(encoding="utf-8", errors="replace") for file in files]

@@ -1,6 +1,5 @@
-"""`kvaware` in front of two real engines, each with a real LMCache server of its own (L1), and one
-real Redis behind both (L2): where a prompt lies is known before it is asked for, and LMCache's own
-counters agree."""
+"""`kvaware` in front of two real engines, each with a real LMCache server (L1), and one real Redis
+behind both (L2): predictions are right, and LMCache's own counters agree."""
 
 import asyncio
 from array import array
@@ -42,19 +41,19 @@ from tests.vllm.tiered import (
 )
 
 RESET = "/reset_prefix_cache"
-#: LMCache says of each request what it found, if it is asked to.
+#: Makes LMCache report what it found for a request.
 ASKED: dict[str, Any] = {"kv_transfer_params": {"cached_token_stats": True}}
 
 
 class Host(NamedTuple):
-    """An engine and the server beside it."""
+    """An engine and its server."""
 
     engine: Tiered
     server: Server
 
 
 class Fleet(NamedTuple):
-    """Two of them and the store behind both."""
+    """Two hosts and the store behind both."""
 
     one: Host
     cold: Host
@@ -63,7 +62,7 @@ class Fleet(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Their engines name blocks by hashes with seeds of their own; LMCache does not care."""
+    """The engines name blocks with different seeds, which makes no difference to LMCache."""
     if not installed():
         pytest.skip(NOT_INSTALLED)
     logs = tmp_path_factory.mktemp("logs")
@@ -82,14 +81,14 @@ def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fle
 
 
 def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
-    """The settings by which a router asks that store."""
+    """Return the settings with which a router asks that store."""
     told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(folder)}
     return {"l2": {"lmcache": {**told, **more}}}
 
 
 @pytest.fixture
 def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
-    """One in front of both, which believes them, and asks the store."""
+    """A router in front of both that uses their events and asks the store."""
     urls = (fleet.one.engine.url, fleet.cold.engine.url)
     made = start(route, model, *urls, tiers=tiers(fleet, model))
     until(lambda: trusted(made), PATIENCE)
@@ -97,8 +96,8 @@ def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
 
 
 def computed(router: Router, host: Host, text: str, **more: Any) -> int:
-    """Have an engine compute a prompt that is nowhere; return the tokens of its full chunks, once
-    they are on the server beside it and in the store."""
+    """Have an engine compute a new prompt, and wait until the router knows its blocks are on the
+    GPU; return the tokens of its full chunks."""
     one = host.engine
     with only(router, one):
         assert explained(router, text, **more).reason == "cold"
@@ -110,7 +109,7 @@ def computed(router: Router, host: Host, text: str, **more: Any) -> int:
 
 
 def lies(router: Router, host: Host, text: str, where: Held, **more: Any) -> None:
-    """Wait until the router knows that it lies there; engines tell with steps of theirs."""
+    """Wait until the router knows that the prompt lies there; engines publish with each step."""
 
     def there() -> bool:
         if believed(router, host.engine, text, **more) == where:
@@ -122,13 +121,13 @@ def lies(router: Router, host: Host, text: str, where: Held, **more: Any) -> Non
 
 
 def left_gpu(router: Router, host: Host, text: str, **more: Any) -> None:
-    """Other prompts take its place on the GPU; the server has room for them."""
+    """Let other prompts take its place on the GPU; the server has room for them."""
     other_work(host.engine, lambda: believed(router, host.engine, text, **more).gpu == 0)
     step(host.engine)
 
 
 def left_l1(router: Router, host: Host, text: str, **more: Any) -> None:
-    """And on the server."""
+    """Let other prompts take its place on the GPU and on the server."""
 
     def gone() -> bool:
         return believed(router, host.engine, text, **more)[:2] == (0, 0)
@@ -138,7 +137,7 @@ def left_l1(router: Router, host: Host, text: str, **more: Any) -> None:
 
 
 def found(router: Router, host: Host, text: str, where: Held, **more: Any) -> httpx.Response:
-    """Ask for what lies there, after the router has said so: LMCache finds it there."""
+    """Ask for what lies there, after the router has predicted so: LMCache finds it there."""
     before = hits(host.server)
     with only(router, host.engine):
         said = explained(router, text, **more)
@@ -155,7 +154,7 @@ def found(router: Router, host: Host, text: str, where: Held, **more: Any) -> ht
 
 
 def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) -> None:
-    """Each is foretold, and each is what LMCache counts."""
+    """Each tier is predicted, and is what LMCache counts."""
     one, cold, text = fleet.one, fleet.cold, words(Random(301), 230)
     chunked = computed(router, one, text)
     assert chunked > 600
@@ -175,7 +174,7 @@ def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) ->
 
 
 def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
-    """And the rest is loaded in chunks of another size."""
+    """The rest is loaded in chunks, which have another size than blocks."""
     one, text = fleet.one, words(Random(302), 230)
     chunked = computed(router, one, text)
     one.engine.direct(words(Random(303), 150))
@@ -187,7 +186,7 @@ def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
 
 
 def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model: Path) -> None:
-    """Other sizes, other hashes, and all of them computed from tokens: engines' and LMCache's."""
+    """Sizes and hashes differ from the engine's, but both can be computed from tokens."""
     one, text = fleet.one, words(Random(304), 200)
     with hearing(one.engine) as heard:
         answer = one.engine.direct(text, return_token_ids=True)
@@ -216,7 +215,7 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
 
 
 def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
-    """Row K7: with other seeds they name the same blocks otherwise; both are found by tokens."""
+    """Different seeds give different names; both are found by tokens: row K7."""
     text = words(Random(305), 200)
     told: list[set[int]] = []
     for host in (fleet.one, fleet.cold):
@@ -235,7 +234,7 @@ def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
 def test_engines_of_one_host_share_its_server(
     fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
 ) -> None:
-    """What one had computed lies on L1 for the other, which tells of it with a step of its own."""
+    """What one computed lies on L1 for the other, which announces it with a step of its own."""
     one, text = fleet.one, words(Random(309), 200)
     beside = Host(engine(model, tmp_path / "beside.log", one.server, seed="7"), one.server)
     beside.engine.engine.start()
@@ -253,8 +252,7 @@ def test_engines_of_one_host_share_its_server(
 def test_who_tells_nothing_of_l1(
     fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
 ) -> None:
-    """An engine that moves blocks itself. What it finds there is promised from the store, which
-    has all of it."""
+    """An engine that moves blocks itself announces no L1: hits there are predicted from L2."""
     server, text = Server(tmp_path / "server.log", fleet.redis.port), words(Random(314), 200)
     quiet = Host(engine(model, tmp_path / "quiet.log", server, mode="engine_driven"), server)
     with ExitStack() as opened:
@@ -277,7 +275,7 @@ def test_who_tells_nothing_of_l1(
 
 
 def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
-    """L1 stays; with `reset_external` it is dropped, which LMCache tells, and L2 has it."""
+    """L1 stays; with `reset_external` it is dropped, which LMCache announces, and L2 has it."""
     one, text = fleet.one, words(Random(306), 200)
     chunked = computed(router, one, text)
     assert httpx.post(one.engine.url + RESET, timeout=30).status_code == 200
@@ -290,8 +288,8 @@ def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
 
 
 def test_salts_keep_apart(fleet: Fleet, router: Router) -> None:
-    """The store's keys have them, events of L1 do not: one prompt without it is promised too much,
-    the next is not."""
+    """Keys of the store contain the salt, events of L1 do not: one prompt without it is predicted
+    wrongly."""
     one, cold, salt = fleet.one, fleet.cold, {"cache_salt": "tenant"}
     text = words(Random(307), 120)
     chunked = computed(router, one, text, **salt)
@@ -306,7 +304,7 @@ def test_salts_keep_apart(fleet: Fleet, router: Router) -> None:
 
 
 def test_what_lies_in_the_store_can_be_judged(fleet: Fleet, model: Path) -> None:
-    """By the keys and values that a real server wrote."""
+    """From the keys and values that a real server wrote."""
     fleet.one.engine.direct(words(Random(308), 100))
 
     def wrong(**more: object) -> str:
@@ -325,14 +323,14 @@ def test_what_lies_in_the_store_can_be_judged(fleet: Fleet, model: Path) -> None
 
     assert wrong() == ""
     assert "64 tokens at 256 bytes; tiers.l2.lmcache.chunk is 256" in wrong(chunk=256)
-    assert wrong(model="other") == ""  # others' chunks say nothing of ours
+    assert wrong(model="other") == ""  # chunks of another model say nothing about ours
     said = wrong(gpus=2)
     assert "with 1 GPUs" in said
     assert f"settings say {model} with 2 GPUs" in said
 
 
 def test_a_prompt_of_whole_chunks(fleet: Fleet, router: Router) -> None:
-    """LMCache leaves the last token to be computed; that is no miss."""
+    """LMCache leaves the last token to be computed, which does not count as a miss."""
     one = fleet.one
     ids = [5 + (11 * place) % 250 for place in range(6 * CHUNK)]
     asked = {"model": "tiny", "prompt": ids, "max_tokens": 1}
@@ -359,7 +357,7 @@ def test_a_prompt_of_whole_chunks(fleet: Fleet, router: Router) -> None:
 
 
 def on_l1(router: Router, host: Host, text: str) -> int:
-    """Have an engine compute a prompt, and keep it on L1 and L2 alone; return its tokens there."""
+    """Have an engine compute a prompt and keep it only on L1 and L2; return its tokens there."""
     chunked = computed(router, host, text)
     left_gpu(router, host, text)
     lies(router, host, text, Held(0, chunked))
@@ -367,7 +365,7 @@ def on_l1(router: Router, host: Host, text: str) -> int:
 
 
 def resumed(fleet: Fleet, host: Host) -> None:
-    """Wait until an engine asks its new server, and stores there: it looks for it now and then."""
+    """Wait until an engine uses its new server for lookups and storing; it checks now and then."""
     with Redis.from_url(fleet.redis.url) as client:
         before = client.dbsize()
 
@@ -380,8 +378,8 @@ def resumed(fleet: Fleet, host: Host) -> None:
 
 
 def test_a_server_that_is_lost(fleet: Fleet, router: Router) -> None:
-    """The engine computes what it had, and no request fails; when it is back its memory is empty,
-    which is known: what it had is promised from the store, and what is new from its memory."""
+    """No request fails. When it is back its memory is known to be empty: old prompts are predicted
+    from the store, new ones from its memory."""
     one, text, new = fleet.one, words(Random(310), 200), words(Random(311), 200)
     chunked = on_l1(router, one, text)
     one.server.kill()
@@ -401,11 +399,11 @@ def test_a_server_that_is_lost(fleet: Fleet, router: Router) -> None:
 
 
 def test_a_server_that_starts_again(fleet: Fleet, router: Router) -> None:
-    """The store behind it has all that it had, which is promised from there."""
+    """The store has everything the server had, so it is predicted from there."""
     one, text = fleet.one, words(Random(313), 200)
     chunked = on_l1(router, one, text)
     one.server.stop()
-    one.engine.direct(words(Random(315), 50))  # or LMCache 0.5 never registers with the next one
+    one.engine.direct(words(Random(315), 50))  # otherwise LMCache 0.5 never registers with it
     one.server.start()
     resumed(fleet, one)
     lies(router, one, text, Held(0, 0, chunked))

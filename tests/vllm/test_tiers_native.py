@@ -1,5 +1,5 @@
-"""`kvaware` in front of two real engines with L1 in the host's memory and one L2 in a real Redis:
-where a prompt lies is known before it is asked for, and the engines' own counters agree."""
+"""`kvaware` in front of two real engines with L1 in host memory and one L2 in a real Redis:
+predictions are right, and the engines' own counters agree."""
 
 from array import array
 from collections.abc import Iterator
@@ -60,13 +60,13 @@ class Fleet(NamedTuple):
     redis: RedisServer
 
     def other(self, one: Tiered) -> Tiered:
-        """Not that one."""
+        """Return the other engine."""
         return next(engine for engine in self.pair if engine is not one)
 
 
 @pytest.fixture(scope="module")
 def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """They name blocks by hashes of CBOR, as the recipes have it."""
+    """They name blocks by hashes of CBOR, as the recipes do."""
     if not has("redis"):
         pytest.skip("Redis's client is not installed in the environment that vLLM is in (redis)")
     logs = tmp_path_factory.mktemp("logs")
@@ -82,14 +82,14 @@ def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fle
 
 @pytest.fixture
 def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
-    """One in front of both, which believes them."""
+    """A router in front of both that uses their events."""
     made = start(route, model, *(one.url for one in fleet.pair))
     until(lambda: trusted(made), PATIENCE)
     return made
 
 
 def computed(router: Router, one: Tiered, text: str, **more: object) -> int:
-    """Have an engine compute a prompt that is nowhere; return the tokens of its full blocks."""
+    """Have an engine compute a new prompt; return the tokens of its full blocks."""
     with only(router, one):
         assert explained(router, text, **more).reason == "cold"
         answer = sent(router, text, **more)
@@ -101,17 +101,17 @@ def computed(router: Router, one: Tiered, text: str, **more: object) -> int:
 
 
 def lies(router: Router, one: Tiered, text: str, where: Held, **more: object) -> None:
-    """Wait until the router knows that it lies there."""
+    """Wait until the router knows that the prompt lies there."""
     until(lambda: believed(router, one, text, **more) == where, PATIENCE)
 
 
 def left_gpu(router: Router, one: Tiered, text: str, **more: object) -> None:
-    """Other prompts take its place on the GPU; two of them find room in the host's memory."""
+    """Let other prompts take its place on the GPU; host memory has room for two of them."""
     other_work(one, lambda: believed(router, one, text, **more).gpu == 0)
 
 
 def left_l1(router: Router, one: Tiered, text: str, **more: object) -> None:
-    """And there."""
+    """Let other prompts take its place on the GPU and in host memory."""
 
     def gone() -> bool:
         return believed(router, one, text, **more)[:2] == (0, 0)
@@ -120,7 +120,7 @@ def left_l1(router: Router, one: Tiered, text: str, **more: object) -> None:
 
 
 def found(router: Router, one: Tiered, text: str, where: Held, **more: object) -> httpx.Response:
-    """Ask for what lies there, after the router has said so: the engine finds it there."""
+    """Ask for what lies there, after the router has predicted so: the engine finds it there."""
     before = hits(one)
     with only(router, one):
         said = explained(router, text, **more)
@@ -135,7 +135,7 @@ def found(router: Router, one: Tiered, text: str, where: Held, **more: object) -
 
 
 def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) -> None:
-    """Each is foretold, and each is what the engine counts."""
+    """Each tier is predicted, and is what the engine counts."""
     one, text = fleet.pair[0], words(Random(101), 230)
     cold = fleet.other(one)
     full = computed(router, one, text)
@@ -163,7 +163,7 @@ def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) ->
 
 
 def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
-    """And the rest is loaded from where it lies."""
+    """The rest is loaded from where it lies."""
     one, text = fleet.pair[0], words(Random(102), 230)
     full = computed(router, one, text)
     one.direct(words(Random(103), 150))
@@ -174,7 +174,7 @@ def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
 
 
 def test_a_prompt_of_whole_blocks(fleet: Fleet, router: Router) -> None:
-    """All of it is loaded, the last token too; on the GPU that is computed."""
+    """Slower tiers load all of it; on the GPU, the last block is computed."""
     one = fleet.pair[0]
     ids = [5 + (7 * place) % 250 for place in range(12 * BLOCK)]
     asked = {"model": "tiny", "prompt": ids, "max_tokens": 1}
@@ -209,7 +209,7 @@ def test_a_prompt_of_whole_blocks(fleet: Fleet, router: Router) -> None:
 
 
 def test_salts_keep_apart_on_every_tier(fleet: Fleet, router: Router) -> None:
-    """What engines tell of slower tiers has no salt in it; their names have."""
+    """Events of slower tiers have no salt, but block names depend on it."""
     one, text = fleet.pair[0], words(Random(104), 120)
     cold, salt = fleet.other(one), {"cache_salt": "tenant"}
     with hearing(one) as heard:
@@ -227,8 +227,7 @@ def test_salts_keep_apart_on_every_tier(fleet: Fleet, router: Router) -> None:
 
 
 def test_what_engines_tell_of_their_tiers(fleet: Fleet, router: Router) -> None:
-    """L1 and L2 in any order, one block an event; L2 once for all; removals of a GPU alone are
-    told of a GPU."""
+    """L1 and L2 in any order, one block per event; L2 once for all engines and without removals."""
     one, text = fleet.pair[0], words(Random(105), 230)
     cold = fleet.other(one)
     with hearing(one) as heard, hearing(cold) as other:
@@ -262,14 +261,14 @@ def test_what_engines_tell_of_their_tiers(fleet: Fleet, router: Router) -> None:
 
 
 def singles(events: list[Event], medium: str, names: list[int]) -> list[int]:
-    """Of these blocks, those told of on a medium, each by itself, in order."""
+    """Return which of these blocks were announced on a medium, each in its own event, in order."""
     stored = [one for one in events if (one.kind, one.medium) == ("BlockStored", medium)]
     assert all(len(one.hashes) == 1 for one in stored)
     return [one.hashes[0] for one in stored if one.hashes[0] in set(names)]
 
 
 def removals(events: list[Event], medium: str) -> set[int]:
-    """Blocks that were told to have left a medium."""
+    """Return the blocks announced as removed from a medium."""
     gone = [one.hashes for one in events if (one.kind, one.medium) == ("BlockRemoved", medium)]
     return {name for names in gone for name in names}
 
@@ -288,7 +287,8 @@ def test_a_reset_is_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
 
 
 def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
-    """With `reset_external`. It is found out by what is told again, and counted once."""
+    """With `reset_external`. It is noticed when blocks are announced again, and those count
+    once."""
     one, text = fleet.pair[0], words(Random(107), 200)
     full = computed(router, one, text)
     with hearing(one) as heard:
@@ -316,7 +316,7 @@ def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
 
 
 def test_what_is_used_again_is_told_of_the_gpu_alone(fleet: Fleet, router: Router) -> None:
-    """Where a request asks for a report of it: nothing is new, and nothing is taken for new."""
+    """If a request asks for a report of reused blocks, these are not taken for new ones."""
     one, text = fleet.pair[0], words(Random(120), 200)
     full = computed(router, one, text)
     lies(router, fleet.other(one), text, Held(0, 0, full))
@@ -336,7 +336,7 @@ def test_what_is_used_again_is_told_of_the_gpu_alone(fleet: Fleet, router: Route
 
 
 def test_what_leaves_the_store_is_told_by_nobody(fleet: Fleet, router: Router) -> None:
-    """One request is promised too much; the next ones are not, on either engine."""
+    """One request is predicted wrongly; the next ones are not, on either engine."""
     one, text = fleet.pair[0], words(Random(108), 200)
     cold = fleet.other(one)
     full = computed(router, one, text)
@@ -347,7 +347,7 @@ def test_what_leaves_the_store_is_told_by_nobody(fleet: Fleet, router: Router) -
         answer = sent(router, text)
     assert (predicted(answer), cached(answer)) == (full, 0)
     lies(router, one, text, Held(full))
-    lies(router, cold, text, Held(0, 0, full))  # written and told of anew
+    lies(router, cold, text, Held(0, 0, full))  # written and announced again
     found(router, cold, text, Held(0, 0, full))
     left_l1(router, cold, text)
     left_l1(router, one, text)
@@ -355,7 +355,7 @@ def test_what_leaves_the_store_is_told_by_nobody(fleet: Fleet, router: Router) -
 
 
 def test_a_store_that_dies_costs_time_alone(fleet: Fleet, router: Router) -> None:
-    """Engines compute what it held; no request fails, and it is found again when it is back."""
+    """Engines compute what it held, and no request fails; when it is back it is used again."""
     one, text = fleet.pair[0], words(Random(119), 200)
     full = computed(router, one, text)
     left_l1(router, one, text)
@@ -374,7 +374,7 @@ def test_a_store_that_dies_costs_time_alone(fleet: Fleet, router: Router) -> Non
 
 
 def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
-    """From tokens alone, so that a store could be asked: all of Redis's keys of a prompt."""
+    """From tokens alone, so that a store can be asked: all keys of a prompt in Redis."""
     one, text = fleet.pair[0], words(Random(111), 200)
     answer = one.direct(text, return_token_ids=True)
     ids = answer.json()["prompt_token_ids"]
@@ -392,8 +392,8 @@ def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
 
 
 def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) -> None:
-    """One request is lost with it, which had begun; the next ones go to the other engine, and when
-    it is back it is known to have the store alone."""
+    """The request that had begun is lost; the next ones go to the other engine. When it is back, it
+    is known to have only what is in the store."""
     one, text = fleet.pair[0], words(Random(121), 200)
     lost, full = fleet.other(one), computed(router, one, text)
     ids = one.direct(text, return_token_ids=True).json()["prompt_token_ids"]
@@ -403,7 +403,7 @@ def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) 
     with Redis.from_url(fleet.redis.url) as client:
         value = client.get(key)
         assert isinstance(value, bytes)
-        client.set(key, b"no block")  # what reads it raises, which nobody catches
+        client.set(key, b"no block")  # reading it raises an exception that vLLM does not catch
         try:
             with only(router, lost):
                 answer = router.http.post(CHAT, json=chat, timeout=60)
@@ -422,11 +422,11 @@ def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) 
 
 
 def states(router: Router) -> dict[str, str]:
-    """Of each worker."""
+    """Return the state of each worker."""
     return {one["name"]: one["state"] for one in router.http.get("/workers").json()}
 
 
 def blocks(router: Router) -> dict[tuple[str, Tier], int]:
-    """Those that are known, by worker and tier, where there are any."""
+    """Return the known blocks by worker and tier, where there are any."""
     places = memory(router).index.places()
     return {(one.worker, one.tier): one.blocks for one in places if one.blocks}

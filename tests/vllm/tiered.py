@@ -1,4 +1,4 @@
-"""Engines with tiers behind a tiny GPU, and how they count what came from which."""
+"""Engines with tiers behind a tiny GPU, and their counts of what came from which tier."""
 
 import json
 import subprocess
@@ -21,19 +21,19 @@ from tests.support import Router, until
 from tests.vllm.engine import BLOCK, MODEL, command
 from tests.vllm.publishing import CHAT, Publishing, tokens, words
 
-#: Blocks of a GPU, and of the host's memory.
+#: Blocks on a GPU, and in host memory.
 GPU, L1 = 40, 80
-#: Tokens of the longest prompt.
+#: Longest prompt, in tokens.
 LONGEST = 1024
-#: Bytes of a block of the model: keys and values, two layers, 32 numbers of two bytes each.
+#: Bytes per block of the model: keys and values, two layers, 32 numbers of two bytes per token.
 BLOCK_BYTES = 2 * 2 * 32 * 2 * BLOCK
-#: A GPU with so few blocks.
+#: Flags for a GPU with so few blocks.
 TINY = ("--num-gpu-blocks-override", str(GPU), "--max-model-len", str(LONGEST))
 
 
 @cache
 def has(module: str) -> bool:
-    """Whether the environment that vLLM is in has a module."""
+    """Return whether vLLM's environment has a module."""
     found = command()
     if found is None:
         return False
@@ -43,10 +43,10 @@ def has(module: str) -> bool:
 
 
 class Tiered(Publishing):
-    """An engine with something behind its GPU."""
+    """An engine with tiers behind its GPU."""
 
     def __init__(self, folder: Path, log: Path, connector: str, **extra: object) -> None:
-        """`connector` is vLLM's name of what moves blocks, `extra` its settings."""
+        """`connector` is vLLM's name of what moves blocks, `extra` are its settings."""
         super().__init__(folder, log, *TINY)
         told = {
             "kv_connector": connector,
@@ -56,11 +56,11 @@ class Tiered(Publishing):
         self.engine.add("--kv-transfer-config", json.dumps(told))
 
     def counted(self, *names: str) -> Mapping[tuple[str, str], float]:
-        """Its counters of these names."""
+        """Return its counters with these names."""
         return counters(f"{self.url}/metrics", names)
 
     def direct(self, text: str, **more: object) -> httpx.Response:
-        """Ask it, past the router."""
+        """Send it a chat, bypassing the router."""
         chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
         answer = httpx.post(self.url + CHAT, json={**chat, **more}, timeout=120)
         assert answer.status_code == 200, answer.text
@@ -68,19 +68,19 @@ class Tiered(Publishing):
 
 
 class Hits(NamedTuple):
-    """Tokens that were found, by tier, ever or since another count."""
+    """Tokens found by tier, in total or since another count."""
 
     gpu: int = 0
     l1: int = 0
     l2: int = 0
 
     def since(self, other: "Hits") -> "Hits":
-        """What came after another count."""
+        """Return the difference from an earlier count."""
         return Hits(*(new - old for new, old in zip(self, other, strict=True)))
 
 
 def counters(url: str, names: tuple[str, ...]) -> Mapping[tuple[str, str], float]:
-    """What a program counts under names that begin so, by name and the label of a tier, if any."""
+    """Return a program's counters with these name prefixes, by name and tier label, if any."""
     text = httpx.get(url, timeout=30).text
     found: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(text):
@@ -93,19 +93,19 @@ def counters(url: str, names: tuple[str, ...]) -> Mapping[tuple[str, str], float
 
 
 def start_all(engines: Iterable[Tiered]) -> None:
-    """Start them at once: most of it is waiting."""
+    """Start all engines at once, as most of the time is spent waiting."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: one.engine.start(), engines))
 
 
 def believed(router: Router, one: Tiered, text: str, **more: object) -> Held:
-    """What the router says that an engine holds of a chat, which it sends nowhere."""
+    """Return what the router believes that an engine holds of a chat, without sending it."""
     term = next(term for term in explained(router, text, **more).workers if term.worker == one.name)
     return Held(term.held_tokens - term.l1_tokens - term.l2_tokens, term.l1_tokens, term.l2_tokens)
 
 
 def explained(router: Router, text: str, **more: object) -> Explanation:
-    """What it would decide now."""
+    """Return what the router would decide now."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     answer = router.http.post("/explain", json={**chat, **more})
     assert answer.status_code == 200, answer.text
@@ -113,7 +113,7 @@ def explained(router: Router, text: str, **more: object) -> Explanation:
 
 
 def sent(router: Router, text: str, **more: object) -> httpx.Response:
-    """Ask through the router, whatever else is booked there."""
+    """Send a chat through the router, without waiting for it to be idle."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     answer = router.http.post(CHAT, json={**chat, **more}, timeout=120)
     assert answer.status_code == 200, answer.text
@@ -121,22 +121,22 @@ def sent(router: Router, text: str, **more: object) -> httpx.Response:
 
 
 def reason(answer: httpx.Response) -> str:
-    """Why it went where it went."""
+    """Return the reason of the decision."""
     return answer.headers["x-warmroute-decision"].partition(";")[0]
 
 
 def whole(answer: httpx.Response, size: int = BLOCK) -> int:
-    """Tokens of its prompt that are in full blocks."""
+    """Return how many tokens of the prompt are in full blocks."""
     return tokens(answer) // size * size
 
 
 def step(one: Tiered) -> None:
-    """Have an engine compute something: what became known since is told with it."""
+    """Have an engine compute something, so that it publishes what happened since its last step."""
     one.direct(f"step {SystemRandom().random()}")
 
 
 def other_work(one: Tiered, done: Callable[[], bool]) -> None:
-    """Have an engine compute prompts that nobody asks for again, until something is so."""
+    """Have an engine compute prompts that are never asked for again, until a condition holds."""
     for _ in range(12):
         step(one)
         with suppress(AssertionError):
@@ -148,7 +148,7 @@ def other_work(one: Tiered, done: Callable[[], bool]) -> None:
 
 @contextmanager
 def only(router: Router, one: Tiered) -> Iterator[None]:
-    """The others are booked for minutes meanwhile."""
+    """Book the other workers for minutes, so that this one is chosen."""
     others = [worker for worker in router.door.fleet.workers if worker.name != one.name]
     booked = [
         (worker.load, worker.load.book(monotonic(), 100.0, 100, stream=True)) for worker in others

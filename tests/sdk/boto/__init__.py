@@ -1,1 +1,1 @@
-"""The real boto3, of three generations."""
+"""The real boto3, in three generations."""

@@ -1,4 +1,4 @@
-"""boto3 in an environment of its own for each generation, and what becomes of a call."""
+"""boto3 in a separate environment for each generation, and the results of its calls."""
 
 import fcntl
 import gzip
@@ -14,17 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-#: The oldest whose InvokeEndpoint has SessionId, the one before retries changed, the newest.
+#: The oldest with SessionId in InvokeEndpoint, the last before retries changed, and the newest.
 GENERATIONS = {"1.35": "1.35.15", "1.43": "1.43.127", "1.44": "1.44.5"}
 HERE = Path(__file__).parent
-#: Beside what pip has installed, which it is part of in all but name.
+#: In the tests' own environment, beside what pip has installed there.
 THERE = Path(sys.prefix) / "boto3"
-#: Seconds in which anything must have happened.
+#: Timeout of every wait, in seconds.
 PATIENCE_S = 60.0
 
 
 def install(generation: str) -> Path:
-    """Install a generation, unless it is there; return the folder. A second run waits."""
+    """Install a generation if it is missing; return its folder. Concurrent runs take turns."""
     version = GENERATIONS[generation]
     folder = THERE / version
     THERE.mkdir(exist_ok=True)
@@ -46,24 +46,24 @@ def install(generation: str) -> Path:
 
 
 class Reply(NamedTuple):
-    """What became of one call."""
+    """The result of one call."""
 
     status: int
     headers: dict[str, str]
     output: dict[str, Any]
-    """What boto3 returns, body and metadata aside."""
+    """What boto3 returns, without body and metadata."""
     body: bytes
     parts: list[bytes]
-    """Of an event stream, also of one that failed later."""
+    """The parts of an event stream, even if it failed later."""
     times: list[float]
-    """When each of them came."""
+    """When each part arrived."""
     sent: list[dict[str, str]]
-    """The header of every HTTP request, retries included."""
+    """The header of every HTTP request, including retries."""
     error: dict[str, Any] | None
 
     @property
     def worker(self) -> str:
-        """Who answered."""
+        """The worker that answered."""
         return self.headers.get("x-warmroute-worker", "")
 
     @property
@@ -73,13 +73,13 @@ class Reply(NamedTuple):
 
     @property
     def good(self) -> Self:
-        """The same; it must not have failed."""
+        """The reply itself; the call must not have failed."""
         assert self.error is None, self.error
         return self
 
     @property
     def kind(self) -> str:
-        """Class of the exception; there must be one."""
+        """The exception's class; the call must have failed."""
         assert self.error is not None, f"no error, but {self.output}"
         return str(self.error["class"])
 
@@ -110,7 +110,7 @@ class Boto:
         self.folder = install(generation)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
         environment.pop("PYTHONPATH", None)
-        # Nothing of this machine's own settings, and nobody who would be asked for credentials.
+        # Ignore this machine's settings, and do not look for credentials anywhere.
         environment |= {
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": os.devnull,
@@ -153,7 +153,7 @@ class Boto:
         options: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> int:
-        """Make a call; return its number. A body that is no bytes is sent as JSON."""
+        """Make a call; return its number. A body that is not bytes is sent as JSON."""
         number = next(self._ids)
         self._replies[number], self._parts[number] = queue.SimpleQueue(), queue.SimpleQueue()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -165,11 +165,11 @@ class Boto:
         return number
 
     def part(self, number: int) -> int:
-        """Wait for the next part of an event stream; return which it is."""
+        """Wait for the next part of an event stream; return its number."""
         return self._parts[number].get(timeout=PATIENCE_S)
 
     def reply(self, number: int) -> Reply:
-        """Wait for the end of a call."""
+        """Wait for a call to end."""
         told = self._replies[number].get(timeout=PATIENCE_S)
         return Reply(
             told.get("status", 0),
@@ -183,29 +183,29 @@ class Boto:
         )
 
     def invoke(self, url: str | None, body: object, **arguments: Any) -> Reply:
-        """`invoke_endpoint`."""
+        """Call `invoke_endpoint`."""
         return self.reply(self.start(url, "invoke_endpoint", body, **arguments))
 
     def stream(self, url: str | None, body: object, **arguments: Any) -> Reply:
-        """`invoke_endpoint_with_response_stream`, read to its end."""
+        """Call `invoke_endpoint_with_response_stream`, and read it to the end."""
         return self.reply(
             self.start(url, "invoke_endpoint_with_response_stream", body, **arguments)
         )
 
     def shape(self, name: str) -> dict[str, Any]:
-        """A shape of the service model of this generation."""
+        """Return a shape of this generation's service model."""
         path = "botocore/data/sagemaker-runtime/2017-05-13/service-2.json.gz"
         shapes: dict[str, Any] = json.loads(gzip.decompress((self.folder / path).read_bytes()))
         return dict(shapes["shapes"][name])
 
     def told(self, **environment: str) -> Self:
-        """Begin again, with these variables in the environment."""
+        """Restart with these environment variables."""
         self.close()
         self._start(**environment)
         return self
 
     def close(self) -> None:
-        """End the process: it ends with its input."""
+        """End the process by closing its input."""
         with self._process:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -225,5 +225,5 @@ class Boto:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """End the process."""
         self.close()

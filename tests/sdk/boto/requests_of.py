@@ -1,6 +1,6 @@
-"""boto3 in a process of its own: orders in, one JSON text a line; replies out.
+"""boto3 in a process of its own: reads orders, one JSON text per line, and writes replies.
 
-Started with the folder that boto3 was installed in. Imports nothing of the tests.
+Started with the folder in which boto3 was installed. Does not import from the tests.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
-# Those of that folder, and not those of the tests' own environment.
+# From that folder, not from the tests' environment.
 boto3: Any = import_module("boto3")
 botocore: Any = import_module("botocore")
 Config: Any = import_module("botocore.config").Config
@@ -31,12 +31,12 @@ def say(told: dict[str, Any]) -> None:
 
 _clients: dict[str, Any] = {}
 _making = threading.Lock()
-#: What this thread's call has sent.
+#: Requests sent by this thread's call.
 _call = threading.local()
 
 
 def client(order: dict[str, Any]) -> Any:
-    """Return the client that the order describes; made once, for that takes boto3 long."""
+    """Return the client that the order describes; clients are reused, as creating one is slow."""
     known = {name: order.get(name) for name in ("url", "service", "config", "keys", "without")}
     text = json.dumps(known)
     with _making:
@@ -46,7 +46,7 @@ def client(order: dict[str, Any]) -> Any:
 
 
 def make(order: dict[str, Any]) -> Any:
-    """Make a client that notes the header of every HTTP request."""
+    """Create a client that records the header of every HTTP request."""
     config = dict(order.get("config", {}))
     if config.pop("unsigned", False):
         config["signature_version"] = botocore.UNSIGNED
@@ -96,7 +96,7 @@ def ask(order: dict[str, Any]) -> None:
                 reply["times"].append(time.time())
                 reply["parts"].append(b64encode(event["PayloadPart"]["Bytes"]).decode())
                 say({"id": order["id"], "part": len(reply["parts"])})
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what a caller would see
+    except Exception as error:  # noqa: BLE001 - whatever a caller would see is reported
         reply["error"] = {
             "class": type(error).__name__,
             "message": str(error),

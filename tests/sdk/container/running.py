@@ -19,7 +19,7 @@ THERE = Path(sys.prefix) / "containers"
 
 
 def install() -> Path:
-    """Install the library, unless it is there; return the folder. A second run waits."""
+    """Install the library if it is missing; return its folder. Concurrent runs take turns."""
     folder = THERE / WANTED[0].partition("==")[2]
     THERE.mkdir(exist_ok=True)
     with (THERE / ".lock").open("w") as lock:
@@ -42,7 +42,7 @@ class Container:
     """One worker in a process of its own."""
 
     def __init__(self, folder: Path, *, sessions: bool = True, lifetime_s: int = 600) -> None:
-        """`folder` is for what it keeps of sessions."""
+        """`folder` is where it stores its sessions."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -68,15 +68,15 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     def seen(self) -> list[dict[str, Any]]:
-        """Requests that reached its handler."""
+        """Return the requests that reached its handler."""
         return list(httpx.get(f"{self.url}/seen").json())
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
         self._process.wait(10)
 
@@ -89,5 +89,5 @@ class Container:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Kill it."""
         self.kill()

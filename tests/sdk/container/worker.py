@@ -1,7 +1,7 @@
-"""A worker made with AWS's model-hosting-container-standards, the library behind vLLM's
-`/invocations`: it keeps sessions itself. Imports nothing of the tests.
+"""A worker made with AWS's model-hosting-container-standards, which keeps sessions itself.
 
-Started with the folder the library was installed in, and a socket that listens already.
+This library is also behind vLLM's `/invocations`. Started with the folder in which it was
+installed, and a listening socket. Does not import from the tests.
 """
 
 import os
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
-fastapi: Any = import_module("fastapi")  # of that folder, as all that follows
+fastapi: Any = import_module("fastapi")  # from that folder, like the imports below
 uvicorn: Any = import_module("uvicorn")
 standards: Any = import_module("model_hosting_container_standards.sagemaker")
 
@@ -20,23 +20,23 @@ seen: list[dict[str, Any]] = []
 
 
 async def invoke(request: fastapi.Request) -> dict[str, Any]:
-    """Say who answered, and what was asked."""
+    """Return this process's id, and record the request."""
     seen.append({"headers": dict(request.headers), "body": (await request.body()).decode()})
     return {"pid": os.getpid(), "choices": [], "usage": {"prompt_tokens": 1}}
 
 
 async def health() -> dict[str, str]:
-    """It is there."""
+    """Answer the health check."""
     return {}
 
 
 async def models() -> dict[str, Any]:
-    """One model."""
+    """List one model."""
     return {"object": "list", "data": [{"id": "m"}]}
 
 
 async def told() -> list[dict[str, Any]]:
-    """What reached the handler."""
+    """Return the requests that reached the handler."""
     return seen
 
 

@@ -1,8 +1,9 @@
-"""L1 of a vLLM on CPU: blocks in the host's memory, copied there as from a GPU.
+"""L1 of a vLLM on CPU: blocks in host memory, copied there as from a GPU.
 
-vLLM 0.32 has the tiers, but its own copies want streams of a GPU (`v1/kv_offload/cpu/spec.py`,
-`get_worker`). This brings others, and is loaded by vLLM itself: `spec_name` and `spec_module_path`
-in `kv_connector_extra_config`, with this folder on `PYTHONPATH`. It runs in vLLM's environment.
+vLLM 0.32 has the tiers, but its own copies need the streams of a GPU (`v1/kv_offload/cpu/spec.py`,
+`get_worker`). This module replaces them, and is loaded by vLLM itself: `spec_name` and
+`spec_module_path` in `kv_connector_extra_config`, with this folder on `PYTHONPATH`. It runs in
+vLLM's environment.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class HostMemory(TieringOffloadingSpec):  # type: ignore[misc]  # vLLM is not in our environment
-    """vLLM's tiers, and a worker that needs no GPU."""
+    """vLLM's tiers, with a worker that needs no GPU."""
 
     _copies: "Copies | None" = None
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """What copies; one for each of the engine's workers. Raises ValueError."""
+        """Return what copies blocks; one for each of the engine's workers. Raises ValueError."""
         if self.blocks_per_chunk != 1:
             raise ValueError("block_size: chunks of one block are copied here, no others")
         if self._copies is None:
@@ -42,10 +43,10 @@ class HostMemory(TieringOffloadingSpec):  # type: ignore[misc]  # vLLM is not in
 
 
 class Copies(OffloadingWorker):  # type: ignore[misc]
-    """Copies blocks row by row, and is done at once."""
+    """Copies blocks row by row, synchronously."""
 
     def __init__(self, kv_caches: CanonicalKVCaches, region: SharedOffloadRegion) -> None:
-        """Each tensor of the cache has a view of the region, with a row for every block."""
+        """Create a view of the region for each cache tensor, with a row for every block."""
         self._region = region
         self._groups = [
             sorted({ref.tensor_idx for ref in group}) for group in kv_caches.group_data_refs
@@ -60,7 +61,7 @@ class Copies(OffloadingWorker):  # type: ignore[misc]
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: BlockIDsLoadStoreSpec
     ) -> bool:
-        """From the cache to the host's memory."""
+        """Copy from the cache to host memory."""
         began, size = perf_counter(), 0
         for tensor, blocks, rows in self._pairs(src_spec, dst_spec):
             self._host[tensor][rows] = self._cache[tensor][blocks]
@@ -70,7 +71,7 @@ class Copies(OffloadingWorker):  # type: ignore[misc]
     def submit_load(
         self, job_id: int, src_spec: BlockIDsLoadStoreSpec, dst_spec: GPULoadStoreSpec
     ) -> bool:
-        """And back."""
+        """Copy from host memory to the cache."""
         began, size = perf_counter(), 0
         for tensor, blocks, rows in self._pairs(dst_spec, src_spec):
             self._cache[tensor][blocks] = self._host[tensor][rows]
@@ -78,22 +79,22 @@ class Copies(OffloadingWorker):  # type: ignore[misc]
         return self._finished(job_id, size, began)
 
     def get_finished(self) -> list[TransferResult]:
-        """Those since it was last asked."""
+        """Return the jobs finished since the last call."""
         done, self._done = self._done, []
         return done
 
     def wait(self, job_ids: set[int]) -> None:
-        """All of them are done."""
+        """Do nothing: all jobs are finished."""
 
     def shutdown(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._host.clear()
         self._region.cleanup()
 
     def _pairs(
         self, cache: GPULoadStoreSpec, host: BlockIDsLoadStoreSpec
     ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Tensor by tensor: blocks of the cache, and their rows in the host's memory."""
+        """Iterate over tensors: blocks of the cache, and their rows in host memory."""
         blocks = torch.from_numpy(cache.block_ids).long()
         rows = torch.from_numpy(host.block_ids).long()
         begin = 0
@@ -104,6 +105,6 @@ class Copies(OffloadingWorker):  # type: ignore[misc]
             begin = end
 
     def _finished(self, job_id: int, size: int, began: float) -> bool:
-        taken = max(perf_counter() - began, 1e-9)  # rates are made of it
+        taken = max(perf_counter() - began, 1e-9)  # vLLM divides by it to compute rates
         self._done.append(TransferResult(job_id, True, size, taken))
         return True

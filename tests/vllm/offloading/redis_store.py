@@ -1,9 +1,9 @@
 """L2 of a vLLM on CPU: blocks in a Redis that all engines share.
 
-A second tier as vLLM 0.32 loads it by name (`type` and `module_path` in `secondary_tiers`). A block
-is one value, `<prefix>:<hash><group>` in hex; whoever writes it first tells of it, and nobody tells
-that it is gone. It asks while the scheduler waits, which suits small blocks and a Redis next door.
-A Redis that does not answer holds nothing.
+A second tier that vLLM 0.32 loads by name (`type` and `module_path` in `secondary_tiers`). A block
+is one value, `<prefix>:<hash><group>` in hex. The first to write it publishes an event, and
+evictions are not announced. Redis is queried while the scheduler waits, which suits small blocks
+and a Redis nearby. A Redis that does not answer counts as empty.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 
 class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in our environment
-    """Every job is done when it is submitted."""
+    """Every job is finished when it is submitted."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
     def __init__(self, *given: Any, url: str, prefix: str = "kv", **named: Any) -> None:
-        """`url` of the Redis; `prefix` keeps fleets apart. The rest is vLLM's."""
+        """`url` is that of the Redis; `prefix` separates fleets. The rest is vLLM's."""
         super().__init__(*given, **named)
         self.locality = Locality.REMOTE
         self._rows: np.ndarray[Any, Any] | None = np.asarray(self._primary_kv_view)
@@ -39,7 +39,7 @@ class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in 
         self._told: list[OffloadingEvent] = []
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:  # noqa: ARG002
-        """Whether a block is there."""
+        """Return whether a block is there."""
         try:
             there = self._redis.exists(self._name(key))
         except RedisError:
@@ -47,7 +47,7 @@ class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in 
         return LookupResult.HIT if there else LookupResult.MISS
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Write what is not there yet."""
+        """Write the blocks that are not there yet."""
         assert self._rows is not None
         job, keys = job_metadata, list(job_metadata.keys)
         try:
@@ -65,7 +65,7 @@ class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in 
         self._done.append(JobResult(job.job_id, success=True))
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        """Read blocks; those that are gone meanwhile fail alone."""
+        """Read blocks; only those that are gone meanwhile fail."""
         assert self._rows is not None
         job, keys = job_metadata, list(job_metadata.keys)
         try:
@@ -83,24 +83,24 @@ class RedisStore(SecondaryTierManager):  # type: ignore[misc]  # vLLM is not in 
         self._done.append(result)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        """Those since it was last asked."""
+        """Return the jobs finished since the last call."""
         done, self._done = self._done, []
         return done
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        """What was written since it was last asked."""
+        """Return events for what was written since the last call."""
         told, self._told = self._told, []
         return told
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:  # noqa: ARG002
-        """Only what is new is offloaded."""
+        """Offload only what is new."""
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """None is under way."""
+        """Do nothing: no job is ever running."""
 
     def shutdown(self) -> None:
-        """Let go of the memory and of connections."""
+        """Release memory and connections."""
         self._rows = None
         self._redis.close()
 
