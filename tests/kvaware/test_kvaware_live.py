@@ -19,18 +19,23 @@ from tests.support import MakeRouter, Router, until
 CHAT = "/v1/chat/completions"
 
 
+def chat(text: str) -> dict[str, object]:
+    """Return a chat with one message and the shortest answer."""
+    return {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+
+
 def ask(router: Router, text: str, **more: object) -> httpx.Response:
     """Send a chat, and wait until the router is idle again."""
-    chat = {
-        "model": "toy",
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": 1,
-        **more,
-    }
-    answer = router.http.post(CHAT, json=chat)
+    answer = router.http.post(CHAT, json={**chat(text), **more})
     assert answer.status_code == 200, answer.text
     until(router.idle)
     return answer
+
+
+def credited(router: Router, text: str) -> dict[str, int]:
+    """Return the cached tokens that a decision would predict on each worker, the best first."""
+    found = router.http.post("/explain", json=chat(text)).json()
+    return {one["worker"]: one["held_tokens"] for one in found["workers"]}
 
 
 def cached(answer: httpx.Response) -> int:

@@ -3,7 +3,7 @@
 import uuid
 
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import CHAT, cached, predicted, settle
+from tests.kvaware.test_kvaware_live import CHAT, cached, chat, predicted, settle
 from tests.support import until
 
 
@@ -13,10 +13,9 @@ def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: Make
     strategy = {"name": "session", "over": "kvaware"}
     router = kvaware(*made.urls, strategy=strategy)
     text = f"{uuid.uuid4()} " + "All the king's horses. " * 120
-    chat = {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
 
     def turn(session: str, *, level: bool = True) -> tuple[str, str, int, int]:
-        answer = router.http.post(CHAT, json=chat, headers={"x-session-id": session})
+        answer = router.http.post(CHAT, json=chat(text), headers={"x-session-id": session})
         until(router.idle)
         if level:
             settle(router, made)

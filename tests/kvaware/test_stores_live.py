@@ -18,7 +18,7 @@ from router.stores.made import refuse_lost_stores
 from strategies.base import Prompt
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import ask, predicted
+from tests.kvaware.test_kvaware_live import ask, credited, predicted
 from tests.kvaware.test_tiers_live import EXACT, level
 from tests.kvaware.test_tiers_rows import TEXT
 from tests.reload.changing import change
@@ -51,16 +51,19 @@ def ready(router: Router) -> str:
 def test_what_lmcache_wrote_counts_for_all(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer, write: Write
 ) -> None:
-    """Whole chunks in the store are predicted, with the reason `l2`."""
+    """Whole chunks in the store are predicted on every worker, with the reason `l2`."""
     simulated = fleet(workers=2)
     router = kvaware(*simulated.urls, strategy=EXACT, tiers=stored(redis))
     assert ask(router, "before it").headers["x-warmroute-decision"].startswith("cold")
     ids = tokens_of(router)
     write(ids, 64)
+    whole = len(ids) // 64 * 64
+    assert list(credited(router, TEXT).values()) == [whole, whole]
     answer = ask(router, TEXT)
     assert answer.headers["x-warmroute-decision"].startswith("l2;")
-    assert predicted(answer) == len(ids) // 64 * 64 > 300
-    assert router.metric("warmroute_kv_store_questions_total", pool="default", outcome="found") == 1
+    assert predicted(answer) == whole > 300
+    asked = router.metric("warmroute_kv_store_questions_total", pool="default", outcome="found")
+    assert asked == 2  # once to explain, once to decide
     assert router.metric("warmroute_kv_store_up", pool="default") == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import ask, cached, predicted
+from tests.kvaware.test_kvaware_live import ask, cached, credited, predicted
 from tests.support import Router, until
 
 EXACT = {"name": "kvaware", "unconfirmed": "0s"}
@@ -46,21 +46,21 @@ def test_what_the_gpu_lost_is_found_in_the_hosts_memory(
 def test_a_shared_store_serves_all_and_attracts_nobody(
     fleet: MakeFleet, kvaware: MakeKvAware
 ) -> None:
-    """The worker that gets the prompt next is credited with the store, even when the index has
-    forgotten the writer."""
+    """Every worker is credited with the store, even when the index has forgotten the writer, and
+    the next prompt goes to one that was idle."""
     simulated = fleet(workers=3, store_tokens=100_000)
     router = kvaware(*simulated.urls, strategy=EXACT)
     text = "for everyone " * 60
-    first = ask(router, text)
+    writer = ask(router, text).headers["x-warmroute-worker"]
     until(lambda: level(router, simulated))
     assert blocks(router)["", "L2"] > 30
-    ((pool, memory),) = router.door.memories.pools()
-    writer = first.headers["x-warmroute-worker"]
+    ((_, memory),) = router.door.memories.pools()
     memory.index.forget(writer)
+    found = credited(router, text)
     answer = ask(router, text)
-    other = answer.headers["x-warmroute-worker"]
+    assert list(found.values()) == [cached(answer)] * 3
     assert predicted(answer) == cached(answer) > 500
+    other = answer.headers["x-warmroute-worker"]
+    assert other != writer
     until(lambda: level(router, simulated))
-    if other != writer:
-        assert blocks(router)[other, "GPU"] > 30
-    assert len(pool.workers) == 3
+    assert blocks(router)[other, "GPU"] > 30

@@ -13,7 +13,7 @@ from simulator.thread import FleetThread
 from simulator.worker import Worker
 from strategies.pace import MARGIN
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import ask, cached, predicted
+from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted
 from tests.kvaware.test_tiers_live import EXACT, blocks, level
 from tests.sessions.redis_server import RedisServer
 from tests.support import Router, until
@@ -54,8 +54,7 @@ def asking(router: Router, simulated: FleetThread) -> Asked:
 
 def post(router: Router, text: str) -> httpx.Response:
     """Ask without waiting for the router to be idle."""
-    chat = {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    answer = router.http.post("/v1/chat/completions", json=chat)
+    answer = router.http.post(CHAT, json=chat(text))
     assert answer.status_code == 200
     return answer
 

@@ -127,14 +127,19 @@ def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture
 
 
 def test_a_stopped_clock_forgets_its_requests() -> None:
-    """After a stop, the engine has nothing left to do."""
+    """What was running is never told of another token, even if the clock is started again."""
 
     async def run() -> None:
-        clock = pump()
-        clock.submit(request("a"), lambda _, __: pytest.fail("called after the stop"))
-        clock.stop()
+        clock, done = pump(), asyncio.Event()
+        heard: list[tuple[int, bool]] = []
+        clock.submit(request("a"), lambda *told: heard.append(told))
         await asyncio.sleep(0)
+        assert clock.engine.running == 1
+        clock.stop()
         assert not clock.engine.busy
+        clock.submit(request("b", 200), lambda _, last: done.set() if last else None)
+        await done.wait()
+        assert not heard
 
     asyncio.run(run())
 
