@@ -8,7 +8,7 @@ from router.process import raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    """The soft limit becomes the hard one; if that is too low, a warning has the numbers."""
+    """The soft limit becomes the hard one; if that is too low, one warning has the numbers."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     hard = before[1]
     try:

@@ -180,12 +180,21 @@ def test_while_redis_is_away_both_choose_alike(
 
 
 def test_a_request_without_a_session_asks_nobody(
-    stub: MakeStub, route: MakeRouter, dead_url: str
+    stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """It succeeds while Redis is away, and is not counted as hashed."""
-    redis = {"url": dead_url.replace("http", "redis")}
-    router = route(stub().url, strategy="session", session={"redis": redis})
-    before = router.metric("warmroute_session_events_total", pool="default", event="hashed")
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    after = router.metric("warmroute_session_events_total", pool="default", event="hashed")
-    assert after == before
+    """A Redis that hangs delays only requests with a session."""
+    rules = {"redis": {"url": redis.url, "timeout": "60s"}}
+    router = route(stub().url, strategy="session", session=rules)
+    named = {"x-session-id": "any"}
+    replies: list[httpx.Response] = []
+
+    def ask() -> None:
+        replies.append(router.http.post("/v1/chat/completions", json=CHAT, headers=named))
+
+    waiting = threading.Thread(target=ask)
+    with redis.hanging():
+        waiting.start()
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+        assert replies == []
+    waiting.join(20)
+    assert replies[0].headers["x-warmroute-session"].startswith("new;")
