@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from router.process import raise_descriptors
+from router.process import OTHERS, raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
@@ -17,7 +17,11 @@ def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
         assert not caplog.records
         if hard != resource.RLIM_INFINITY:
+            raise_descriptors((hard - OTHERS) // 2)
+            assert not caplog.records
             raise_descriptors(hard)
-            assert f"at most {hard} file descriptors" in caplog.text
+            [warning] = caplog.messages
+            assert f"at most {hard} file descriptors" in warning
+            assert f"clients.connections: {hard} may need {2 * hard + OTHERS}" in warning
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -5,8 +5,8 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import ParamSpec
 
 import pytest
@@ -186,6 +186,16 @@ async def test_the_second_address_answers_where_the_first_refuses() -> None:
 
 
 @looped
+async def test_the_second_address_answers_where_the_first_hangs() -> None:
+    """Each address gets its share of the time to connect, so the second one is used."""
+    async with worker("127.0.0.1") as (port, seen), hanging("127.0.0.9", port):
+        upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port, connect=1.0)
+        await ask(upstream)
+        assert seen == ["127.0.0.1"]
+        upstream.close()
+
+
+@looped
 async def test_a_name_that_moves_takes_its_requests_along() -> None:
     """Requests follow a name to its new address, although connections to the old one are open."""
     async with worker("127.0.0.1") as (port, seen), worker("127.0.0.2", port):
@@ -252,6 +262,20 @@ class worker:  # noqa: N801 - used as a context manager
         with suppress(ConnectionError):
             await writer.wait_closed()
         self._open -= 1
+
+
+@asynccontextmanager
+async def hanging(host: str, port: int) -> AsyncIterator[None]:
+    """Have connections to this address hang: the queue of those not accepted is full."""
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_server((host, port), backlog=0))
+        with suppress(TimeoutError):
+            while True:
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                async with asyncio.timeout(0.1):
+                    await asyncio.get_running_loop().sock_connect(client, (host, port))
+        yield
 
 
 def named(resolver: Resolver, port: int, connect: float = 5) -> Upstream:
