@@ -45,7 +45,7 @@ def probed(asks: Asks, **more: object) -> list[State]:
         parsed = HealthSettings.model_validate(settings)
         health = Health(fleet(workers=1), parsed, asks, lambda *_: None)
         await health.start()
-        while len(asks.seen) < 7:
+        while len(asks.seen) < 7:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0.001)
         await health.stop()
         return asks.seen[1:7]

@@ -231,7 +231,7 @@ class TestClosing:
         for _ in range(2):
             reply = invoke(router, CLOSE, key)
             asked.append(len(worker.requests))
-            assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (400, "ValidationError")
+            assert reply.headers["x-amzn-errortype"] == "ValidationError"
             assert router.http.get("/sessions").json() == []
         assert asked[0] == asked[1] > 1
 

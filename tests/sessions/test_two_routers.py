@@ -162,7 +162,7 @@ def _up(url: str) -> float:
 def test_while_redis_is_away_both_choose_alike(
     stub: MakeStub, route: MakeRouter, dead_url: str
 ) -> None:
-    """By the id's hash, over all workers; if one is lost, its sessions go on, and only they move."""
+    """By the id's hash, over all workers; if one is lost, its sessions and no others move."""
     stubs = {f"w{n}": stub() for n in range(3)}
     workers = [{"url": one.url, "name": name} for name, one in stubs.items()]
     redis = {"url": dead_url.replace("http", "redis")}
