@@ -5,8 +5,8 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import ParamSpec
 
 import pytest
@@ -16,6 +16,7 @@ from router.addresses import Addresses
 from router.connection import Patience
 from router.errors import Refused
 from router.upstream import Upstream
+from tests.support import accepting_nobody
 
 PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)
 P = ParamSpec("P")
@@ -188,9 +189,10 @@ async def test_the_second_address_answers_where_the_first_refuses() -> None:
 @looped
 async def test_the_second_address_answers_where_the_first_hangs() -> None:
     """Each address gets its share of the time to connect, so the second one is used."""
-    async with worker("127.0.0.1") as (port, seen), hanging("127.0.0.9", port):
-        upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port, connect=1.0)
-        await ask(upstream)
+    async with worker("127.0.0.1") as (port, seen):
+        upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port, connect=2.0)
+        with accepting_nobody("127.0.0.9", port):
+            await ask(upstream)
         assert seen == ["127.0.0.1"]
         upstream.close()
 
@@ -262,20 +264,6 @@ class worker:  # noqa: N801 - used as a context manager
         with suppress(ConnectionError):
             await writer.wait_closed()
         self._open -= 1
-
-
-@asynccontextmanager
-async def hanging(host: str, port: int) -> AsyncIterator[None]:
-    """Have connections to this address hang: the queue of those not accepted is full."""
-    with ExitStack() as stack:
-        stack.enter_context(socket.create_server((host, port), backlog=0))
-        with suppress(TimeoutError):
-            while True:
-                client = stack.enter_context(socket.socket())
-                client.setblocking(False)
-                async with asyncio.timeout(0.1):
-                    await asyncio.get_running_loop().sock_connect(client, (host, port))
-        yield
 
 
 def named(resolver: Resolver, port: int, connect: float = 5) -> Upstream:
