@@ -6,8 +6,8 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import httpx
@@ -266,6 +266,21 @@ class Stub:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10)
         self._listener.close()
+
+
+@contextmanager
+def accepting_nobody(host: str, port: int) -> Iterator[None]:
+    """Listen without accepting: connecting there takes for ever."""
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full.bind((host, port))
+        full.listen(0)
+        for _ in range(8):  # one fits the queue, the next ones show that it is full
+            knock = stack.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex((host, port))
+        yield
 
 
 class MakeStub(Protocol):

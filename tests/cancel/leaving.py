@@ -5,14 +5,14 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.worker import Worker
-from tests.support import Router, Stub, until
+from tests.support import Router, Stub, accepting_nobody, until
 
 CHAT = "/v1/chat/completions"
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -124,15 +124,7 @@ def unreachable(worker: Stub) -> Iterator[None]:
     """Replace the stub with a socket that never accepts: connecting to it takes forever."""
     host, port = worker.url.removeprefix("http://").split(":")
     worker.stop()
-    with ExitStack() as stack:
-        full = stack.enter_context(socket.socket())
-        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        full.bind((host, int(port)))
-        full.listen(0)
-        for _ in range(8):  # fill the accept queue; all later ones hang
-            knock = stack.enter_context(socket.socket())
-            knock.setblocking(False)
-            knock.connect_ex((host, int(port)))
+    with accepting_nobody(host, int(port)):
         yield
 
 

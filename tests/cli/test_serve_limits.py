@@ -4,11 +4,11 @@ import resource
 
 import pytest
 
-from router.process import raise_descriptors
+from router.process import OTHERS, raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    """The soft limit becomes the hard one; if that is too low, a warning has the numbers."""
+    """The soft limit becomes the hard one; if that is too low, one warning has the numbers."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     hard = before[1]
     try:
@@ -17,7 +17,11 @@ def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
         assert not caplog.records
         if hard != resource.RLIM_INFINITY:
+            raise_descriptors((hard - OTHERS) // 2)
+            assert not caplog.records
             raise_descriptors(hard)
-            assert f"at most {hard} file descriptors" in caplog.text
+            [warning] = caplog.messages
+            assert f"at most {hard} file descriptors" in warning
+            assert f"clients.connections: {hard} may need {2 * hard + OTHERS}" in warning
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

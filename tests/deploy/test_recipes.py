@@ -1,5 +1,7 @@
 """Compose files and manifests: they parse, agree with each other, and suit the router."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +100,31 @@ def test_workers_name_blocks_alike_and_tell_of_them(route: str) -> None:
 
 
 def test_native_offloading() -> None:
-    """The engine has 64 GiB of host memory for blocks, and its events contain tokens."""
+    """Bytes of host memory, within what the pod may have; events contain tokens."""
     told = clustered("native").option("--kv-transfer-config")
     assert (told["kv_connector"], told["kv_role"]) == ("OffloadingConnector", "kv_both")
     extra = told["kv_connector_extra_config"]
     assert extra == {"cpu_bytes_to_use": 64 << 30, "self_describing_kv_events": True}
+    stateful = resource(DEPLOY / "kubernetes" / "native.yaml", "StatefulSet", "vllm")
+    (container,) = _containers(stateful)
+    (shared,) = stateful["spec"]["template"]["spec"]["volumes"]
+    (mount,) = container["volumeMounts"]
+    assert (mount["name"], mount["mountPath"]) == (shared["name"], "/dev/shm")  # noqa: S108
+    most = _gibibytes(container["resources"]["limits"]["memory"])
+    assert 64 < _gibibytes(shared["emptyDir"]["sizeLimit"]) < most
 
 
 def test_lmcache_over_redis() -> None:
-    """Everything that its keys depend on is set, and the store is the Redis that is started."""
+    """All that its keys depend on is set; the store is the Redis that is started; L1 fits."""
     engine = clustered("lmcache")
     assert engine.option("--kv-transfer-config")["kv_connector"] == "LMCacheConnectorV1"
     assert all(engine.environment[name] for name in NAMING)
     assert engine.environment["LMCACHE_REMOTE_URL"] == "redis://redis:6379"
     assert engine.environment["LMCACHE_ENABLE_KV_EVENTS"] == "True"
     path = DEPLOY / "kubernetes" / "lmcache.yaml"
+    (worker,) = _containers(resource(path, "StatefulSet", "vllm"))
+    most = _gibibytes(worker["resources"]["limits"]["memory"])
+    assert 0 < int(engine.environment["LMCACHE_MAX_LOCAL_CPU_SIZE"]) < most
     assert resource(path, "Service", "redis")["spec"]["ports"][0]["port"] == 6379
     (container,) = _containers(resource(path, "Deployment", "redis"))
     (compose,) = documents(DEPLOY / "compose" / "lmcache.yaml")
@@ -178,7 +190,7 @@ def test_the_router_finds_the_workers_of_a_cluster(route: str) -> None:
 
 
 def test_the_manifest_of_hyperpod() -> None:
-    """It becomes settings, and no field about routing is lost."""
+    """It becomes settings; every field of it is told of, and none about routing is lost."""
     path = DEPLOY / "hyperpod" / "endpoint.yaml"
     settings, notes = take(path)
     assert len(urls(settings)) == 4
@@ -190,17 +202,40 @@ def test_the_manifest_of_hyperpod() -> None:
     assert (asked.redis, asked.names) == ("redis://redis.team-a.svc:6379", "engine")
     assert (asked.model, asked.seed) == ("/opt/ml/model", "0")
     assert {note.fate for note in notes} == {Fate.MAPPED, Fate.ELSEWHERE}
+    (manifest,) = documents(path)
+    noted = {note.field for note in notes}
+    inside = tuple(f"{field}{end}" for field in noted for end in ".[")
+    fields = list(_fields(manifest["spec"], "spec"))
+    assert len(fields) > 30
+    assert [one for one in fields if one not in noted and not one.startswith(inside)] == []
+
+
+def _fields(value: Any, path: str) -> Iterator[str]:
+    """Yield the path of every value that is neither a mapping nor a list."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _fields(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _fields(inner, f"{path}[{place}]")
+    else:
+        yield path
 
 
 def test_readme_names_every_folder() -> None:
-    """Every folder is linked in the README."""
+    """Every folder is linked in the README, and no other."""
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    folders = {one.name for one in DEPLOY.iterdir() if one.is_dir()}
-    assert {name for name in folders if f"[`{name}/`]({name})" in text} == folders
+    folders = {(one.name, one.name) for one in DEPLOY.iterdir() if one.is_dir()}
+    assert set(re.findall(r"\[`([^`]+)/`\]\(([^)]*)\)", text)) == folders
 
 
 def _containers(deployment: Any) -> list[Any]:
     return list(deployment["spec"]["template"]["spec"]["containers"])
+
+
+def _gibibytes(size: str) -> int:
+    assert size.endswith("Gi")
+    return int(size.removesuffix("Gi"))
 
 
 def test_mounted_files_are_there() -> None:

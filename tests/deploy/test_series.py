@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.files import DEPLOY, documents
+from tests.deploy.files import DEPLOY, ROUTES, composed, documents
 
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "warmroute.json").read_text())
 RULES: list[dict[str, Any]] = documents(DEPLOY / "prometheus" / "rules.yaml")[0]["groups"]
@@ -122,27 +123,55 @@ def test_every_panel_has_a_place_of_its_own() -> None:
     assert len(identities) == len(set(identities))
 
 
-def test_every_alert_says_something() -> None:
-    """Every alert has a severity and a one-sentence summary."""
+def test_every_alert_says_something(exported: dict[str, set[str]]) -> None:
+    """Every alert has a severity and a summary, which names labels that its series have."""
+    count = 0
     for group in RULES:
         for rule in group["rules"]:
             assert ("record" in rule) is not ("alert" in rule)
             if "alert" in rule:
                 assert rule["labels"]["severity"] in {"warning", "critical"}
-                assert rule["annotations"]["summary"].endswith(".")
+                summary = rule["annotations"]["summary"]
+                assert summary.endswith(".")
+                named = set(re.findall(r"\$labels\.(\w+)", summary))
+                assert summary.count("{{") == summary.count("$labels.")
+                assert named <= kept(rule["expr"], exported), rule["alert"]
+                count += len(named)
+    assert count > 8
 
 
-def test_prometheus_scrapes_the_services_of_compose() -> None:
-    """Targets are services of compose, the router's key is compose's secret, rules are loaded."""
+def kept(expression: str, exported: dict[str, set[str]]) -> set[str]:
+    """Return the labels that an expression's result has, whichever of its series they are from."""
+    if grouped := re.findall(r"by \(([^)]*)\)", expression):
+        return set.intersection(*({label.strip() for label in one.split(",")} for one in grouped))
+    names = NAME.findall(expression)
+    # (Recorded series have the pool alone; the last two are Prometheus's own.)
+    own = set.intersection(*(exported.get(name, {"pool"}) for name in names))
+    return own | ({"instance", "job"} if exported.keys() >= set(names) else set())
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_prometheus_scrapes_the_services_of_compose(route: str) -> None:
+    """The router by its key, the workers without; the rules are mounted beside."""
     (settings,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")
     jobs = {job["job_name"]: job for job in settings["scrape_configs"]}
-    (compose,) = documents(DEPLOY / "compose" / "native.yaml")
+    (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
     services = compose["services"]
-    for job in jobs.values():
-        for target in job["static_configs"][0]["targets"]:
-            assert target.partition(":")[0] in services
+    targets = {name: job["static_configs"][0]["targets"] for name, job in jobs.items()}
+    workers = composed(route)
+    assert targets == {"warmroute": ["warmroute:8080"], "vllm": [f"{one}:8000" for one in workers]}
+    assert "warmroute" in services
+    assert jobs["vllm"].keys().isdisjoint({"authorization", "basic_auth", "oauth2"})
+    for worker in workers.values():
+        assert "VLLM_API_KEY" not in worker.environment
+        assert not [arg for arg in worker.args if arg.startswith("--api-key")]
     file = jobs["warmroute"]["authorization"]["credentials_file"]
     (secret,) = services["prometheus"]["secrets"]
     assert file == f"/run/secrets/{secret}"
     assert compose["secrets"][secret] == {"environment": "WARMROUTE_KEY"}
     assert settings["rule_files"] == ["rules.yaml"]
+    mounted = dict(volume.split(":")[:2] for volume in services["prometheus"]["volumes"])
+    assert mounted == {
+        "../prometheus/prometheus.yaml": "/etc/prometheus/prometheus.yml",
+        "../prometheus/rules.yaml": "/etc/prometheus/rules.yaml",
+    }

@@ -16,6 +16,7 @@ from router.addresses import Addresses
 from router.connection import Patience
 from router.errors import Refused
 from router.upstream import Upstream
+from tests.support import accepting_nobody
 
 PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)
 P = ParamSpec("P")
@@ -181,6 +182,17 @@ async def test_the_second_address_answers_where_the_first_refuses() -> None:
     async with worker("127.0.0.1") as (port, seen):
         upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port)
         await ask(upstream)
+        assert seen == ["127.0.0.1"]
+        upstream.close()
+
+
+@looped
+async def test_the_second_address_answers_where_the_first_hangs() -> None:
+    """Each address gets its share of the time to connect, so the second one is used."""
+    async with worker("127.0.0.1") as (port, seen):
+        upstream = named(Resolver("127.0.0.9", "127.0.0.1"), port, connect=2.0)
+        with accepting_nobody("127.0.0.9", port):
+            await ask(upstream)
         assert seen == ["127.0.0.1"]
         upstream.close()
 

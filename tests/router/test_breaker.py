@@ -96,13 +96,16 @@ def test_after_its_time_there_is_one_trial() -> None:
 
 
 def test_a_trial_without_judgment_is_followed_by_another() -> None:
-    """A 400, a 429 or a 503 decides nothing, so another trial may follow."""
+    """A client that left, a 400, a 429 or a 503 decides nothing, so another trial may follow."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
-    for status in (400, 429, 503):
+    for status in (None, 400, 429, 503):
         trial = pool[0].began(10)
         assert pool.admitted(10) == [1]
-        pool[0].answered(10, trial, status)
+        if status is None:
+            pool[0].neutral(trial)
+        else:
+            pool[0].answered(10, trial, status)
         assert pool.admitted(10) == [0, 1]
     assert pool[0].state(10) is State.HALF_OPEN
 

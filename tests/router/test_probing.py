@@ -13,7 +13,7 @@ from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
 from router.lifeline import watch
 from router.settings import HealthSettings
 from router.upstream import Upstream
-from router.worker import State
+from router.worker import State, Worker
 from tests.router.fleets import fleet
 
 MODELS = b'{"data":[{"id":"m"}]}'
@@ -24,33 +24,31 @@ class Asks(Inquiries):
 
     def __init__(self, *says: NoAnswer | None) -> None:
         self._says = list(says)
-        self.asked = 0
+        self.seen: list[State] = []
+        """The worker's state at each probe."""
 
-    async def ask(self, worker: object, path: str, **_: object) -> Answer:
+    async def ask(self, worker: Worker, path: str, **_: object) -> Answer:
         """Answer a probe of the worker."""
-        del worker
         if path == "/health":
-            self.asked += 1
+            self.seen.append(worker.state)
             says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
             if says is not None:
                 raise says
         return Answer(200, MODELS)
 
 
-def probed(asks: Asks) -> list[State]:
-    """Probe a worker six times; return the states it was seen in."""
+def probed(asks: Asks, **more: object) -> list[State]:
+    """Probe a worker seven times; return its state after each but the last."""
 
     async def play() -> list[State]:
-        one = fleet(workers=1)
-        states: list[State] = []
-        settings = HealthSettings.model_validate({"interval": "1ms", "timeout": "1s"})
-        health = Health(one, settings, asks, lambda *_: None)
+        settings = {"interval": "1ms", "timeout": "1s", **more}
+        parsed = HealthSettings.model_validate(settings)
+        health = Health(fleet(workers=1), parsed, asks, lambda *_: None)
         await health.start()
-        while asks.asked < 6:
-            states.append(next(iter(one.workers)).state)
+        while len(asks.seen) < 7:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0.001)
         await health.stop()
-        return states
+        return asks.seen[1:7]
 
     return asyncio.run(play())
 
@@ -64,9 +62,15 @@ def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture)
     assert "cannot be probed: /health: could not be reached" in caplog.text
 
 
-def test_anything_else_does() -> None:
-    """Other failures take the worker down after a few probes."""
-    assert probed(Asks(None, NoAnswer("/health answered 500")))[-1] is State.DOWN
+@pytest.mark.parametrize("fall", [1, 2, 4])
+def test_anything_else_does(fall: int) -> None:
+    """Other failures take the worker down, after as many in a row as the settings say."""
+    bad = NoAnswer("/health answered 500")
+    states = probed(Asks(None, bad), fall=fall)
+    assert states == [State.READY] * fall + [State.DOWN] * (6 - fall)
+    if fall > 1:
+        few = [bad] * (fall - 1)
+        assert set(probed(Asks(None, *few, None, *few, None), fall=fall)) == {State.READY}
 
 
 @pytest.mark.parametrize(("ours", "kind"), [(True, NotAsked), (False, NoAnswer)])

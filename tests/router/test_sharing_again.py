@@ -49,7 +49,7 @@ def test_more_is_under_way_than_one_inbox_takes(wiring: Wiring) -> None:
 def test_a_sign_of_life_that_could_not_be_written(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A heartbeat that could not be written is written as soon as the other process reads."""
+    """It is written as soon as the other process reads, and later ones follow."""
 
     async def script(one: Process, two: Process) -> None:
         one.send()
@@ -62,12 +62,16 @@ def test_a_sign_of_life_that_could_not_be_written(
             other.setblocking(False)
             with suppress(BlockingIOError):
                 while True:
-                    other.send(msgspec.msgpack.encode((0, one.pid, [])))
+                    other.send(msgspec.msgpack.encode((0, one.pid + 1, [])))
         monkeypatch.setattr(sharing, "BEAT_S", 0.02)
+        one.sharing._timers["beat"].cancel()
         one.sharing._beat()
         assert sign.behind
         loop.add_reader(inbox, two.sharing._hear)
         await until(lambda: not sign.behind)
+        for _ in range(2):
+            two.sharing._heard[0] = (0, 0.0)
+            await until(lambda: two.sharing._heard[0][0] == one.pid)
         one.sharing._timers["beat"].cancel()
 
     play(wiring, 2, script)

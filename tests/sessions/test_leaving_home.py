@@ -137,7 +137,7 @@ class TestBeginningAgain:
         assert reply.headers[NEW].startswith("mine;")
 
     def test_nor_where_the_worker_is_gone(self, stub: MakeStub, route: MakeRouter) -> None:
-        """This also holds if the worker dies during the request or refuses the connection."""
+        """If the worker dies or refuses the connection, no session is open, and none is counted."""
         worker = stub([0.01, "close"])
         router = route(worker.url, strategy="session")
         reply = router.http.post("/invocations", json=OPENS)
@@ -146,6 +146,7 @@ class TestBeginningAgain:
         reply = router.http.post("/invocations", json=OPENS)
         assert reply.headers["x-amzn-errortype"] == "ServiceUnavailable"
         assert router.http.get("/sessions").json() == []
+        assert router.metric(EVENTS, pool="default", event="new") == 0
 
     def test_the_same_call_sent_again_is_no_other(self, stub: MakeStub, route: MakeRouter) -> None:
         """The SDK repeats a call whose answer was lost: same call, same session."""

@@ -67,14 +67,24 @@ class TestOpening:
         assert invoke(router, OPEN).headers["x-amzn-errortype"] == "ServiceUnavailable"
 
     def test_an_own_id_is_one_that_clients_can_use(self, stub: MakeStub, route: MakeRouter) -> None:
-        """If a worker's id is not one that clients can send, the client gets one of ours."""
-        worker = stub(said(f"{NEW}: my_id.1"))
-        router = route({"url": worker.url, "stateful": True}, strategy="session")
-        first, second = opened(invoke(router, OPEN)), opened(invoke(router, OPEN))
-        assert len({first, second, "my_id.1"}) == 3
-        worker.script = OK
-        assert invoke(router, CHAT, first).status_code == 200
-        assert f"{HEADER}: my_id.1".lower().encode() in worker.requests[-1].lower()
+        """If clients cannot send a worker's id, or it is open already, they get one of ours."""
+        workers = {name: stub(said(f"{NEW}: my_id.1")) for name in "ab"}
+        router = route(*listed(workers), strategy="session")
+        replies = [invoke(router, OPEN) for _ in range(2)]
+        for worker in workers.values():
+            worker.script = said(f"{NEW}: my-id")
+        replies += [invoke(router, OPEN) for _ in range(2)]
+        keys = [opened(reply) for reply in replies]
+        assert len({*keys, "my_id.1"}) == 5
+        assert keys[2] == "my-id" != keys[3]
+        homes = [reply.headers["x-warmroute-worker"] for reply in replies]
+        assert set(homes[2:]) == {"a", "b"}
+        for worker in workers.values():
+            worker.script = OK
+        for key, home, own in zip(keys, homes, ["my_id.1"] * 2 + ["my-id"] * 2, strict=True):
+            reply = invoke(router, CHAT, key)
+            assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, home)
+            assert f"{HEADER}: {own}\r\n".lower().encode() in workers[home].requests[-1].lower()
 
     def test_what_nobody_will_use_is_taken_back(self, stub: MakeStub, route: MakeRouter) -> None:
         """If the prompt that came with it is refused, it is closed, and its id is free again."""
@@ -207,6 +217,23 @@ class TestClosing:
         worker.script = OK
         assert invoke(router, CLOSE, key).status_code == 200
         assert router.http.get("/sessions").json() == []
+
+    @pytest.mark.parametrize("status", [400, 404, 424])
+    def test_what_the_worker_has_forgotten_is_gone(
+        self, stub: MakeStub, route: MakeRouter, status: int
+    ) -> None:
+        """If its worker does not know it any more, the client is told so, and it is over."""
+        worker = stub(said(f"{NEW}: w-1"))
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        key = opened(invoke(router, OPEN))
+        worker.script = [b"HTTP/1.1 %d Gone\r\ncontent-length: 2\r\n\r\n{}" % status]
+        asked = []
+        for _ in range(2):
+            reply = invoke(router, CLOSE, key)
+            asked.append(len(worker.requests))
+            assert reply.headers["x-amzn-errortype"] == "ValidationError"
+            assert router.http.get("/sessions").json() == []
+        assert asked[0] == asked[1] > 1
 
     @pytest.mark.parametrize("script", [BROKEN, FULL, ["stall"]])
     def test_operators_close_it_whatever_the_worker_says(

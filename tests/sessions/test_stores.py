@@ -111,7 +111,7 @@ def test_of_many_at_once_one_binds(play: Play) -> None:
 
 
 def test_expiry(play: Play) -> None:
-    """Expiry is strict; the end of a sliding session that is used stays within its bounds."""
+    """Expiry is strict: an expired session is not found, and its id is free."""
 
     async def test(make: Make) -> None:
         store = make(Lease(ttl=0.2))
@@ -121,14 +121,24 @@ def test_expiry(play: Play) -> None:
         again, _ = await store.bind("a", Binding("v"), None)
         assert again is not None
         assert again.worker == "v"
-        sliding = make(Lease(ttl=0.4, sliding=True, longest=1.0))
-        first, _ = await sliding.bind("b", Binding("w"), None)
-        assert first is not None
-        await asyncio.sleep(0.2)
-        later = await sliding.use("b")
-        assert later is not None
-        assert later.expires > first.expires - 0.001
-        assert later.expires <= later.created + 1.001
+
+    play(test)
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+def test_sliding(play: Play, sliding: bool) -> None:
+    """Each use of a sliding session, and of no other, restarts `ttl`, but only up to `longest`."""
+
+    async def test(make: Make) -> None:
+        for key, longest in (("a", 2000.0), ("b", 1000.1)):
+            store = make(Lease(ttl=1000, sliding=sliding, longest=longest))
+            await store.bind(key, Binding("w"), None)
+            await asyncio.sleep(0.2)
+            used = await store.use(key)
+            assert used is not None
+            assert used.used >= used.created + 0.19
+            end = min(used.used + 1000, used.created + longest) if sliding else used.created + 1000
+            assert used.expires == pytest.approx(end, rel=0, abs=0.01)
 
     play(test)
 

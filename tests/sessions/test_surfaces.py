@@ -23,7 +23,7 @@ KEY = {"access_key": "AKIA1", "secret_key": "${SECRET}"}
     "path", ["/invocations", "/endpoints/x/invocations", "/v1/chat/completions"]
 )
 def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """The id is in the configured header, or else in the body; the header is not passed on."""
+    """It is in the header, which is not passed on, or else in the body, which is, as it was."""
     worker = stub()
     router = route(worker.url, strategy="session", session={"field": "user"})
     for body, named, key in (
@@ -35,7 +35,9 @@ def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, 
         assert reply.status_code == 200
         assert reply.headers["x-warmroute-session"].partition(";")[0] in {"new", "kept"}
         assert key in {one["id"] for one in router.http.get("/sessions").json()}
-        assert b"x-session-id" not in worker.requests[-1].lower()
+        fields, _, passed = worker.requests[-1].partition(b"\r\n\r\n")
+        assert b"x-session-id" not in fields.lower()
+        assert json.loads(passed) == body
     assert len(router.http.get("/sessions").json()) == 2
     bad = router.http.post(path, json=CHAT, headers={"x-session-id": "a b"})
     assert bad.status_code == 400

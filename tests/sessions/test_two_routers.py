@@ -162,30 +162,51 @@ def _up(url: str) -> float:
 def test_while_redis_is_away_both_choose_alike(
     stub: MakeStub, route: MakeRouter, dead_url: str
 ) -> None:
-    """Both pick the worker by the id's hash, which spreads sessions over all workers."""
-    workers = [{"url": stub().url, "name": f"w{n}"} for n in range(3)]
+    """By the id's hash, over all workers; if one is lost, its sessions and no others move."""
+    stubs = {f"w{n}": stub() for n in range(3)}
+    workers = [{"url": one.url, "name": name} for name, one in stubs.items()]
     redis = {"url": dead_url.replace("http", "redis")}
     routers = [route(*workers, strategy="session", session={"redis": redis}) for _ in range(2)]
-    chosen = {}
-    for number in range(30):
+
+    def chosen(number: int) -> str:
         named = {"x-session-id": f"s{number}"}
         replies = [
             router.http.post("/v1/chat/completions", json=CHAT, headers=named) for router in routers
         ]
-        where = {reply.headers["x-warmroute-worker"] for reply in replies}
-        assert len(where) == 1
-        assert replies[0].headers["x-warmroute-session"].startswith("hashed;")
-        chosen[number] = where.pop()
-    assert set(chosen.values()) == {"w0", "w1", "w2"}
+        [where] = {reply.headers["x-warmroute-worker"] for reply in replies}
+        assert all(one.headers["x-warmroute-session"].startswith("hashed;") for one in replies)
+        return str(where)
+
+    before = [chosen(number) for number in range(30)]
+    assert set(before) == {"w0", "w1", "w2"}
+    stubs["w1"].stop()
+    named = {"x-session-id": f"s{before.index('w1')}"}
+    for router in routers:
+        reply = router.http.post("/v1/chat/completions", json=CHAT, headers=named)
+        assert reply.status_code == 200
+        until(lambda: not router.worker(1).ready)  # noqa: B023
+    after = [chosen(number) for number in range(30)]
+    moved = {now for then, now in zip(before, after, strict=True) if then == "w1"}
+    assert moved == {"w0", "w2"}
+    assert all(then in {now, "w1"} for then, now in zip(before, after, strict=True))
 
 
 def test_a_request_without_a_session_asks_nobody(
-    stub: MakeStub, route: MakeRouter, dead_url: str
+    stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
-    """It succeeds while Redis is away, and is not counted as hashed."""
-    redis = {"url": dead_url.replace("http", "redis")}
-    router = route(stub().url, strategy="session", session={"redis": redis})
-    before = router.metric("warmroute_session_events_total", pool="default", event="hashed")
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    after = router.metric("warmroute_session_events_total", pool="default", event="hashed")
-    assert after == before
+    """A Redis that hangs delays only requests with a session."""
+    rules = {"redis": {"url": redis.url, "timeout": "60s"}}
+    router = route(stub().url, strategy="session", session=rules)
+    named = {"x-session-id": "any"}
+    replies: list[httpx.Response] = []
+
+    def ask() -> None:
+        replies.append(router.http.post("/v1/chat/completions", json=CHAT, headers=named))
+
+    waiting = threading.Thread(target=ask)
+    with redis.hanging():
+        waiting.start()
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+        assert replies == []
+    waiting.join(20)
+    assert replies[0].headers["x-warmroute-session"].startswith("new;")

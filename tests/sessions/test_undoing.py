@@ -13,12 +13,13 @@ from router.sessions.away import Away
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Bound, Lease, Session
 from tests.cancel.leaving import CHAT as PATH
-from tests.cancel.leaving import chat
+from tests.cancel.leaving import PATIENT, chat, unreachable
 from tests.support import OK, MakeRouter, MakeStub, Router, post, read_all, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
 HEADER = "X-Amzn-SageMaker-Session-Id"
+EVENTS = "warmroute_session_events_total"
 
 
 def invoke(router: Router, body: dict[str, Any], key: str = "NEW_SESSION") -> httpx.Response:
@@ -108,6 +109,53 @@ def test_a_client_that_leaves_while_it_is_bound(
     until(lambda: router.door._proxy._admission.in_flight == 0)
     until(lambda: store.store.kept().open == 0)
     assert invoke(router, OPENS).status_code == 200
+
+
+class TestLeavingBeforeItsWorkerIsConnected:
+    """A client leaves while its worker, to which its session is bound, is being connected to."""
+
+    def leave(self, router: Router, worker: str, path: str, body: dict[str, Any]) -> None:
+        """Leave as soon as the session `mine` is bound to this worker."""
+        fields = b"x-session-id: mine"
+        with post(router.port, path, json.dumps(body).encode(), fields):
+            until(lambda: homes(router) == {"mine": worker})
+            until(lambda: router.door.fleet.pools[0].named[worker].load.in_flight == 1)
+        until(lambda: router.door._proxy._admission.in_flight == 0)
+
+    @pytest.mark.parametrize("opens", [True, False])
+    def test_one_that_was_to_begin(self, stub: MakeStub, route: MakeRouter, opens: bool) -> None:
+        """It has not begun if it was to be opened; it has if its client named it."""
+        worker = stub()
+        router = route({"url": worker.url, "name": "a"}, strategy="session", **PATIENT)
+        with unreachable(worker):
+            self.leave(router, "a", *(("/invocations", OPENS) if opens else (PATH, CHAT)))
+        assert homes(router) == ({} if opens else {"mine": "a"})
+        assert router.metric(EVENTS, pool="default", event="new") == (0 if opens else 1)
+
+    @pytest.mark.parametrize("trouble", ["full", "gone"])
+    def test_one_that_was_to_move(self, stub: MakeStub, route: MakeRouter, trouble: str) -> None:
+        """It stays where it was, and no move is counted."""
+        workers = {name: stub() for name in "ab"}
+        listed = [{"url": one.url, "name": name} for name, one in workers.items()]
+        strategy = {"name": "session", "over": "leastload", "spill": "1h"}
+        router = route(*listed, strategy=strategy, **PATIENT)
+        first = router.http.post(PATH, json=CHAT, headers={"x-session-id": "mine"})
+        home = first.headers["x-warmroute-worker"]
+        other = "b" if home == "a" else "a"
+        if trouble == "full":
+            workers[home].script = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+        else:
+            workers[home].stop()
+        with unreachable(workers[other]):
+            self.leave(router, other, PATH, CHAT)
+        assert homes(router) == {"mine": home}
+        for event in ("spilled", "rebound"):
+            assert router.metric(EVENTS, pool="default", event=event) == 0
+
+
+def homes(router: Router) -> dict[str, str]:
+    """Return the open sessions and their workers."""
+    return {one["id"]: one["worker"] for one in router.http.get("/sessions").json()}
 
 
 def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> None:

@@ -182,11 +182,17 @@ def test_a_session_is_where_its_request_may_have_begun(stub: MakeStub, route: Ma
 
 
 def test_an_id_that_nobody_knows(stub: MakeStub, route: MakeRouter) -> None:
-    """With `create: false` an unknown id gets 404; requests without an id are served."""
-    router = route(stub().url, strategy="session", session={"create": False})
-    reply = ask(router, "a")
-    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_not_found")
-    assert ask(router).status_code == 200
+    """It begins a session; with `create: false` it is a 404. Requests without an id are served."""
+    worker = stub()
+    for create in (True, False):
+        router = route(worker.url, strategy="session", session={"create": create})
+        reply = ask(router, "a")
+        if create:
+            assert reply.headers["x-warmroute-session"].startswith("new;")
+        else:
+            assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_not_found")
+        assert [one["id"] for one in router.http.get("/sessions").json()] == ["a"] * create
+        assert ask(router).status_code == 200
 
 
 def test_where_the_id_is_looked_for(stub: MakeStub, route: MakeRouter) -> None:
