@@ -71,15 +71,18 @@ def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> 
 
 
 def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """Megabytes in both directions arrive unchanged, several times."""
+    """Megabytes in both directions arrive unchanged, several times over one connection."""
     answer = os.urandom(3 << 20)
     worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer), answer]
     router = route(worker.url, tls=ours.issue())
     body = b'{"model":"m","x":"%b"}' % os.urandom(2 << 20).hex().encode()
+    clients = set()
     with browse(router, ours.client()) as http:
         for _ in range(3):
             reply = http.post(CHAT, content=body)
             assert hashlib.sha256(reply.content).digest() == hashlib.sha256(answer).digest()
+            clients |= router.door.clients
+    assert len(clients) == 1
     assert all(request.endswith(b"\r\n\r\n" + body) for request in worker.requests)
     assert len(worker.requests) == 3
 
